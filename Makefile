@@ -7,7 +7,7 @@ SOURCES := shared coordinator worker tests loadtest
 # Takes a minute, which would otherwise compete with the first requests; what is in the cache on disk is left as it is.
 COMPILE_KERNELS = $(BIN)/triptych warm
 
-.PHONY: run test load lint types format proto proto-check conformance bench bench-history bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path bench-small bench-access bench-start chaos chaos-minute powerloss check-damage simulate comparison mutants fuzz fuzz-minute attacks overload backup-drill lock audit clean
+.PHONY: run test load lint types format proto proto-check conformance bench bench-history bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-vector-large bench-path bench-small bench-access bench-start chaos chaos-minute powerloss check-damage simulate comparison mutants fuzz fuzz-minute attacks overload backup-drill lock audit clean
 
 run: $(VENV)/.warm  ## install what is missing and start the cluster on 127.0.0.1:9090
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
@@ -125,6 +125,9 @@ bench-log: $(VENV)/.installed-load
 
 bench-vector: $(VENV)/.installed-load
 	$(BIN)/python -m loadtest.bench.vector
+
+bench-vector-large: $(VENV)/.installed-load  ## a million vectors beside libraries at equal recall (VECTORS, DIMENSION, STORAGE)
+	$(BIN)/python -m loadtest.bench.vector_large $(if $(VECTORS),--vectors $(VECTORS)) $(if $(DIMENSION),--dimension $(DIMENSION)) $(if $(STORAGE),--storage $(STORAGE))
 
 bench-path: $(VENV)/.installed-load  ## processor time of small requests, by process
 	$(BIN)/python -m loadtest.bench.path

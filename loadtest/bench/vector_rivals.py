@@ -90,3 +90,97 @@ class Hnswlib:
         for query in self._data.queries:
             self._graph.knn_query(query, K, num_threads=1)[0][0].tolist()
         return len(self._data.queries) / (time.perf_counter() - started)
+
+
+class _Rival:
+    """A library with the vectors float32[n, d] of unit length in it; `build_s` seconds to index them on all cores."""
+
+    build_s: float
+
+    def least(self, queries: np.ndarray, expected: list[set[int]], wanted: float) -> tuple[int, float]:
+        """(the fewest candidates with this recall, else the most tried; the recall)."""
+        for rung in LADDER:
+            self.keep(rung)
+            found = recall([self.one(query) for query in queries], expected)
+            if found >= wanted:
+                break
+        return rung, found
+
+    def rate(self, queries: np.ndarray, candidates: int) -> float:
+        """Searches a second, one at a time on one core."""
+        self.keep(candidates)
+        started = time.perf_counter()
+        for query in queries:
+            self.one(query)
+        return len(queries) / (time.perf_counter() - started)
+
+    def keep(self, candidates: int) -> None:
+        raise NotImplementedError
+
+    def one(self, query: np.ndarray) -> list[int]:
+        """The K nearest."""
+        raise NotImplementedError
+
+
+class LargeUsearch(_Rival):
+    """usearch with the service's components (bfloat16) and connections."""
+
+    def __init__(self, vectors: np.ndarray) -> None:
+        self._index = Index(ndim=vectors.shape[1], metric="ip", dtype="bf16", connectivity=16, expansion_add=128)
+        started = time.perf_counter()
+        self._index.add(np.arange(len(vectors)), vectors, threads=0)
+        self.build_s = time.perf_counter() - started
+
+    def keep(self, candidates: int) -> None:
+        self._index.expansion_search = candidates  # type: ignore[misc]  # usearch's stubs know no setter
+
+    def one(self, query: np.ndarray) -> list[int]:
+        return self._index.search(query, K, threads=1).keys.tolist()
+
+
+class LargeHnswlib(_Rival):
+    """hnswlib. Raises ImportError."""
+
+    def __init__(self, vectors: np.ndarray) -> None:
+        import hnswlib
+
+        self._graph = hnswlib.Index("ip", vectors.shape[1])
+        self._graph.init_index(len(vectors), ef_construction=128, M=16)
+        started = time.perf_counter()
+        self._graph.add_items(vectors, np.arange(len(vectors)))
+        self.build_s = time.perf_counter() - started
+
+    def keep(self, candidates: int) -> None:
+        self._graph.set_ef(candidates)
+
+    def one(self, query: np.ndarray) -> list[int]:
+        return self._graph.knn_query(query, K, num_threads=1)[0][0].tolist()
+
+
+class LargeFaiss(_Rival):
+    """faiss's HNSW. Raises ImportError."""
+
+    def __init__(self, vectors: np.ndarray) -> None:
+        import faiss
+
+        self._faiss = faiss
+        self._index = faiss.IndexHNSWFlat(vectors.shape[1], 16, faiss.METRIC_INNER_PRODUCT)
+        self._index.hnsw.efConstruction = 128
+        started = time.perf_counter()
+        self._index.add(vectors)
+        self.build_s = time.perf_counter() - started
+        faiss.omp_set_num_threads(1)
+
+    def keep(self, candidates: int) -> None:
+        self._index.hnsw.efSearch = candidates
+
+    def one(self, query: np.ndarray) -> list[int]:
+        return self._index.search(query[None], K)[1][0].tolist()
+
+
+RIVALS: dict[str, Callable[[np.ndarray], _Rival]] = {
+    "usearch": LargeUsearch,
+    "hnswlib": LargeHnswlib,
+    "faiss": LargeFaiss,
+}
+"""Of `vector_large`, by name."""

@@ -154,7 +154,7 @@ def search(shards: Shards, request: Request) -> Reply:
             mask=mask,
             check=lambda: _check(request),
         )
-    ids = [view.ids[row] for row in ranking.rows.tolist()]
+    ids = view.ids.take(ranking.rows)
     if body.text is not None:
         texts = rank_text(collection, view, mask, body.text, body.k, lambda: _check(request))
         ids += [vector_id for vector_id, _, _ in texts]

@@ -23,7 +23,7 @@ from worker.storage.faces import Objects, RowBatch, Rows
 from worker.vectors import snapshot, stored_rows
 from worker.vectors.query_sample import QuerySample
 from worker.vectors.recall_curve import RECALL, RecallCurve
-from worker.vectors.stored_rows import FAMILY, VERSION_BYTES, Row, prefix, version_of
+from worker.vectors.stored_rows import FAMILY, VERSION_BYTES, Row, prefix
 from worker.vectors.table import Table, TableView
 from worker.vectors.text import TextIndex
 
@@ -57,9 +57,8 @@ class WorkerCollection:
         self._vector_counts: dict[int, int] = {}  # shard → number of its living vectors
         self.highest: dict[int, int] = {}
         """Shard → the highest version ever given in it."""
-        self._rows: dict[bytes, int] = {}  # id → its living row
         self.table = Table(collection)
-        self._snapshot_rows: dict[bytes, int] | None = None  # id → its row in the snapshot, while shards are loading
+        self._snapshot_rows = 0  # so many rows of the table are the snapshot's, while shards are loading
         self._snapshot_highest: Mapping[int, int] = {}  # shard → the highest version that the snapshot names
         self._awaited: set[int] = set()  # shards whose vectors are in the snapshot and have not been loaded
         self._dropped = False
@@ -141,38 +140,31 @@ class WorkerCollection:
     def _restore(self, shard: int) -> None:
         """Begin with the rows of the snapshot that has this shard, all dead until a store confirms them."""
         saved = snapshot.read(self._snapshots, shard, self.collection)
-        if saved is not None and saved.ids:
-            self.table.restore(saved.index, saved.versions, saved.attributes)
-            self.curve, self.measured_rows = saved.curve, len(saved.ids) if saved.curve is not None else 0
-            self._snapshot_rows = {vector_id: row for row, vector_id in enumerate(saved.ids)}
+        if saved is not None and len(saved.versions):
+            self.table.restore(saved.index, saved.joined, saved.lengths, saved.versions, saved.attributes)
+            self._snapshot_rows = self.saved_rows = len(saved.versions)
+            self.curve, self.measured_rows = saved.curve, self.saved_rows if saved.curve is not None else 0
             self._snapshot_highest, self._awaited = saved.highest, set(saved.highest)
-            self.saved_rows = len(saved.ids)
 
     def _load_batch(self, shard: int, batch: Sequence[Row]) -> None:
         """Put whole rows of a store into the table: revive those that the snapshot has, append the others."""
-        snapshot_rows, versions = self._snapshot_rows or {}, self.table.view.versions
+        if not batch:
+            return
+        ids, numbers, vectors, attributes = stored_rows.columns(batch, self.collection.dimension)
+        snapshot_rows = self._snapshot_rows
         if self._snapshot_highest.get(shard, 0) > self.highest[shard]:
-            snapshot_rows = {}  # the snapshot names versions that this store never gave: it is of another store
-        old: list[Row] = []
-        revived: list[int] = []
-        new: list[Row] = []
-        for vector_id, value in batch:
-            row = snapshot_rows.get(vector_id)
-            if row is not None and int(versions[row]) == version_of(value):
-                old.append((vector_id, value))
-                revived.append(row)
-            else:
-                new.append((vector_id, value))
-        if old:
-            ids, vectors, _ = stored_rows.columns(old, self.collection.dimension)
-            self.table.revive(np.array(revived, dtype=np.int64), ids, vectors, shard)
-            self._rows.update(zip(ids, revived, strict=True))
-        if new:
-            ids, vectors, attributes = stored_rows.columns(new, self.collection.dimension)
-            numbers = np.array([version_of(value) for _, value in new], dtype=np.uint64)
-            first = self.table.append(ids, vectors, numbers, shard, attributes, ())
-            self._rows.update(zip(ids, range(first, first + len(ids)), strict=True))
-            self.highest[shard] = max(self.highest[shard], int(numbers.max()))
+            snapshot_rows = 0  # the snapshot names versions that this store never gave: it is of another store
+        view = self.table.view
+        rows = view.ids.latest(ids)
+        is_old = (rows >= 0) & (rows < snapshot_rows) & ~view.alive[rows] & (view.versions[rows] == numbers)
+        if is_old.any():
+            self.table.revive(rows[is_old], vectors[is_old], shard)
+        if not is_old.all():
+            places = np.flatnonzero(~is_old)
+            new = places.tolist()
+            new_ids, new_attributes = [ids[place] for place in new], [attributes[place] for place in new]
+            self.table.append(new_ids, vectors[places], numbers[places], shard, new_attributes, ())
+            self.highest[shard] = max(self.highest[shard], int(numbers[places].max()))
         self._vector_counts[shard] += len(batch)
         if self.text is not None:
             for vector_id, value in batch:
@@ -202,10 +194,10 @@ class WorkerCollection:
             # Set before the write, because a store that refuses the batch may contain it nevertheless.
             self.highest[shard] = last
             store.write(batch)
-            replaced = [self._rows[vector_id] for vector_id in ids if vector_id in self._rows]
+            rows = self.table.rows_of(ids)
+            replaced = rows[rows >= 0].tolist()
             versions = np.arange(base, base + len(ids), dtype=np.uint64)
-            first = self.table.append(ids, vectors, versions, shard, attributes, replaced)
-            self._rows.update(zip(ids, range(first, first + len(ids)), strict=True))
+            self.table.append(ids, vectors, versions, shard, attributes, replaced)
             self._vector_counts[shard] += len(ids) - len(replaced)
             if self._damaged:
                 for vector_id in self._damaged.keys() & ids:
@@ -219,8 +211,9 @@ class WorkerCollection:
         does."""
         with self.lock:
             store = self._store(shard)
-            distinct_ids = dict.fromkeys(ids)
-            existing = [vector_id for vector_id in distinct_ids if vector_id in self._rows]
+            distinct_ids = list(dict.fromkeys(ids))
+            rows = self.table.rows_of(distinct_ids)
+            existing = [vector_id for vector_id, row in zip(distinct_ids, rows.tolist(), strict=True) if row >= 0]
             damaged = self._damaged.keys() & distinct_ids
             if not existing and not damaged:
                 return 0
@@ -228,7 +221,7 @@ class WorkerCollection:
             for vector_id in (*existing, *damaged):
                 batch.delete(FAMILY, self._prefix + vector_id)
             store.write(batch)
-            self.table.kill([self._rows.pop(vector_id) for vector_id in existing])
+            self.table.kill(rows[rows >= 0].tolist())
             self._vector_counts[shard] -= len(existing)
             for vector_id in damaged:
                 del self._damaged[vector_id]
@@ -256,17 +249,16 @@ class WorkerCollection:
                 return
             self._forget(shard)
             if not self.stores:  # the next shard is the first again, and loads the snapshot
-                self.table, self._snapshot_rows, self.saved_rows = Table(self.collection), None, 0
+                self.table, self._snapshot_rows, self.saved_rows = Table(self.collection), 0, 0
 
     def _forget(self, shard: int) -> None:
         """Remove a shard and its vectors from memory; call it with `lock` held."""
         view = self.table.view
-        shard_rows = np.flatnonzero(view.alive[: view.size] & (view.shards[: view.size] == shard)).tolist()
-        self.table.kill(shard_rows)
-        for row in shard_rows:
-            self._rows.pop(view.ids[row], None)
-            if self.text is not None:
-                self.text.remove(view.ids[row])
+        shard_rows = np.flatnonzero(view.alive[: view.size] & (view.shards[: view.size] == shard))
+        self.table.kill(shard_rows.tolist())
+        if self.text is not None:
+            for vector_id in view.ids.take(shard_rows):
+                self.text.remove(vector_id)
         del self.stores[shard], self._vector_counts[shard], self.highest[shard]
 
     @property
@@ -276,14 +268,12 @@ class WorkerCollection:
 
     def is_settled(self) -> bool:
         """Whether no store may still confirm rows of the snapshot: dead rows may then be removed."""
-        if self._snapshot_rows is not None and (not self._awaited or time.monotonic() - self._attached_at >= SETTLED_S):
-            self._snapshot_rows = None
-        return self._snapshot_rows is None
+        if self._snapshot_rows and (not self._awaited or time.monotonic() - self._attached_at >= SETTLED_S):
+            self._snapshot_rows = 0
+        return not self._snapshot_rows
 
     def replace_table(self, fresh: Table) -> None:
         """Serve the table `fresh`, which has the same living vectors, from now on; call it with `lock` held."""
-        view = fresh.view
-        self._rows = {view.ids[row]: row for row in np.flatnonzero(view.alive[: view.size]).tolist()}
         self.table = fresh
         self.saved_rows = 0
 
@@ -327,4 +317,4 @@ class WorkerCollection:
 
     def rows(self, ids: Sequence[bytes]) -> list[int]:
         """The living row of each id, −1 for one that does not exist."""
-        return [self._rows.get(vector_id, -1) for vector_id in ids]
+        return self.table.rows_of(ids).tolist()

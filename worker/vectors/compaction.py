@@ -39,7 +39,7 @@ def copy_rows(old: Table, fresh: Table, contents_of: Contents, rows: Rows) -> No
     if not len(rows):
         return
     view = old.view
-    ids = [view.ids[row] for row in rows.tolist()]
+    ids = view.ids.take(rows)
     shards = view.shards[rows]
     contents = contents_of(ids, shards.tolist())
     attributes = [b"" if content is None else content[1] for content in contents]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,10 @@ from numpy.typing import NDArray
 
 from shared.kernels import kernel
 from shared.messages.vectors import Floats
+from worker.vectors.id_table import IdTable
 from worker.vectors.similarity import Rows
+
+Ids = IdTable | Sequence[bytes]
 
 _VALUES = types.Array(types.float32, 1, "C", readonly=True)
 _TABLE = types.Array(types.float32, 2, "C", readonly=True)
@@ -99,7 +103,7 @@ def _best(near, index, k, counts, rows, out, tied):  # type: ignore[no-untyped-d
     return at
 
 
-def best(near: Floats, index: Rows, k: int, ids: list[bytes]) -> Ranking:
+def best(near: Floats, index: Rows, k: int, ids: Ids) -> Ranking:
     """The `k` nearest of each query's candidates, equally near ones by id.
 
     `near` float32[q, c] are the similarities of the rows `index` int64[q, c], `ids` the ids of all rows of the table.
@@ -118,7 +122,7 @@ def best(near: Floats, index: Rows, k: int, ids: list[bytes]) -> Ranking:
     return ranking
 
 
-def _by_id(near: Floats, index: Rows, count: int, ids: list[bytes]) -> tuple[Rows, Floats]:
+def _by_id(near: Floats, index: Rows, count: int, ids: Ids) -> tuple[Rows, Floats]:
     """The best `count` of one query's candidates, equally near ones by id: their rows int64[count] and similarities
     float32[count]."""
     least = np.partition(near, len(near) - count)[len(near) - count]

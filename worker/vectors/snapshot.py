@@ -25,7 +25,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from shared.messages.vectors import Collection, pack_blobs, unpack_blobs
+from shared.messages.vectors import Collection
 from shared.telemetry import event
 from worker.storage.faces import Objects
 from worker.vectors.ann import AnnIndex
@@ -79,13 +79,14 @@ class _Shards(msgspec.Struct):
 
 @dataclass(slots=True)
 class IndexSnapshot:
-    """The rows 0 … n − 1 of `index`, with their ids and `versions` uint64[n]. `curve`: as measured, else None.
-    `highest`: shard → the highest version given, for each shard of the snapshot."""
+    """The rows 0 … n − 1 of `index`: their ids (`joined` and `lengths`, see `pack_blobs`), and `versions` uint64[n].
+    `curve`: as measured, else None. `highest`: shard → the highest version given, for each shard of the snapshot."""
 
     index: AnnIndex
     attributes: Attributes
     curve: RecallCurve | None
-    ids: list[bytes]
+    joined: bytes
+    lengths: bytes
     versions: NDArray[np.uint64]
     highest: Mapping[int, int]
 
@@ -113,7 +114,8 @@ def write(
     target.put_by_path(index_name, view.index.save)
     attributes = view.attributes.save(view.indexed)
     target.put(_attributes_name(index_name), attributes)
-    joined, lengths = pack_blobs(view.ids[: view.indexed])
+    # A dead row counts for nobody, and its id would find it again.
+    joined, lengths = view.ids.packed(view.alive[: view.indexed])
     assert len(lengths) == 4 * view.indexed
     body = msgspec.msgpack.encode(
         _List(
@@ -215,13 +217,12 @@ def _read(saved: Objects, collection: Collection) -> IndexSnapshot:
     content = verified(saved)
     if content.collection != collection:
         raise ValueError(f"it is of {content.collection}")
-    ids = unpack_blobs(content.joined, content.lengths)
     versions = np.frombuffer(content.versions, dtype=np.uint64)
-    assert len(versions) == len(ids), "`verified` has compared them"
-    attributes = Attributes.restore(_attributes_bytes(saved, content), len(ids))
+    rows = len(versions)
+    attributes = Attributes.restore(_attributes_bytes(saved, content), rows)
     index = AnnIndex(collection.dimension, collection.metric, collection.storage)
-    saved.get_by_path(content.index_file, lambda path: index.load(path, len(ids)))
-    return IndexSnapshot(index, attributes, content.curve(), ids, versions, content.highest)
+    saved.get_by_path(content.index_file, lambda path: index.load(path, rows))
+    return IndexSnapshot(index, attributes, content.curve(), content.joined, content.lengths, versions, content.highest)
 
 
 def verified(saved: Objects) -> _List:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from shared.messages.vectors import ID_BYTES_MAX, Attribute, Floats
 from worker.storage.faces import RowBatch, Rows
@@ -63,12 +64,15 @@ def forget(batch: RowBatch, collection_id: int) -> None:
     batch.delete_range(FAMILY, prefix(collection_id), prefix(collection_id + 1))
 
 
-def columns(rows: Sequence[Row], dimension: int) -> tuple[list[bytes], Floats, list[bytes]]:
-    """Ids, components float32[n, dimension] and packed attributes of checked rows."""
+def columns(rows: Sequence[Row], dimension: int) -> tuple[list[bytes], NDArray[np.uint64], Floats, list[bytes]]:
+    """Ids, versions uint64[n], components float32[n, dimension] and packed attributes of rows, which are long
+    enough."""
     head = VERSION_BYTES + 4 * dimension
-    joined = b"".join([value[VERSION_BYTES:head] for _, value in rows])
-    vectors = np.frombuffer(joined, dtype=np.float32).reshape(len(rows), dimension)
-    return [vector_id for vector_id, _ in rows], vectors, [value[head:] for _, value in rows]
+    joined = b"".join([value[:head] for _, value in rows])
+    heads = np.frombuffer(joined, np.uint8).reshape(len(rows), head)
+    versions = np.ascontiguousarray(heads[:, :VERSION_BYTES]).view(np.uint64)[:, 0]
+    vectors = np.ascontiguousarray(heads[:, VERSION_BYTES:]).view(np.float32)
+    return [vector_id for vector_id, _ in rows], versions, vectors, [value[head:] for _, value in rows]
 
 
 def version_of(value: bytes) -> int:
@@ -81,7 +85,7 @@ def checked(rows: Sequence[Row], dimension: int) -> tuple[list[Row], dict[bytes,
     head = VERSION_BYTES + 4 * dimension
     whole = [row for row in rows if len(row[1]) >= head]
     try:
-        if len(whole) == len(rows) and np.isfinite(columns(whole, dimension)[1]).all():
+        if len(whole) == len(rows) and np.isfinite(columns(whole, dimension)[2]).all():
             for vector_id, value in whole:
                 _check_texts(vector_id, value, head)
             return whole, {}

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from shared.messages.vectors import Collection, Floats
 from worker.vectors.ann import AnnIndex, node_bytes
 from worker.vectors.attributes import Attributes
+from worker.vectors.id_table import IdTable
 from worker.vectors.similarity import Rows, prepared
 
 CAPACITY_MIN = 64
@@ -39,7 +40,7 @@ class TableView:
     alive: NDArray[np.bool_]
     shards: Shards
     versions: NDArray[np.uint64]
-    ids: list[bytes]
+    ids: IdTable
     attributes: Attributes
     size: int
     indexed: int
@@ -64,7 +65,7 @@ class Table:
         self._alive = np.ones(capacity, dtype=np.bool_)
         self._shards: Shards = np.zeros(capacity, dtype=np.uint16)
         self._versions = np.zeros(capacity, dtype=np.uint64)
-        self._ids: list[bytes] = []
+        self._ids = IdTable()
         self._attributes = Attributes()
         self._index = AnnIndex(collection.dimension, collection.metric, collection.storage)
         self._size = self._indexed = self._dead = 0
@@ -91,11 +92,13 @@ class Table:
         """An estimate of the rows' size in memory. Spare capacity is not counted: it is never touched, so it takes
         address space only."""
         row_bytes = self._vectors.itemsize * self._vectors.shape[1] + 4 + 1 + 2 + 8
-        sample = self._ids[:1000]
-        # A bytes object takes 33 bytes and its text; its entries in a list and a dict take 8 and about 100 bytes.
-        id_bytes = sum(map(len, sample)) // max(1, len(sample)) + 141
         a_node_bytes = node_bytes(self.collection.dimension, self.collection.metric, self.collection.storage)
-        return self._size * (row_bytes + id_bytes) + self._indexed * a_node_bytes + self._attributes.memory_bytes
+        return (
+            self._size * row_bytes
+            + self._ids.memory_bytes
+            + self._indexed * a_node_bytes
+            + self._attributes.memory_bytes
+        )
 
     def append(
         self,
@@ -133,31 +136,38 @@ class Table:
             self._alive[np.asarray(rows, dtype=np.int64)] = False
             self._dead += len(rows)
 
-    def restore(self, index: AnnIndex, versions: NDArray[np.uint64], attributes: Attributes) -> None:
-        """Begin with the rows of a snapshot, all dead until `revive`; the table must be empty. `versions` uint64[n]."""
+    def restore(
+        self, index: AnnIndex, joined: bytes, lengths: bytes, versions: NDArray[np.uint64], attributes: Attributes
+    ) -> None:
+        """Begin with the rows of a snapshot, all dead until `revive`; the table must be empty. `joined` and `lengths`
+        are their ids (`pack_blobs`), `versions` uint64[n]."""
         assert self._size == 0
         count = len(versions)
         self._reserve(count)
         self._index, self._attributes = index, attributes
         self._versions[:count] = versions
         self._alive[:count] = False
-        self._ids = [b""] * count
+        self._ids.extend_packed(joined, lengths)
         self._size = self._indexed = self._dead = count
         self._publish()
 
-    def revive(self, rows: Rows, ids: Sequence[bytes], vectors: Floats, shard: int) -> None:
+    def revive(self, rows: Rows, vectors: Floats, shard: int) -> None:
         """Make dead rows of a snapshot living, with the content of the store: `rows` int64[n], `vectors`
         float32[n, dimension] as given."""
         ready = prepared(vectors, self.collection.metric)
         self._vectors[rows] = ready
         self._norms[rows] = np.sqrt(np.einsum("ij,ij->i", ready, ready))
         self._shards[rows] = shard
-        for row, vector_id in zip(rows.tolist(), ids, strict=True):
-            self._ids[row] = vector_id
         self._alive = self._alive.copy()
         self._alive[rows] = True
         self._dead -= len(rows)
         self._publish()
+
+    def rows_of(self, ids: Sequence[bytes]) -> Rows:
+        """The living row of each id, −1 for one that does not exist: int64[n]."""
+        rows = self._ids.latest(ids)
+        rows[~self._alive[rows]] = -1
+        return rows
 
     def index_slice(self, rows_max: int) -> tuple[Rows, Floats]:
         """The living ones of the next `rows_max` rows to index: int64[n] and their vectors float32[n, dimension]. Call

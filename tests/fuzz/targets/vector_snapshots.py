@@ -23,6 +23,7 @@ from tests.fuzz.target import Target
 from worker.storage.faces import Objects
 from worker.storage.objects import LocalObjects
 from worker.vectors import snapshot
+from worker.vectors.id_table import IdTable
 from worker.vectors.recall_curve import RecallCurve
 from worker.vectors.snapshot import ATTRIBUTES, INDEX, ROWS, SHARDS
 from worker.vectors.table import Table
@@ -54,12 +55,14 @@ def _snapshot(data: bytes) -> None:
     if found is None:
         assert data != joined(_written()[:-1]), "the snapshot as it was written is not read"
         return
-    assert len(found.ids) == len(found.versions)
-    found.attributes.mask(CONDITION, len(found.ids))
-    found.attributes.build_index(len(found.ids))
-    found.attributes.mask(CONDITION, len(found.ids))
-    nearest = found.index.search(np.zeros((1, 2), np.float32), 3, len(found.ids))
-    assert (nearest < len(found.ids)).all()
+    ids = IdTable()
+    ids.extend_packed(found.joined, found.lengths)
+    assert len(ids) == len(found.versions)
+    found.attributes.mask(CONDITION, len(ids))
+    found.attributes.build_index(len(ids))
+    found.attributes.mask(CONDITION, len(ids))
+    nearest = found.index.search(np.zeros((1, 2), np.float32), 3, len(ids))
+    assert (nearest < len(ids)).all()
 
 
 def _repaired_rows(rows: bytes, attributes: bytes, graph: bytes) -> bytes:
