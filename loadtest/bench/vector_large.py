@@ -183,7 +183,8 @@ def main() -> None:
             service = LargeService(cluster.start(), data, options.storage)
             line(f"| upserts; until all are indexed | {count / service.write_s:,.0f}/s; {service.indexed_s:.0f} s |")
             line(
-                f"| anonymous memory a vector | {service.bytes:,.0f} bytes (`stats`: {service.stats()['bytes'] / count:,.0f}) |"
+                f"| anonymous memory a vector | {service.bytes:,.0f} bytes; "
+                f"by `stats` {service.stats()['bytes'] / count:,.0f} |"
             )
             line(f"| real queries measured with | {service.learn()} in each worker |")
             for wanted in RECALLS:
@@ -207,7 +208,8 @@ def main() -> None:
                     candidates, found = rival.least(data.queries, data.expected[100], wanted)
                     rate = rival.rate(data.queries, candidates)
                     line(
-                        f"| {name}, recall {wanted:g} | {rate:,.0f}/s on a core with {candidates} candidates, recall {found:.3f} |"
+                        f"| {name}, recall {wanted:g} | {rate:,.0f}/s on a core with {candidates} candidates, "
+                        f"recall {found:.3f} |"
                     )
                 line(f"| {name} until all are indexed | {rival.build_s:.0f} s; the service then {own:,.0f}/s |")
         finally:
