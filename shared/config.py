@@ -160,7 +160,7 @@ class Settings:
 
     vector_dimension: int = _setting(0, "components of a vector; 0: those of the first vector", least=0, most=16_384)
     vector_metric: str = _setting("cosine", "one of cosine, l2, dot")
-    vector_storage: str = _setting("f32", "components in memory, one of f32, f16, i8 (i8: cosine only)")
+    vector_storage: str = _setting("f32", "components in memory, one of f32, f16, i8, b1 (i8 and b1: cosine only)")
     vector_expansion: int = _setting(
         0, "candidates a search keeps in each worker's index; 0: measured on the data", least=0, most=10_000
     )
@@ -211,12 +211,12 @@ class Settings:
             )
         if self.vector_metric not in ("cosine", "l2", "dot"):
             raise ConfigError(f"TRIPTYCH_VECTOR_METRIC is {self.vector_metric!r}; it must be one of cosine, l2, dot")
-        if self.vector_storage not in ("f32", "f16", "i8"):
-            raise ConfigError(f"TRIPTYCH_VECTOR_STORAGE is {self.vector_storage!r}; it must be one of f32, f16, i8")
-        if self.vector_storage == "i8" and self.vector_metric != "cosine":
+        if self.vector_storage not in ("f32", "f16", "i8", "b1"):
+            raise ConfigError(f"TRIPTYCH_VECTOR_STORAGE is {self.vector_storage!r}; it must be one of f32, f16, i8, b1")
+        if self.vector_storage in ("i8", "b1") and self.vector_metric != "cosine":
             raise ConfigError(
-                f"TRIPTYCH_VECTOR_STORAGE is 'i8' and TRIPTYCH_VECTOR_METRIC is {self.vector_metric!r}; "
-                "i8 holds unit vectors only, so the metric must be cosine"
+                f"TRIPTYCH_VECTOR_STORAGE is {self.vector_storage!r} and TRIPTYCH_VECTOR_METRIC is "
+                f"{self.vector_metric!r}; this storage holds unit vectors only, so the metric must be cosine"
             )
         if self.durability not in ("synced", "buffered"):
             raise ConfigError(f"TRIPTYCH_DURABILITY is {self.durability!r}; it must be synced or buffered")

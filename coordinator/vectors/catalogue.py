@@ -15,7 +15,7 @@ from shared.catalogue_file import NAMES, CatalogueContent, Lost, copies_in, newe
 from shared.control import Control
 from shared.errors import BadData, ConfigError, NotFound, Unavailable
 from shared.messages.vector_text import TextField
-from shared.messages.vectors import DIMENSION_MAX, METRICS, STORAGES, Collection, ShardCollections
+from shared.messages.vectors import COSINE_STORAGES, DIMENSION_MAX, METRICS, STORAGES, Collection, ShardCollections
 from shared.telemetry import event
 
 DEFAULT = "default"
@@ -223,6 +223,9 @@ def check(
         raise BadData(f"metric is {metric!r}; it must be one of {', '.join(METRICS)}")
     if storage not in STORAGES:
         raise BadData(f"storage is {storage!r}; it must be one of {', '.join(STORAGES)}")
-    if storage == "i8" and metric != "cosine":
-        raise BadData(f"storage is 'i8' and metric is {metric!r}; i8 holds unit vectors, so the metric must be cosine")
+    if storage in COSINE_STORAGES and metric != "cosine":
+        raise BadData(
+            f"storage is {storage!r} and metric is {metric!r}; "
+            f"{storage} holds unit vectors, so the metric must be cosine"
+        )
     return text_settings.checked(text)

@@ -16,7 +16,8 @@ from shared.messages.vector_text import Highlighting, TextField, TextQuery
 from shared.wire import Frame
 
 METRICS = ("cosine", "l2", "dot")
-STORAGES = ("f32", "f16", "i8")
+STORAGES = ("f32", "f16", "i8", "b1")
+COSINE_STORAGES = ("i8", "b1")
 ID_BYTES_MAX = 64
 DIMENSION_MAX = 16_384  # embeddings in use have at most 12,288 components
 K_MAX = 10_000

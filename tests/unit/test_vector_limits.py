@@ -193,6 +193,7 @@ def test_names_of_collections(name: str) -> None:
         (("a", 1, "dot", "f8", ()), "storage is 'f8'"),
         (("a", 1, "dot", "i8", ()), "the metric must be cosine"),
         (("a", 1, "l2", "i8", ()), "the metric must be cosine"),
+        (("a", 1, "dot", "b1", ()), "storage is 'b1' and metric is 'dot'"),
         (("a", 1, "dot", "f32", ("t", "t")), "different names"),
         (("a", 1, "dot", "f32", ("t", "")), "different names"),
         (("a", 1, "dot", "f32", tuple(map(str, range(TEXT_FIELDS_MAX + 1)))), f"at most {TEXT_FIELDS_MAX}"),

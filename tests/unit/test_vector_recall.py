@@ -10,7 +10,7 @@ import pytest
 from shared.messages.vectors import Collection, Floats
 from worker.vectors import calibration
 from worker.vectors.recall_curve import RecallCurve
-from worker.vectors.search import expansion_of, search
+from worker.vectors.search import ROWS_PER_CANDIDATE, expansion_of, search
 from worker.vectors.similarity import prepared
 from worker.vectors.table import Table, TableView
 
@@ -39,8 +39,8 @@ def drawn(kind: str, count: int, seed: int) -> Floats:
     return along_surface(count, random, shared.standard_normal((8, DIMENSION)).astype(np.float32))
 
 
-def indexed(vectors: Floats, metric: str = "cosine") -> TableView:
-    table = Table(Collection(1, "c", DIMENSION, metric))
+def indexed(vectors: Floats, storage: str = "f32") -> TableView:
+    table = Table(Collection(1, "c", vectors.shape[1], "cosine", storage))
     count = len(vectors)
     ids = [str(row).encode() for row in range(count)]
     table.append(ids, vectors, np.arange(count, dtype=np.uint64), 0, [b""] * count, ())
@@ -87,6 +87,23 @@ def test_searches_have_the_recall_that_they_ask_for(kind: str) -> None:
     if kind == "uniform":
         assert expansions[0] < expansions[2] / 2
         assert recall(view, queries, expansions[0]) < 0.93
+
+
+def test_signs_of_many_components_lead_to_the_nearest() -> None:
+    """Of b1, the graph compares signs only; what it leads to is compared exactly."""
+    random = np.random.default_rng(5)
+    bend = random.standard_normal((16, 250))
+
+    def drawn_signs(count: int) -> Floats:
+        inner = random.standard_normal((count, 16))
+        return (inner @ bend + 0.1 * random.standard_normal((count, 250))).astype(np.float32)
+
+    view = indexed(drawn_signs(6000), "b1")
+    curve, _ = finished(calibration.measure(view, "cosine", 1.0, prepared(drawn_signs(128), "cosine")))
+    assert curve.recalls[0] < 0.8
+    expansion = expansion_of(curve, 0.95, K)
+    assert expansion * ROWS_PER_CANDIDATE < 6000  # else all vectors would be compared
+    assert recall(view, prepared(drawn_signs(200), "cosine"), expansion) >= 0.945
 
 
 def test_real_queries_far_from_the_vectors_get_more_candidates() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from numba import types
+from numpy.typing import NDArray
 from usearch.index import Index, MetricKind
 
 from shared.kernels import kernel
@@ -32,11 +33,14 @@ EXPANSION_ADD = 128
 
 # bfloat16 has the range of a float32, and processors multiply it in half the time. It is not used under l2, where
 # vectors far from the origin and near each other would become equal.
-_COMPONENTS = {"f32": "bf16", "f16": "bf16", "i8": "i8"}
-_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1}
+_COMPONENTS = {"f32": "bf16", "f16": "bf16", "i8": "i8", "b1": "b1"}
+_BITS = {"f32": 32, "f16": 16, "bf16": 16, "i8": 8, "b1": 1}
 # Under cosine, vectors have unit length, so the inner product is the cosine and costs less. usearch scales components
-# to the range of a byte for the cosine metric only, so i8 needs that metric.
+# to the range of a byte for the cosine metric only, so i8 needs that metric. Of b1, signs are compared: the share
+# of those that differ grows with the angle.
 _METRICS = {"cosine": MetricKind.IP, "dot": MetricKind.IP, "l2": MetricKind.L2sq}
+
+_STORAGE_METRICS = {"i8": MetricKind.Cos, "b1": MetricKind.Hamming}
 
 
 def components(metric: str, storage: str) -> str:
@@ -46,7 +50,7 @@ def components(metric: str, storage: str) -> str:
 
 def node_bytes(dimension: int, metric: str, storage: str) -> int:
     """The size of a vector's node in the graph, in bytes."""
-    return GRAPH_BYTES + _BYTES[components(metric, storage)] * dimension
+    return GRAPH_BYTES + (_BITS[components(metric, storage)] * dimension + 7) // 8
 
 
 @kernel(types.void(types.int64[:, ::1], _COUNTS, types.int64))
@@ -63,9 +67,10 @@ class AnnIndex:
     """Safe to use from many threads. A waiting search goes before the next `add`."""
 
     def __init__(self, dimension: int, metric: str, storage: str) -> None:
+        self._is_binary = storage == "b1"
         index: Any = Index(
-            ndim=dimension,
-            metric=MetricKind.Cos if storage == "i8" else _METRICS[metric],
+            ndim=-(-dimension // 8) * 8 if self._is_binary else dimension,
+            metric=_STORAGE_METRICS.get(storage, _METRICS[metric]),
             dtype=components(metric, storage),
             connectivity=CONNECTIVITY,
             expansion_add=EXPANSION_ADD,
@@ -82,7 +87,7 @@ class AnnIndex:
         with self._next:
             self._lock.acquire()
         try:
-            self._index.add_many(rows.view(np.uint64), vectors, threads=1)
+            self._index.add_many(rows.view(np.uint64), self._stored(vectors), threads=1)
         finally:
             self._lock.release()
 
@@ -93,12 +98,16 @@ class AnnIndex:
             self._lock.acquire()
         try:
             self._index.expansion_search = count
-            keys, _, counts, _, _ = self._index.search_many(queries, count, False, 1)
+            keys, _, counts, _, _ = self._index.search_many(self._stored(queries), count, False, 1)
         finally:
             self._lock.release()
         rows: Rows = keys.view(np.int64)
         _clear(rows, counts, limit)
         return rows
+
+    def _stored(self, vectors: Floats) -> NDArray:
+        """As the graph takes them; of b1, uint8[n, ⌈dimension / 8⌉]."""
+        return np.packbits(vectors > 0, axis=1) if self._is_binary else vectors
 
     def save(self, path: Path) -> None:
         """Write the index to a file without syncing it: see `Objects.put_by_path`."""

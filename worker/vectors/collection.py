@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from threading import RLock
 
 import numpy as np
@@ -36,8 +37,10 @@ workers, and may be removed."""
 class WorkerCollection:
     """Safe to use from many threads: one writer at a time; searches use `view()` and never wait for a writer."""
 
-    def __init__(self, collection: Collection, snapshots: Objects) -> None:
+    def __init__(self, collection: Collection, snapshots: Objects, directory: Path | None = None) -> None:
+        """`directory`: see `Table`. Raises Unavailable."""
         self.collection = collection
+        self.directory = directory
         self.curve: RecallCurve | None = None
         """The recall by the number of candidates, when it was last measured (`calibration`); None before that."""
         self.sample = QuerySample(collection.dimension)
@@ -57,7 +60,7 @@ class WorkerCollection:
         self._vector_counts: dict[int, int] = {}  # shard → number of its living vectors
         self.highest: dict[int, int] = {}
         """Shard → the highest version ever given in it."""
-        self.table = Table(collection)
+        self.table = Table(collection, directory=directory)
         self._snapshot_rows = 0  # so many rows of the table are the snapshot's, while shards are loading
         self._snapshot_highest: Mapping[int, int] = {}  # shard → the highest version that the snapshot names
         self._awaited: set[int] = set()  # shards whose vectors are in the snapshot and have not been loaded
@@ -183,6 +186,7 @@ class WorkerCollection:
         components = np.ascontiguousarray(vectors, dtype=np.float32).tobytes()
         with self.lock:
             store = self._store(shard)
+            self.table.reserve(len(ids))  # before the store has what memory could not take
             base = self.highest[shard] + 1
             last = self.highest[shard] + len(ids)
             batch = store.batch()
@@ -249,7 +253,11 @@ class WorkerCollection:
                 return
             self._forget(shard)
             if not self.stores:  # the next shard is the first again, and loads the snapshot
-                self.table, self._snapshot_rows, self.saved_rows = Table(self.collection), 0, 0
+                self.table, self._snapshot_rows, self.saved_rows = (
+                    Table(self.collection, directory=self.directory),
+                    0,
+                    0,
+                )
 
     def _forget(self, shard: int) -> None:
         """Remove a shard and its vectors from memory; call it with `lock` held."""

@@ -68,7 +68,7 @@ class Engine:
         known = self._collections.get(collection.id)
         if known is None:
             snapshots = self._snapshots_of(collection.id)
-            known = WorkerCollection(collection, snapshots)
+            known = WorkerCollection(collection, snapshots, self._settings.data)
             self._indexing[collection.id] = Indexing(known, snapshots, self._settings)
             self._collections[collection.id] = known
         return known

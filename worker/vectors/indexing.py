@@ -137,7 +137,7 @@ class Indexing:
         collection = self.collection
         old = collection.table
         began = old.view
-        fresh = Table(self._description, began.size - began.dead)
+        fresh = Table(self._description, began.size - began.dead, collection.directory)
         copied_rows = np.flatnonzero(began.alive[: began.size])
         yield from build_aside(old, fresh, collection.contents_of, copied_rows)
         with collection.lock:

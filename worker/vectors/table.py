@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +18,12 @@ from shared.messages.vectors import Collection, Floats
 from worker.vectors.ann import AnnIndex, node_bytes
 from worker.vectors.attributes import Attributes
 from worker.vectors.id_table import IdTable
+from worker.vectors.mapped_rows import MappedRows
 from worker.vectors.similarity import Rows, prepared
 
 CAPACITY_MIN = 64
+MAPPED_STORAGES = ("i8", "b1")
+"""Storages whose exact components lie in a file; memory has what the graph needs."""
 
 Shards = NDArray[np.uint16]
 
@@ -55,12 +59,20 @@ class Table:
     """The rows, for one writer at a time: the owner holds its lock around every method that changes the table. `view`
     is the present state for readers."""
 
-    def __init__(self, collection: Collection, capacity: int = 0) -> None:
+    def __init__(self, collection: Collection, capacity: int = 0, directory: Path | None = None) -> None:
+        """`directory`: where the components lie that storage keeps on disk; None: in memory. Raises Unavailable if they
+        have no room there."""
         self.collection = collection
         capacity = max(CAPACITY_MIN, capacity)
-        # i8 is the type in the index only: the order of an answer is decided by the float16 components here.
+        # i8 and b1 are types in the index only: the order of an answer is decided by the float16 components here.
+        is_mapped = directory is not None and collection.storage in MAPPED_STORAGES
+        self._mapped = MappedRows(directory, collection.dimension) if directory is not None and is_mapped else None
         kind = np.float32 if collection.storage == "f32" else np.float16
-        self._vectors: NDArray[np.floating] = np.zeros((capacity, collection.dimension), dtype=kind)
+        self._vectors: NDArray[np.floating] = (
+            np.zeros((capacity, collection.dimension), dtype=kind)
+            if self._mapped is None
+            else self._mapped.array(capacity)
+        )
         self._norms = np.zeros(capacity, dtype=np.float32)
         self._alive = np.ones(capacity, dtype=np.bool_)
         self._shards: Shards = np.zeros(capacity, dtype=np.uint16)
@@ -91,7 +103,8 @@ class Table:
     def memory_bytes(self) -> int:
         """An estimate of the rows' size in memory. Spare capacity is not counted: it is never touched, so it takes
         address space only."""
-        row_bytes = self._vectors.itemsize * self._vectors.shape[1] + 4 + 1 + 2 + 8
+        component_bytes = 0 if self._mapped is not None else self._vectors.itemsize
+        row_bytes = component_bytes * self._vectors.shape[1] + 4 + 1 + 2 + 8
         a_node_bytes = node_bytes(self.collection.dimension, self.collection.metric, self.collection.storage)
         return (
             self._size * row_bytes
@@ -185,12 +198,20 @@ class Table:
         """The number of rows that are not indexed yet, dead ones included."""
         return self._size - self._indexed
 
+    def reserve(self, count: int) -> None:
+        """Make room for `count` more rows. Raises Unavailable if the disk has none."""
+        self._reserve(self._size + count)
+
     def _reserve(self, size: int) -> None:
         capacity = len(self._alive)
         if size <= capacity:
             return
         new_capacity = max(size, capacity + capacity // 2)
-        self._vectors, self._norms = _larger(self._vectors, new_capacity), _larger(self._norms, new_capacity)
+        if self._mapped is None:
+            self._vectors = _larger(self._vectors, new_capacity)
+        else:
+            self._vectors = self._mapped.array(new_capacity)
+        self._norms = _larger(self._norms, new_capacity)
         self._shards, self._versions = _larger(self._shards, new_capacity), _larger(self._versions, new_capacity)
         alive = np.ones(new_capacity, dtype=np.bool_)
         alive[:capacity] = self._alive
