@@ -41,6 +41,7 @@ def test_a_run_lies_in_its_row_as_columns(run: RecordRun) -> None:
     assert counted(row) == (4, 12, 8)
     assert content(unpacked(row)) == list(zip(NUMBERS, VALUES, strict=True))
     assert unpacked(row).times.tolist() == TIMES
+    assert counted(row) == (4, NUMBERS[-1], 8)
     assert run.cut(1, 3).packed() == run_of(np.array([6, 9], np.uint64), [b"", b"defg"], run.times[1:3]).packed()
 
 
@@ -54,6 +55,7 @@ def test_a_run_of_an_earlier_format_has_no_times() -> None:
     assert counted(row)[:2] == (4, 12)
     assert content(unpacked(row)) == list(zip(NUMBERS, VALUES, strict=True))
     assert unpacked(row).times.tolist() == [0, 0, 0, 0]
+    assert counted(row) == (4, NUMBERS[-1], 8)
 
 
 def test_a_number_is_found_where_it_is(run: RecordRun) -> None:

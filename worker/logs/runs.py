@@ -95,9 +95,7 @@ def run_of(sequences: NDArray[np.uint64], values: Sequence[bytes], times: NDArra
 
 
 def unpacked(row: bytes) -> RecordRun:
-    head = int.from_bytes(row[:_HEAD], "little")
-    count, is_timed = head & ~TIMED, bool(head & TIMED)
-    sequences_at = _HEAD + _TIME * is_timed
+    count, is_timed, sequences_at = _head(row)
     lengths_at = sequences_at + count * _SEQUENCE.itemsize
     times_at = lengths_at + count * _LENGTH.itemsize
     sequences = np.frombuffer(row, _SEQUENCE, count, sequences_at)
@@ -111,11 +109,17 @@ def unpacked(row: bytes) -> RecordRun:
 
 def counted(row: bytes) -> tuple[int, int, int]:
     """(records, the last sequence number, bytes of the values) of a row, without unpacking it."""
-    head = int.from_bytes(row[:_HEAD], "little")
-    count, is_timed = head & ~TIMED, bool(head & TIMED)
-    end = _HEAD + _TIME * is_timed + count * _SEQUENCE.itemsize
+    count, is_timed, sequences_at = _head(row)
+    end = sequences_at + count * _SEQUENCE.itemsize
     last = int.from_bytes(row[end - _SEQUENCE.itemsize : end], "little")
-    return count, last, len(row) - end - count * _LENGTH.itemsize * (1 + is_timed)
+    return count, last, len(row) - end - (1 + is_timed) * count * _LENGTH.itemsize
+
+
+def _head(row: bytes) -> tuple[int, bool, int]:
+    """(records, whether they have times, where the sequence numbers begin)."""
+    head = int.from_bytes(row[:_HEAD], "little")
+    is_timed = bool(head & TIMED)
+    return head & ~TIMED, is_timed, _HEAD + _TIME * is_timed
 
 
 def joined(runs: Sequence[RecordRun]) -> Records:
