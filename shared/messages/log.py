@@ -361,7 +361,7 @@ class Records:
                 lengths = lengths[places]
                 octets = log_blocks.taken(np.frombuffer(octets, np.uint8), table, log_blocks.VALUE, places).data
             taken += lengths, octets
-        return Records(self.sequences[places], *taken, self.times[places])  # type: ignore[arg-type]
+        return Records(self.sequences[places], *taken, self.times[places])  # type: ignore[arg-type, call-arg]
 
     def under(self, key: bytes) -> Records:
         """These records, which have no keys, with this key."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 from typing import Any, cast
+from urllib.parse import urlencode
 
 import pytest
 
@@ -19,7 +20,7 @@ async def listed(query: dict[str, str]) -> dict[str, Any]:
 
     sequencer = SimpleNamespace(segments=[Segment(i, 10 * i, i) for i in range(5)])
     area = SimpleNamespace(sequencer=sequencer, wait_for_state=known)
-    request = SimpleNamespace(query=query, app={CONTEXT: SimpleNamespace(log=area)})
+    request = SimpleNamespace(query=query, query_string=urlencode(query), app={CONTEXT: SimpleNamespace(log=area)})
     answer = json.loads(cast(bytes, (await api.segments(cast(Any, request))).body))
     assert isinstance(answer, dict)
     return answer

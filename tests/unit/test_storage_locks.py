@@ -134,7 +134,8 @@ def test_what_changes_the_stored_log_waits_for_a_gathering(log_shard: OneShard, 
 
 def test_a_log_closes_when_the_gathering_has_ended(log_shard: OneShard) -> None:
     assert waits_for(log_shard.part._gather_lock, log_shard.part.close)
-    log_shard.part.keeper.join(log_shard.part)  # to be closed once more
+    for worker in (log_shard.part.keeper, log_shard.part.keeper.cleaner):  # to be closed once more
+        worker.join(log_shard.part)
 
 
 def test_the_memory_of_a_log_is_used_under_its_lock_only(log_shard: OneShard, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -289,10 +289,10 @@ async def event_stream(
     encoding: answers.Encoding,
     running: RunningQuery,
     *,
-    first: bytes = b"",
+    begins_with_id: bool = False,
 ) -> web.StreamResponse:
-    """Records as server-sent events, past and then live, until the end or the reader goes. `first` is sent before
-    them."""
+    """Records as server-sent events, past and then live, until the end or the reader goes. `begins_with_id`: an event
+    with only the id of where they begin comes first."""
     running.enter("following")
     context = request.app[CONTEXT]
     damage = Warnings()
@@ -305,7 +305,8 @@ async def event_stream(
         headers = {"Content-Type": EVENTS, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
-        await _send(response, first)
+        if begins_with_id:
+            await _send(response, b"id: %d\n\n" % (start - 1))
         give_up = time.monotonic() + timeout_s
         quiet_since = time.monotonic()
         warned = 0

@@ -7,8 +7,8 @@ from functools import partial
 from aiohttp import web
 
 from coordinator.api.listed import listed
-from coordinator.api.log import answers, log_parameters, scan
-from coordinator.api.log.log_parameters import SEARCH, SELECTION, SEQUENCES
+from coordinator.api.log import answers, log_parameters, scan, times
+from coordinator.api.log.log_parameters import SEARCH, SELECTION, SEQUENCES, TIMES
 from coordinator.api.strict import known_parameters
 from coordinator.context import CONTEXT
 from coordinator.queries.running import FOLLOW, TEXT_MAX
@@ -16,20 +16,23 @@ from shared.errors import BadData
 from shared.messages.log import SEQUENCE_MAX
 
 
-@known_parameters(*SELECTION, *SEQUENCES, *SEARCH, "limit", "timeout", "encoding")
+@known_parameters(*SELECTION, *SEQUENCES, *TIMES, *SEARCH, "limit", "timeout", "encoding")
 async def tail(request: web.Request) -> web.StreamResponse:
-    """Records of `key`, or of all keys with `prefix`: after `Last-Event-ID`, else from `start_seq` on, else from now
-    on. The first event has only an id, so that also a reader that had no record yet comes back to where it was."""
-    selection = log_parameters.selection(request.query)
+    """Records of `key`, or of all keys with `prefix`: after `Last-Event-ID`, else from `start_seq` or `start_time` on,
+    else from now on. The first event has only an id, so that also a reader that had no record yet comes back to where
+    it was."""
+    query = request.query
+    selection, times_ms = log_parameters.selection(query), log_parameters.times_ms(query)
+    times.require_past(times_ms)
     area = request.app[CONTEXT].log
     await area.wait_for_state()
-    start = log_parameters.whole(request.query, ("start_seq", "startSeq"), area.readable, 0, SEQUENCE_MAX)
-    end = log_parameters.whole(request.query, ("end_seq", "endSeq"), SEQUENCE_MAX, 0, SEQUENCE_MAX)
-    start = _resumed(request, start)
-    encoding = answers.encoding(request.query)
-    text = request.query_string[:TEXT_MAX]
-    streamed = partial(scan.event_stream, request, selection, start, end, encoding, first=b"id: %d\n\n" % (start - 1))
-    return await listed(request, FOLLOW, text, streamed)
+    begin = area.readable if times_ms[0] is None else 0
+    start = log_parameters.whole(query, ("start_seq", "startSeq"), begin, 0, SEQUENCE_MAX)
+    end = log_parameters.whole(query, ("end_seq", "endSeq"), SEQUENCE_MAX, 0, SEQUENCE_MAX)
+    numbers = _resumed(request, start), end
+    encoding = answers.encoding(query)
+    streamed = partial(scan.event_stream, request, selection, numbers, times_ms, encoding, begins_with_id=True)
+    return await listed(request, FOLLOW, request.query_string[:TEXT_MAX], streamed)
 
 
 def _resumed(request: web.Request, start: int) -> int:
