@@ -29,7 +29,7 @@ async def append(request: web.Request) -> web.Response:
 
     With `echo=true` the answer has the keys of the first records as they are stored."""
     context = request.app[CONTEXT]
-    echo = boolean(request.query, "echo", False)
+    echo = bool(request.query_string) and boolean(request.query, "echo", False)
     batch = await _batch(request)
     infos = hints(batch.records) if content_type(request) != PROTOBUF else []
     start, count = await context.log.append(batch)
