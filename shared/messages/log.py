@@ -352,16 +352,9 @@ class Records:
         """The records at these positions, in this order."""
         if not len(places):
             return Records.of(NO_NUMBERS, ())
-        taken: list[NDArray[np.uint32] | Frame] = []
-        for octets, lengths in ((self.values, self.value_lengths), (self.keys, self.key_lengths)):
-            if len(lengths):
-                table = np.zeros((len(self), log_blocks.COLUMNS), np.int64)
-                table[:, log_blocks.VALUE_LENGTH] = lengths
-                table[:, log_blocks.VALUE] = np.cumsum(lengths, dtype=np.int64) - lengths
-                lengths = lengths[places]
-                octets = log_blocks.taken(np.frombuffer(octets, np.uint8), table, log_blocks.VALUE, places).data
-            taken += lengths, octets
-        return Records(self.sequences[places], *taken, self.times[places])  # type: ignore[arg-type, call-arg]
+        values = _taken(self.values, self.value_lengths, places)
+        keys = _taken(self.keys, self.key_lengths, places) if len(self.key_lengths) else (b"", self.key_lengths)
+        return Records(self.sequences[places], values[1], values[0], keys[1], keys[0], self.times[places])
 
     def under(self, key: bytes) -> Records:
         """These records, which have no keys, with this key."""
@@ -433,6 +426,14 @@ def merge_pages(pages: Sequence[Page], limit: int) -> Page:
         del rows[limit:]
     numbers, keys, values, times = zip(*rows, strict=True) if rows else ((), (), (), ())
     return Page(Records.of(np.array(numbers, np.uint64), values, keys, np.array(times, np.int64)), upto, done)
+
+
+def _taken(octets: Frame, lengths: NDArray[np.uint32], places: NDArray[np.int64]) -> tuple[Frame, NDArray[np.uint32]]:
+    """(the texts at these positions of texts that stand one after the other, their lengths)."""
+    table = np.zeros((len(lengths), log_blocks.COLUMNS), np.int64)
+    table[:, log_blocks.VALUE] = np.cumsum(lengths, dtype=np.int64) - lengths
+    table[:, log_blocks.VALUE_LENGTH] = lengths
+    return log_blocks.taken(np.frombuffer(octets, np.uint8), table, log_blocks.VALUE, places).data, lengths[places]
 
 
 def _lengths(items: Sequence[bytes]) -> NDArray[np.uint32]:

@@ -165,6 +165,7 @@ _QUERY_PATHS = (
 )
 _READS = (
     "log/scan", "log/offsets", "log/keys", "log/count", "log/segments", "log/frontier", "log/cursors/c",
+    "log/cursors", "log/groups", "log/groups/g",
     "vector/vectors/v1", "vector/stats",
     "vector/collections", "vector/collections/default", "status/buildinfo", "status/memory", "cluster",
 )  # fmt: skip
@@ -183,6 +184,20 @@ def _scan(draw: Callable[..., Any]) -> str:
     return urlencode([("prefix", "k"), *draw(_LOG_FIELDS)])
 
 
+_GROUP_PATHS = tuple(f"/api/v1/log/groups/g/{act}" for act in ("join", "poll", "commit", "leave"))
+
+
+def _group_bodies() -> st.SearchStrategy[bytes]:
+    """Of a member whose generation is right now and then."""
+    values = st.sampled_from((0, 1, 2, 3, -1, 1 << 63, "a", "", "latest", None, True, [], 1.5)) | st.integers(0, 200)
+    names = ("prefix", "prefixText", "sessionTimeoutMs", "startFrom", "after", "commit", "max", "upTo", "x")
+    options = st.dictionaries(st.sampled_from(names), values, max_size=3)
+    members = st.tuples(st.sampled_from(("a", "b", "", 1)), st.integers(-1, 30))
+    return st.tuples(members, options).map(
+        lambda drawn: json.dumps({"member": drawn[0][0], "generation": drawn[0][1], **drawn[1]}).encode()
+    ) | st.just(b'{"member": "a"}')
+
+
 def _posts() -> st.SearchStrategy[tuple[str, str, bytes]]:
     """(path, content type, body)."""
     write = remote_write.strategy().map(lambda body: ("/api/v1/write", REMOTE_WRITE, bytes(snappy.compress(body))))
@@ -192,6 +207,7 @@ def _posts() -> st.SearchStrategy[tuple[str, str, bytes]]:
         write,
         st.tuples(st.just("/api/v1/log/append"), json_type, log_bodies.json_strategy()),
         st.tuples(st.just("/api/v1/log/append"), st.just(PROTOBUF), st.binary(max_size=40)),
+        st.tuples(st.sampled_from(_GROUP_PATHS), st.just(JSON), _group_bodies()),
         st.tuples(st.just("/api/v1/vector/write"), json_type, vector_bodies.write_strategy()),
         st.tuples(st.just("/api/v1/vector/search"), json_type, search),
         st.tuples(
