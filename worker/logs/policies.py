@@ -99,6 +99,8 @@ class PolicyPass:
         if wanted or self._has_moved:
             trimming.put_starts(self._part, wanted, {rows.POLICIES: msgspec.msgpack.encode(self._stored)})
             self._has_moved = False
+        if not more or len(starts) > WAITING_MAX // 2:
+            # Many keys at once: the removal rewrites each entry that has records of any of them.
             self._part.keeper.cleaner.wake()
         return more
 
