@@ -25,12 +25,38 @@ class Key(_message.Message):
     def __init__(self, value: _Optional[bytes] = ...) -> None: ...
 
 class Record(_message.Message):
-    __slots__ = ("key", "value")
+    __slots__ = ("key", "value", "headers", "content_type")
+    class HeadersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     KEY_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_TYPE_FIELD_NUMBER: _ClassVar[int]
     key: Key
     value: bytes
-    def __init__(self, key: _Optional[_Union[Key, _Mapping]] = ..., value: _Optional[bytes] = ...) -> None: ...
+    headers: _containers.ScalarMap[str, str]
+    content_type: str
+    def __init__(self, key: _Optional[_Union[Key, _Mapping]] = ..., value: _Optional[bytes] = ..., headers: _Optional[_Mapping[str, str]] = ..., content_type: _Optional[str] = ...) -> None: ...
+
+class RecordHeaders(_message.Message):
+    __slots__ = ("headers", "content_type")
+    class HeadersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    headers: _containers.ScalarMap[str, str]
+    content_type: str
+    def __init__(self, headers: _Optional[_Mapping[str, str]] = ..., content_type: _Optional[str] = ...) -> None: ...
 
 class AppendResponse(_message.Message):
     __slots__ = ("status", "records_appended", "start_sequence")
@@ -57,20 +83,24 @@ class ScanResponse(_message.Message):
     def __init__(self, status: _Optional[str] = ..., pages: _Optional[_Iterable[_Union[Page, _Mapping]]] = ..., next_sequence: _Optional[int] = ..., log_start_sequence: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Page(_message.Message):
-    __slots__ = ("sequences", "value_lengths", "values", "key_lengths", "keys", "times_ms")
+    __slots__ = ("sequences", "value_lengths", "values", "key_lengths", "keys", "times_ms", "header_lengths", "headers")
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     VALUE_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     KEY_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     TIMES_MS_FIELD_NUMBER: _ClassVar[int]
+    HEADER_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
     sequences: _containers.RepeatedScalarFieldContainer[int]
     value_lengths: _containers.RepeatedScalarFieldContainer[int]
     values: bytes
     key_lengths: _containers.RepeatedScalarFieldContainer[int]
     keys: bytes
     times_ms: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, sequences: _Optional[_Iterable[int]] = ..., value_lengths: _Optional[_Iterable[int]] = ..., values: _Optional[bytes] = ..., key_lengths: _Optional[_Iterable[int]] = ..., keys: _Optional[bytes] = ..., times_ms: _Optional[_Iterable[int]] = ...) -> None: ...
+    header_lengths: _containers.RepeatedScalarFieldContainer[int]
+    headers: bytes
+    def __init__(self, sequences: _Optional[_Iterable[int]] = ..., value_lengths: _Optional[_Iterable[int]] = ..., values: _Optional[bytes] = ..., key_lengths: _Optional[_Iterable[int]] = ..., keys: _Optional[bytes] = ..., times_ms: _Optional[_Iterable[int]] = ..., header_lengths: _Optional[_Iterable[int]] = ..., headers: _Optional[bytes] = ...) -> None: ...
 
 class ErrorResponse(_message.Message):
     __slots__ = ("status", "message")

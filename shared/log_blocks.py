@@ -2,11 +2,12 @@
 
 A block is little-endian and consists of whole words of 8 bytes: the number of records n, the number of bytes of all
 keys, the number of bytes of all values, and 0 (uint32 each); n hashes of the keys (uint64, `shared.hashing`); n
-ascending positions in the batch, n key lengths, n value lengths (uint32 each); zeros up to a whole word; the keys, the
-values, zeros up to a whole word.
+ascending positions in the batch, n key lengths, n value lengths (uint32 each; the highest bit: the value begins with
+headers, shared.log_headers); zeros up to a whole word; the keys, the values, zeros up to a whole word.
 
-In memory, records are a *table* over some bytes: int64[n, 4], with the start and length of the key and the start and
-length of the value.
+In memory, records are a *table* over some bytes: int64[n, 5], with the start and length of the key, the start and
+length of the value, and 1 if the value begins with headers. A table whose records have no headers may lack the last
+column.
 """
 
 # In a kernel, a numpy integer and an int have the same type.
@@ -15,17 +16,18 @@ length of the value.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
 from shared.kernels import kernel
+from shared.log_headers import HEADED, LENGTH_MASK
 from shared.xxh64 import Bytes, copy_bytes, xxh64
 
-KEY, KEY_LENGTH, VALUE, VALUE_LENGTH = range(4)
-COLUMNS = 4
+KEY, KEY_LENGTH, VALUE, VALUE_LENGTH, HAS_HEADERS = range(5)
+COLUMNS = 5
 HEAD_WORDS = 2
 
 Table = types.Array(types.int64, 2, "C", readonly=True)
@@ -97,7 +99,8 @@ def _cut(
         words[place[0]] = hashes[i]
         halves[place[1]] = np.uint32(i)
         halves[place[1] + records] = np.uint32(table[i, KEY_LENGTH])
-        halves[place[1] + 2 * records] = np.uint32(table[i, VALUE_LENGTH])
+        has_headers = table.shape[1] > HAS_HEADERS and table[i, HAS_HEADERS] != 0
+        halves[place[1] + 2 * records] = np.uint32(table[i, VALUE_LENGTH] | (HEADED if has_headers else 0))
         copy_bytes(octets, place[2], data, table[i, KEY], table[i, KEY_LENGTH])
         copy_bytes(octets, place[3], data, table[i, VALUE], table[i, VALUE_LENGTH])
         place[0] += 1
@@ -127,8 +130,9 @@ def cut(
     return blocks, hashes
 
 
-def block_of(records: Iterable[tuple[int, int, bytes, bytes]]) -> bytes:
-    """The block of a few records, given as (hash, position, key, value), in the form that `cut` writes."""
+def block_of(records: Iterable[tuple[int, int, bytes, bytes]], headed: Container[int] = ()) -> bytes:
+    """The block of a few records, given as (hash, position, key, value), in the form that `cut` writes. The values of
+    the positions in `headed` begin with headers."""
     rows = list(records)
     n = len(rows)
     key_bytes, value_bytes = sum(len(row[2]) for row in rows), sum(len(row[3]) for row in rows)
@@ -141,7 +145,7 @@ def block_of(records: Iterable[tuple[int, int, bytes, bytes]]) -> bytes:
         *(row[0] for row in rows),
         *(row[1] for row in rows),
         *(len(row[2]) for row in rows),
-        *(len(row[3]) for row in rows),
+        *(len(row[3]) | HEADED * (row[1] in headed) for row in rows),
     )
     octets = b"".join([*(row[2] for row in rows), *(row[3] for row in rows)])
     return b"".join((head, bytes(-len(head) % 8), octets, bytes(-len(octets) % 8)))
@@ -166,7 +170,7 @@ def measure(halves: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
         keys, values = np.int64(0), np.int64(0)
         for i in range(lengths, lengths + n):
             keys += np.int64(halves[i])
-            values += np.int64(halves[i + n])
+            values += np.int64(halves[i + n]) & LENGTH_MASK
         if keys != key_bytes or values != value_bytes:
             return -1, 0, 0
         blocks += 1
@@ -216,7 +220,8 @@ def index(
             hashes[row] = words[hashes_at + i]
             times[row] = batch_times[block]
             key_length = np.int64(halves[positions + n + i])
-            value_length = np.int64(halves[positions + 2 * n + i])
+            value_length = np.int64(halves[positions + 2 * n + i]) & LENGTH_MASK
+            table[row, HAS_HEADERS] = np.int64(halves[positions + 2 * n + i]) >> 31
             table[row, KEY], table[row, KEY_LENGTH] = key, key_length
             table[row, VALUE], table[row, VALUE_LENGTH] = value, value_length
             key += key_length

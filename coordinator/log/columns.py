@@ -5,7 +5,7 @@ Many records are columns over the bytes of the request; for a few records, lists
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Protocol
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from shared import log_blocks
 from shared.hashing import hash64
 from shared.log_blocks import KEY, KEY_LENGTH, VALUE, VALUE_LENGTH
+from shared.log_headers import joined, split
 from shared.wire import Frame
 
 FEW_RECORDS = 16
@@ -29,7 +30,9 @@ class BatchRecords(Protocol):
 
     def key(self, at: int) -> bytes: ...
 
-    def value(self, at: int) -> bytes: ...
+    def value(self, at: int) -> bytes:
+        """One that has headers is a HeadedValue."""
+        ...
 
     def blocks(self, shards: int) -> dict[int, Frame]:
         """Shard → its records as a block (shared.log_blocks)."""
@@ -44,24 +47,31 @@ class BatchRecords(Protocol):
         ...
 
 
-def columns_of(keys: list[bytes], values: list[bytes]) -> BatchRecords:
+def columns_of(keys: list[bytes], values: list[bytes], headers: Mapping[int, bytes] = {}) -> BatchRecords:
+    """The records of a batch; `headers`: position → the headers of a record that has some (shared.log_headers)."""
+    if headers:
+        values = [joined(headers[at], value) if at in headers else value for at, value in enumerate(values)]
     if len(keys) <= FEW_RECORDS:
-        return FewRecords(keys, values)
+        return FewRecords(keys, values, frozenset(headers))
     lengths = np.array([list(map(len, keys)), list(map(len, values))], np.int64)
     ends = np.cumsum(lengths.ravel())
     starts = (ends - lengths.ravel()).reshape(2, -1)
-    table = np.stack((starts[0], lengths[0], starts[1], lengths[1]), axis=1)
+    columns = [starts[0], lengths[0], starts[1], lengths[1]]
+    if headers:
+        columns.append(np.isin(np.arange(len(keys)), list(headers)).astype(np.int64))
+    table = np.stack(columns, axis=1)
     return ManyRecords(np.frombuffer(b"".join((*keys, *values)), np.uint8), np.ascontiguousarray(table))
 
 
 class FewRecords:
-    """Records as two lists."""
+    """Records as two lists; the values at the positions in `headed` begin with headers."""
 
-    __slots__ = ("_keys", "_values", "size_bytes")
+    __slots__ = ("_headed", "_keys", "_values", "size_bytes")
 
-    def __init__(self, keys: list[bytes], values: list[bytes]) -> None:
+    def __init__(self, keys: list[bytes], values: list[bytes], headed: Set[int] = frozenset()) -> None:
         self._keys = keys
         self._values = values
+        self._headed = headed
         self.size_bytes = sum(map(len, keys)) + sum(map(len, values))
 
     def __len__(self) -> int:
@@ -71,14 +81,14 @@ class FewRecords:
         return self._keys[at]
 
     def value(self, at: int) -> bytes:
-        return self._values[at]
+        return split(self._values[at]) if at in self._headed else self._values[at]
 
     def blocks(self, shards: int) -> dict[int, Frame]:
         rows: dict[int, list[tuple[int, int, bytes, bytes]]] = {}
         for at, key in enumerate(self._keys):
             digest = hash64(key)
             rows.setdefault(digest % shards, []).append((digest, at, key, self._values[at]))
-        return {shard: log_blocks.block_of(shard_rows) for shard, shard_rows in rows.items()}
+        return {shard: log_blocks.block_of(shard_rows, self._headed) for shard, shard_rows in rows.items()}
 
     def among(self, hashes: NDArray[np.uint64]) -> Iterable[int]:
         return range(len(self._keys))
@@ -88,7 +98,7 @@ class FewRecords:
 
 
 class ManyRecords:
-    """Records as a table int64[n, 4] of places in `data`, as described in shared.log_blocks."""
+    """Records as a table of places in `data`, as described in shared.log_blocks."""
 
     __slots__ = ("_data", "_hashes", "_table", "size_bytes")
 
@@ -111,8 +121,9 @@ class ManyRecords:
         return self._data[start : start + length].tobytes()
 
     def value(self, at: int) -> bytes:
-        start, length = self._table[at, VALUE : VALUE_LENGTH + 1].tolist()
-        return self._data[start : start + length].tobytes()
+        start, length, *headed = self._table[at, VALUE:].tolist()
+        stored = self._data[start : start + length].tobytes()
+        return split(stored) if headed and headed[0] else stored
 
     def blocks(self, shards: int) -> dict[int, Frame]:
         blocks, self._hashes = log_blocks.cut(self._data, self._table, shards)

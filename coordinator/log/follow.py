@@ -18,6 +18,7 @@ from coordinator.log.frontier import Frontier, Group
 from coordinator.log.reads import KeySelection, Reader, Warnings
 from shared.errors import Overloaded
 from shared.hashing import hash64
+from shared.log_headers import size_of
 from shared.messages import log
 
 QUEUE_RECORDS_MAX = 1000
@@ -32,7 +33,7 @@ CATCHING_UP_MAX = 3
 """Pages read from the store at once for followers; other requests wait for no more than these."""
 
 Row = tuple[int, bytes, bytes, int]
-"""(sequence number, key, value, when it was appended in Unix ms or 0)."""
+"""(sequence number, key, value, when it was appended in Unix ms or 0). A value that has headers is a HeadedValue."""
 
 
 class Follower:
@@ -78,7 +79,7 @@ class Follower:
 
     def _size(self, row: Row) -> int:
         """Bytes that the row takes. Those who follow one key share the bytes of it."""
-        return len(row[2]) + (len(row[1]) if self.selection.key is None else 0)
+        return size_of(row[2]) + (len(row[1]) if self.selection.key is None else 0)
 
     def take(self, limit: int) -> list[Row]:
         taken, self._queue = self._queue[:limit], self._queue[limit:]
@@ -161,7 +162,7 @@ class Followers:
             follower.lag()
         rows = list(rows_of(page.records, selection))
         if rows:
-            follower.row_bytes = ROW_BYTES + sum(len(row[2]) for row in rows) // len(rows)
+            follower.row_bytes = ROW_BYTES + sum(size_of(row[2]) for row in rows) // len(rows)
         follower.page_bytes = min(PAGE_BYTES_MAX, 2 * page_bytes)
         follower.position = max(follower.position, page.next)
         if not follower._queue and not follower.lagging:

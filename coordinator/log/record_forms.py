@@ -10,12 +10,13 @@ import base64
 import binascii
 import re
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from coordinator.log.columns import FEW_RECORDS, BatchRecords
+from coordinator.log.headers import packed
 from shared.errors import BadData
 
 HINT_BYTES_MAX = 48
@@ -37,6 +38,8 @@ class Record(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     keyText: str | UnsetType = UNSET
     text: str | UnsetType = UNSET
     json: Raw | UnsetType = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+    contentType: str | UnsetType = UNSET
 
 
 class ProtoKey(msgspec.Struct, forbid_unknown_fields=True):
@@ -49,11 +52,22 @@ class ProtoRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     keyText: str | None = None
     text: str | None = None
     json: Raw | UnsetType = UNSET
+    headers: dict[str, str] | None = None
+    contentType: str | None = None
+    content_type: str | None = None
 
 
-def columns(first: int, records: Sequence[Record]) -> tuple[list[bytes], list[bytes]]:
-    """Keys and values of records, of which the first is records[first] of the body. Raises BadData."""
-    keys, values = [], []
+class RecordColumns(NamedTuple):
+    """Records of a body. `headers`: position in it → the headers of a record that has some (shared.log_headers)."""
+
+    keys: list[bytes]
+    values: list[bytes]
+    headers: dict[int, bytes]
+
+
+def columns(first: int, records: Sequence[Record]) -> RecordColumns:
+    """Those records, of which the first is records[first] of the body. Raises BadData."""
+    keys, values, headers = [], [], {}
     for i, record in enumerate(records, first):
         key, value = record.key, record.value
         if type(key) is not bytes or record.keyText is not UNSET:
@@ -62,7 +76,9 @@ def columns(first: int, records: Sequence[Record]) -> tuple[list[bytes], list[by
             value = _value(record, i)
         keys.append(key)
         values.append(value)
-    return keys, values
+        if record.headers or record.contentType:
+            headers[i] = packed(record.headers or {}, record.contentType or "", f"$.records[{i}]")
+    return RecordColumns(keys, values, headers)
 
 
 def _key(record: Record, i: int) -> bytes:
@@ -81,11 +97,13 @@ def _value(record: Record, i: int) -> bytes:
     return forms[0].encode() if isinstance(forms[0], str) else _compact(record.json, i)
 
 
-def proto_columns(first: int, records: Sequence[ProtoRecord]) -> tuple[list[bytes], list[bytes]]:
+def proto_columns(first: int, records: Sequence[ProtoRecord]) -> RecordColumns:
     """As `columns`; a value that is missing is empty, as in protobuf."""
-    keys, values = [], []
+    keys, values, headers = [], [], {}
     for i, record in enumerate(records, first):
         keys.append(_proto_key(record, i))
+        if own := packed(record.headers or {}, record.contentType or record.content_type or "", f"$.records[{i}]"):
+            headers[i] = own
         if record.text is None and record.json is UNSET:
             values.append(_base64(record.value or "", f"$.records[{i}].value"))
         elif record.value is not None or (record.text is not None and record.json is not UNSET):
@@ -94,7 +112,7 @@ def proto_columns(first: int, records: Sequence[ProtoRecord]) -> tuple[list[byte
             values.append(record.text.encode())
         else:
             values.append(_compact(record.json, i))
-    return keys, values
+    return RecordColumns(keys, values, headers)
 
 
 def _proto_key(record: ProtoRecord, i: int) -> bytes:

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from coordinator.large_bodies import SLICED_BYTES_MIN, LargeMessage, LargeObject, Slices
 from coordinator.log import walk
 from coordinator.log.columns import BatchRecords, ManyRecords, columns_of
-from coordinator.log.record_forms import ProtoRecord, Record, columns, proto_columns
+from coordinator.log.headers import BYTES_MAX, packed
+from coordinator.log.record_forms import ProtoRecord, Record, RecordColumns, columns, proto_columns
 from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
 from proto import log_pb2
 from shared.config import Settings
@@ -44,6 +45,8 @@ _PROTO_RECORD_BYTES_MIN = 4
 _SPANS_MAX = 16
 ENCODED_BESIDE_BYTES_MAX = 4096
 """Of one record in a body, beside its key and its value: names, white space, fields that are not known."""
+ENCODED_HEADERS_BYTES_MAX = 6 * BYTES_MAX
+"""Of one record's headers: a character may be written as `\\u0000`."""
 
 T = TypeVar("T")
 
@@ -79,10 +82,11 @@ class Append:
 
 @dataclass(slots=True)
 class _Lists:
-    """A batch as the general readers return it."""
+    """A batch as the general readers return it. `headers`: see RecordColumns."""
 
     keys: list[bytes]
     values: list[bytes]
+    headers: dict[int, bytes]
     durable: bool
     producer: str
     producer_seq: int
@@ -122,7 +126,8 @@ def parse(content_type: str, body: bytes, settings: Settings) -> Append:
             return walked
     lists = reader(body) if len(body) < SLICED_BYTES_MIN else _SLICED_READERS[content_type](body, settings)
     _check(lists, settings)
-    return Append(columns_of(lists.keys, lists.values), lists.durable, lists.producer, lists.producer_seq)
+    batch = columns_of(lists.keys, lists.values, lists.headers)
+    return Append(batch, lists.durable, lists.producer, lists.producer_seq)
 
 
 # The kernels' readers: None for bodies that they leave to the general readers.
@@ -192,12 +197,12 @@ def _decoded(decode: Callable[[], T]) -> T:
 
 def _from_json(body: bytes) -> _Lists:
     parsed = _decoded(lambda: _json.decode(body))
-    return _request(parsed, *columns(0, parsed.records))
+    return _request(parsed, columns(0, parsed.records))
 
 
-def _request(parsed: _Append, keys: list[bytes], values: list[bytes]) -> _Lists:
+def _request(parsed: _Append, records: RecordColumns) -> _Lists:
     seq = _producer_seq(parsed.producer_id, parsed.producer_seq)
-    return _Lists(keys, values, parsed.await_durable, parsed.producer_id, seq)
+    return _Lists(*records, parsed.await_durable, parsed.producer_id, seq)
 
 
 def _from_proto_json(body: bytes) -> _Lists:
@@ -206,20 +211,20 @@ def _from_proto_json(body: bytes) -> _Lists:
     except BadData:
         pass
     parsed = _decoded(lambda: _proto_json.decode(body))
-    return _proto_request(parsed, *proto_columns(0, parsed.records or ()))
+    return _proto_request(parsed, proto_columns(0, parsed.records or ()))
 
 
-def _proto_request(parsed: _ProtoAppend, keys: list[bytes], values: list[bytes]) -> _Lists:
+def _proto_request(parsed: _ProtoAppend, records: RecordColumns) -> _Lists:
     producer = parsed.producer_id or parsed.producer_id_ or ""
     given = parsed.producer_seq if parsed.producer_seq is not None else parsed.producer_seq_
     seq = _producer_seq(producer, _integer(given))
-    return _Lists(keys, values, bool(parsed.await_durable or parsed.await_durable_), producer, seq)
+    return _Lists(*records, bool(parsed.await_durable or parsed.await_durable_), producer, seq)
 
 
 def _from_sliced_json(body: bytes, settings: Settings) -> _Lists:
     large = LargeObject(body, {"records": settings.log_records_max})
     parsed = _decoded(lambda: _json.decode(large.rest))
-    return _request(parsed, *_gathered(columns(*piece) for piece in _sliced(large, settings, _json_records)))
+    return _request(parsed, _gathered(columns(*piece) for piece in _sliced(large, settings, _json_records)))
 
 
 def _from_sliced_proto_json(body: bytes, settings: Settings) -> _Lists:
@@ -230,16 +235,16 @@ def _from_sliced_proto_json(body: bytes, settings: Settings) -> _Lists:
     large = LargeObject(body, {"records": settings.log_records_max})
     parsed = _decoded(lambda: _proto_json.decode(large.rest))
     pieces = _sliced(large, settings, _proto_json_records)
-    return _proto_request(parsed, *_gathered(proto_columns(*piece) for piece in pieces))
+    return _proto_request(parsed, _gathered(proto_columns(*piece) for piece in pieces))
 
 
-def _gathered(pieces: Iterable[tuple[list[bytes], list[bytes]]]) -> tuple[list[bytes], list[bytes]]:
-    keys: list[bytes] = []
-    values: list[bytes] = []
-    for piece_keys, piece_values in pieces:
-        keys += piece_keys
-        values += piece_values
-    return keys, values
+def _gathered(pieces: Iterable[RecordColumns]) -> RecordColumns:
+    whole = RecordColumns([], [], {})
+    for piece in pieces:
+        whole.keys.extend(piece.keys)
+        whole.values.extend(piece.values)
+        whole.headers.update(piece.headers)
+    return whole
 
 
 def _sliced(
@@ -257,7 +262,7 @@ def _require_few(records: Slices, settings: Settings, growth: float) -> None:
     in `growth` times their size."""
     _check_count(records.count, settings)
     most = growth * (KEY_BYTES_MAX + settings.log_record_bytes_max)
-    records.require_elements_within(int(most) + ENCODED_BESIDE_BYTES_MAX)
+    records.require_elements_within(int(most) + ENCODED_BESIDE_BYTES_MAX + ENCODED_HEADERS_BYTES_MAX)
 
 
 def _integer(value: int | str | None) -> int | None:
@@ -272,7 +277,7 @@ def _integer(value: int | str | None) -> int | None:
 
 def _from_protobuf(body: bytes) -> _Lists:
     parsed = _message(body)
-    return _proto_message(parsed, *_message_columns(0, parsed))
+    return _proto_message(parsed, _message_columns(0, parsed))
 
 
 def _message(body: bytes) -> log_pb2.AppendRequest:
@@ -282,26 +287,31 @@ def _message(body: bytes) -> log_pb2.AppendRequest:
         raise BadData(f"the body is not a protobuf AppendRequest: {error}") from error
 
 
-def _message_columns(first: int, parsed: log_pb2.AppendRequest) -> tuple[list[bytes], list[bytes]]:
-    """Keys and values of a message's records, of which the first is records[first] of the body."""
+def _message_columns(first: int, parsed: log_pb2.AppendRequest) -> RecordColumns:
+    """A message's records, of which the first is records[first] of the body."""
     keys = [record.key.value for record in parsed.records]
     if b"" in keys:
         for i, record in enumerate(parsed.records, first):
             if not record.HasField("key"):
                 raise BadData(f"`records[{i}].key` is missing")
-    return keys, [record.value for record in parsed.records]
+    headers = {
+        i: packed(record.headers, record.content_type, f"records[{i}]")
+        for i, record in enumerate(parsed.records, first)
+        if record.headers or record.content_type
+    }
+    return RecordColumns(keys, [record.value for record in parsed.records], headers)
 
 
-def _proto_message(parsed: log_pb2.AppendRequest, keys: list[bytes], values: list[bytes]) -> _Lists:
+def _proto_message(parsed: log_pb2.AppendRequest, records: RecordColumns) -> _Lists:
     seq = _producer_seq(parsed.producer_id, _integer(parsed.producer_seq) if parsed.producer_id else None)
-    return _Lists(keys, values, parsed.await_durable, parsed.producer_id, seq)
+    return _Lists(*records, parsed.await_durable, parsed.producer_id, seq)
 
 
 def _from_sliced_protobuf(body: bytes, settings: Settings) -> _Lists:
     large = LargeMessage(body, log_pb2.AppendRequest.RECORDS_FIELD_NUMBER, "records", settings.log_records_max)
     _require_few(large.list, settings, 1)
     pieces = (_message_columns(first, _message(text)) for first, text in large.list)
-    return _proto_message(_message(large.rest), *_gathered(pieces))
+    return _proto_message(_message(large.rest), _gathered(pieces))
 
 
 def _producer_seq(producer: str, seq: int | None) -> int:
@@ -337,7 +347,7 @@ def _check(append: _Lists, settings: Settings) -> None:
     _check_count(len(append.keys), settings)
     _check_sizes(append.keys, KEY_BYTES_MAX, "key")
     _check_sizes(append.values, settings.log_record_bytes_max, "value")
-    size_bytes = sum(map(len, append.keys)) + sum(map(len, append.values))
+    size_bytes = sum(sum(map(len, column)) for column in (append.keys, append.values, append.headers.values()))
     if size_bytes > settings.log_batch_bytes_max:
         raise TooLarge(
             f"`records` holds {size_bytes} bytes of keys and values; it may hold at most {settings.log_batch_bytes_max}"

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import log_blocks
+from shared import log_blocks, log_headers
 from shared.errors import Internal
 from shared.wire import Frame, size_of
 
@@ -276,9 +276,9 @@ class ProducerReply(msgspec.Struct):
 class Records:
     """Records as columns: `sequences`, and `values` and `keys` as bytes one after the other with their lengths. `keys`
     is empty if all records have the requested key. `times`: when each was appended (Batch.time_ms); by default
-    unknown."""
+    unknown. `headed`: whether each of `values` begins with headers (shared.log_headers); by default none does."""
 
-    __slots__ = ("key_lengths", "keys", "sequences", "times", "value_lengths", "values")
+    __slots__ = ("headed", "key_lengths", "keys", "sequences", "times", "value_lengths", "values")
 
     def __init__(
         self,
@@ -288,7 +288,9 @@ class Records:
         key_lengths: NDArray[np.uint32],
         keys: Frame,
         times: NDArray[np.int64] | None = None,
+        headed: NDArray[np.bool_] | None = None,
     ) -> None:
+        self.headed = np.zeros(len(sequences), np.bool_) if headed is None else headed
         self.times = np.zeros(len(sequences), np.int64) if times is None else times
         assert len(value_lengths) == len(sequences) == len(self.times)
         assert len(key_lengths) in (0, len(sequences)), "each record has a key, or all have the requested one"
@@ -308,12 +310,13 @@ class Records:
         values: Sequence[bytes],
         keys: Sequence[bytes] = (),
         times: NDArray[np.int64] | None = None,
+        headed: NDArray[np.bool_] | None = None,
     ) -> Records:
-        return cls(sequences, _lengths(values), b"".join(values), _lengths(keys), b"".join(keys), times)
+        return cls(sequences, _lengths(values), b"".join(values), _lengths(keys), b"".join(keys), times, headed)
 
     @classmethod
     def from_frames(cls, frames: Sequence[Frame]) -> Records:
-        sequences, value_lengths, values, key_lengths, keys, times = frames
+        sequences, value_lengths, values, key_lengths, keys, times, headed = frames
         return cls(
             np.frombuffer(sequences, np.uint64),
             np.frombuffer(value_lengths, np.uint32),
@@ -321,6 +324,7 @@ class Records:
             np.frombuffer(key_lengths, np.uint32),
             keys,
             np.frombuffer(times, np.int64),
+            np.frombuffer(headed, np.bool_) if size_of(headed) else None,
         )
 
     def frames(self) -> list[Frame]:
@@ -335,6 +339,7 @@ class Records:
             self.key_lengths.tobytes(),
             self.keys,
             self.times.tobytes(),
+            self.headed.tobytes() if self.headed.any() else b"",
         ]
 
     def cut(self, low: int, high: int) -> Records:
@@ -345,7 +350,7 @@ class Records:
         for lengths, octets in ((self.value_lengths, self.values), (self.key_lengths, self.keys)):
             begin, size = int(lengths[:low].sum()), int(lengths[low:high].sum())
             columns += [lengths[low:high], memoryview(octets)[begin : begin + size]]
-        columns.append(self.times[low:high])
+        columns += [self.times[low:high], self.headed[low:high]]
         return Records(self.sequences[low:high], *columns)
 
     def taking(self, places: NDArray[np.int64]) -> Records:
@@ -354,13 +359,15 @@ class Records:
             return Records.of(NO_NUMBERS, ())
         values = _taken(self.values, self.value_lengths, places)
         keys = _taken(self.keys, self.key_lengths, places) if len(self.key_lengths) else (b"", self.key_lengths)
-        return Records(self.sequences[places], values[1], values[0], keys[1], keys[0], self.times[places])
+        flags = self.times[places], self.headed[places]
+        return Records(self.sequences[places], values[1], values[0], keys[1], keys[0], *flags)
 
     def under(self, key: bytes) -> Records:
         """These records, which have no keys, with this key."""
         assert not len(self.key_lengths)
         lengths = np.full(len(self), len(key), np.uint32)
-        return Records(self.sequences, self.value_lengths, self.values, lengths, key * len(self), self.times)
+        keys = key * len(self)
+        return Records(self.sequences, self.value_lengths, self.values, lengths, keys, self.times, self.headed)
 
     @classmethod
     def joined(cls, pieces: Sequence[Records]) -> Records:
@@ -376,9 +383,18 @@ class Records:
             np.concatenate([piece.key_lengths for piece in pieces]),
             b"".join(piece.keys for piece in pieces),
             np.concatenate([piece.times for piece in pieces]),
+            np.concatenate([piece.headed for piece in pieces]),
         )
 
     def value_list(self) -> list[bytes]:
+        """The records' values; one that has headers is a HeadedValue."""
+        values = self.stored_values()
+        for at in np.flatnonzero(self.headed).tolist():
+            values[at] = log_headers.split(values[at])
+        return values
+
+    def stored_values(self) -> list[bytes]:
+        """The records' values with the headers in front of some."""
         return _cut(self.values, self.value_lengths)
 
     def key_list(self) -> list[bytes]:
@@ -414,8 +430,9 @@ def merge_pages(pages: Sequence[Page], limit: int) -> Page:
         for row in zip(
             page.records.sequences.tolist(),
             page.records.key_list(),
-            page.records.value_list(),
+            page.records.stored_values(),
             page.records.times.tolist(),
+            page.records.headed.tolist(),
             strict=True,
         )
         if row[0] < upto
@@ -424,8 +441,9 @@ def merge_pages(pages: Sequence[Page], limit: int) -> Page:
     if len(rows) > limit:
         upto, done = rows[limit][0], False
         del rows[limit:]
-    numbers, keys, values, times = zip(*rows, strict=True) if rows else ((), (), (), ())
-    return Page(Records.of(np.array(numbers, np.uint64), values, keys, np.array(times, np.int64)), upto, done)
+    numbers, keys, values, times, headed = zip(*rows, strict=True) if rows else ((), (), (), (), ())
+    columns = np.array(times, np.int64), np.array(headed, np.bool_)
+    return Page(Records.of(np.array(numbers, np.uint64), values, keys, *columns), upto, done)
 
 
 def _taken(octets: Frame, lengths: NDArray[np.uint32], places: NDArray[np.int64]) -> tuple[Frame, NDArray[np.uint32]]:

@@ -12,7 +12,7 @@ import numpy as np
 from numba import types
 
 from shared.kernels import kernel
-from shared.log_blocks import KEY, KEY_LENGTH, VALUE, VALUE_LENGTH, Hashes, Ints, IntsOut, Octets, Table
+from shared.log_blocks import HAS_HEADERS, KEY, KEY_LENGTH, VALUE, VALUE_LENGTH, Hashes, Ints, IntsOut, Octets, Table
 from shared.xxh64 import Bytes, copy_bytes
 from worker.logs.runs import TIME_SPAN_MS_MAX, TIMED
 
@@ -171,7 +171,8 @@ def pack_runs(
                 row = order[i]
                 length = table[row, VALUE_LENGTH]
                 run_at = _put_low_first(runs, run_at, numbers[row], SEQUENCE_BYTES)
-                lengths = _put_low_first(runs, lengths, np.uint64(length), 4)
+                marked = length | table[row, HAS_HEADERS] << 31
+                lengths = _put_low_first(runs, lengths, np.uint64(marked), 4)
                 delays = _put_low_first(runs, delays, np.uint64(times[row] - base), 4)
                 copy_bytes(runs, values, data, table[row, VALUE], length)
                 values += length

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shared import log_blocks
 from shared.errors import Internal
 from shared.hashing import hash64
-from shared.log_blocks import KEY, KEY_LENGTH, VALUE, VALUE_LENGTH
+from shared.log_blocks import HAS_HEADERS, KEY, KEY_LENGTH, VALUE, VALUE_LENGTH
 from shared.messages.log import Batch, Records, Span
 from shared.wire import Frame
 from worker.logs import kernels
@@ -25,7 +25,7 @@ from worker.logs.runs import RecordRun
 FIRST_WORDS = 1 << 10
 FIRST_ROWS = 1 << 7
 """Initial capacity of a segment; it doubles when it is full."""
-ROW_BYTES = 56
+ROW_BYTES = 64
 """Memory of a record beside its block."""
 
 
@@ -99,14 +99,16 @@ class RecentSnapshot:
     def run(self, rows: NDArray[np.int64]) -> RecordRun:
         """These rows, all of one key, as a run."""
         values = log_blocks.taken(self.data, self.table, VALUE, rows)
-        return RecordRun(self.numbers[rows], np.cumsum(self.table[rows, VALUE_LENGTH]), values.data, self.times[rows])
+        ends, headed = np.cumsum(self.table[rows, VALUE_LENGTH]), self.table[rows, HAS_HEADERS] != 0
+        return RecordRun(self.numbers[rows], ends, values.data, self.times[rows], headed)
 
     def records(self, rows: NDArray[np.int64]) -> Records:
         lengths = self.table[rows].astype(np.uint32)
         values = log_blocks.taken(self.data, self.table, VALUE, rows).data
         keys = log_blocks.taken(self.data, self.table, KEY, rows).data
         value_lengths, key_lengths = lengths[:, VALUE_LENGTH].copy(), lengths[:, KEY_LENGTH].copy()
-        return Records(self.numbers[rows], value_lengths, values, key_lengths, keys, self.times[rows])
+        headed = lengths[:, HAS_HEADERS] != 0
+        return Records(self.numbers[rows], value_lengths, values, key_lengths, keys, self.times[rows], headed)
 
     def with_prefix(self, rows: NDArray[np.int64], prefix: bytes) -> NDArray[np.int64]:
         if not prefix or not len(rows):
@@ -229,6 +231,7 @@ class Recent:
             at += len(octets)
         copy._numbers[: len(rows)], copy._hashes[: len(rows)] = self._numbers[rows], self._hashes[rows]
         copy._times[: len(rows)] = self._times[rows]
+        copy._table[: len(rows), HAS_HEADERS] = self._table[rows, HAS_HEADERS]
         copy._count, copy._used, copy._ascending = len(rows), words, self._ascending
         return copy
 

@@ -1,7 +1,8 @@
 """Runs: many records of one key in one row of the store, as columns.
 
 A row has a count with the bit `TIMED` (uint32), when the first record was appended (uint64, Unix ms), the sequence
-numbers (uint64), the lengths of the values (uint32), how many ms after the first each record was appended (uint32), all
+numbers (uint64), the lengths of the values (uint32; the highest bit: the value begins with headers,
+shared.log_headers), how many ms after the first each record was appended (uint32), all
 little-endian, and then the values one after the other. Rows of data format 3 and earlier lack the bit and both times:
 their records have the time 0, which means unknown. Reading a run takes no Python per record.
 """
@@ -14,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.log_headers import HEADED, LENGTH_MASK
 from shared.messages.log import Records, Span
 
 TIMED = 1 << 31
@@ -27,12 +29,14 @@ _LENGTH = np.dtype("<u4")
 
 class RecordRun(NamedTuple):
     """Records of one key, usually ascending. `ends`: int64[records], where each value ends in `values`. `times`:
-    int64[records], when each was appended in Unix ms, or 0 (Batch.time_ms)."""
+    int64[records], when each was appended in Unix ms, or 0 (Batch.time_ms). `headed`: bool[records], whether the value
+    begins with headers."""
 
     sequences: NDArray[np.uint64]
     ends: NDArray[np.int64]
     values: bytes | memoryview
     times: NDArray[np.int64]
+    headed: NDArray[np.bool_]
 
     def value(self, at: int) -> bytes:
         return bytes(self.values[self.ends[at - 1] if at else 0 : self.ends[at]])
@@ -56,7 +60,7 @@ class RecordRun(NamedTuple):
         begin = int(self.ends[low - 1]) if low else 0
         ends = self.ends[low:high] - begin
         values = self.values[begin : begin + int(ends[-1])]
-        return RecordRun(self.sequences[low:high], ends, values, self.times[low:high])
+        return RecordRun(self.sequences[low:high], ends, values, self.times[low:high], self.headed[low:high])
 
     def without(self, hidden: Sequence[Span]) -> RecordRun:
         is_shown = np.ones(len(self.sequences), np.bool_)
@@ -65,12 +69,13 @@ class RecordRun(NamedTuple):
         if is_shown.all():
             return self
         at = np.flatnonzero(is_shown).tolist()
-        return run_of(self.sequences[is_shown], [self.value(i) for i in at], self.times[is_shown])
+        values = [self.value(i) for i in at]
+        return run_of(self.sequences[is_shown], values, self.times[is_shown], self.headed[is_shown])
 
     def reversed(self) -> RecordRun:
         """The same records, newest first."""
         at = range(len(self.sequences) - 1, -1, -1)
-        return run_of(self.sequences[::-1], [self.value(i) for i in at], self.times[::-1])
+        return run_of(self.sequences[::-1], [self.value(i) for i in at], self.times[::-1], self.headed[::-1])
 
     def fitting(self, records: int, size_bytes: int) -> RecordRun:
         """As many records from the beginning as fit into both limits; the first always fits the limit of bytes."""
@@ -80,6 +85,7 @@ class RecordRun(NamedTuple):
     def packed(self) -> bytes:
         """The row. The times ascend within TIME_SPAN_MS_MAX, as the numbers do."""
         lengths = np.diff(self.ends, prepend=0).astype(_LENGTH)
+        lengths[self.headed] |= np.uint32(HEADED)
         base = int(self.times[0]) if len(self.times) else 0
         delays = self.times - base
         assert not len(delays) or (int(delays.min()) >= 0 and int(delays.max()) <= TIME_SPAN_MS_MAX)
@@ -88,10 +94,17 @@ class RecordRun(NamedTuple):
         return b"".join((head, *(column.tobytes() for column in columns), self.values))
 
 
-def run_of(sequences: NDArray[np.uint64], values: Sequence[bytes], times: NDArray[np.int64] | None = None) -> RecordRun:
-    """A run of these records, by default with unknown times."""
-    ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)))
-    return RecordRun(sequences, ends, b"".join(values), np.zeros(len(sequences), np.int64) if times is None else times)
+def run_of(
+    sequences: NDArray[np.uint64],
+    values: Sequence[bytes],
+    times: NDArray[np.int64] | None = None,
+    headed: NDArray[np.bool_] | None = None,
+) -> RecordRun:
+    """A run of these records, by default with unknown times and without headers."""
+    count = len(sequences)
+    ends = np.cumsum(np.fromiter(map(len, values), np.int64, count))
+    times = np.zeros(count, np.int64) if times is None else times
+    return RecordRun(sequences, ends, b"".join(values), times, np.zeros(count, np.bool_) if headed is None else headed)
 
 
 def unpacked(row: bytes) -> RecordRun:
@@ -99,12 +112,13 @@ def unpacked(row: bytes) -> RecordRun:
     lengths_at = sequences_at + count * _SEQUENCE.itemsize
     times_at = lengths_at + count * _LENGTH.itemsize
     sequences = np.frombuffer(row, _SEQUENCE, count, sequences_at)
-    ends = np.cumsum(np.frombuffer(row, _LENGTH, count, lengths_at), dtype=np.int64)
+    lengths = np.frombuffer(row, _LENGTH, count, lengths_at)
+    headed, ends = lengths >= HEADED, np.cumsum(lengths & np.uint32(LENGTH_MASK), dtype=np.int64)
     if not is_timed:
-        return RecordRun(sequences, ends, memoryview(row)[times_at:], np.zeros(count, np.int64))
+        return RecordRun(sequences, ends, memoryview(row)[times_at:], np.zeros(count, np.int64), headed)
     base = int.from_bytes(row[_HEAD:sequences_at], "little")
     times = np.frombuffer(row, _LENGTH, count, times_at) + np.int64(base)
-    return RecordRun(sequences, ends, memoryview(row)[times_at + count * _LENGTH.itemsize :], times)
+    return RecordRun(sequences, ends, memoryview(row)[times_at + count * _LENGTH.itemsize :], times, headed)
 
 
 def counted(row: bytes) -> tuple[int, int, int]:
@@ -129,7 +143,9 @@ def joined(runs: Sequence[RecordRun]) -> Records:
     lengths = np.concatenate([np.diff(run.ends, prepend=0) for run in runs]).astype(np.uint32)
     sequences = np.concatenate([run.sequences for run in runs]).astype(np.uint64, copy=False)
     times = np.concatenate([run.times for run in runs])
-    return Records(sequences, lengths, b"".join(run.values for run in runs), np.zeros(0, np.uint32), b"", times)
+    headed = np.concatenate([run.headed for run in runs])
+    values = b"".join(run.values for run in runs)
+    return Records(sequences, lengths, values, np.zeros(0, np.uint32), b"", times, headed)
 
 
-EMPTY = RecordRun(np.zeros(0, np.uint64), np.zeros(0, np.int64), b"", np.zeros(0, np.int64))
+EMPTY = run_of(np.zeros(0, np.uint64), ())

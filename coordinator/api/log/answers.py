@@ -14,8 +14,10 @@ import numpy as np
 
 from coordinator import json_walk
 from coordinator.log.follow import Row
+from coordinator.log.headers import unpacked
 from proto import log_pb2
 from shared.errors import BadData
+from shared.log_headers import HeadedValue
 from shared.messages.log import Records
 from shared.protobuf_fields import delimited_head
 
@@ -23,12 +25,14 @@ _PAGES_FIELD = log_pb2.ScanResponse.PAGES_FIELD_NUMBER
 
 
 class _Record(msgspec.Struct, omit_defaults=True):
-    """`timeMs` is left out if it is unknown."""
+    """`timeMs` is left out if it is unknown, and headers if there are none."""
 
     sequence: int
     key: bytes
     value: bytes
     timeMs: int = 0
+    headers: dict[str, str] = {}
+    contentType: str = ""
 
 
 class _ReadableRecord(msgspec.Struct, omit_defaults=True):
@@ -41,6 +45,8 @@ class _ReadableRecord(msgspec.Struct, omit_defaults=True):
     text: str | None = None
     json: msgspec.Raw | None = None
     timeMs: int = 0
+    headers: dict[str, str] = {}
+    contentType: str = ""
 
 
 class Encoding(StrEnum):
@@ -82,10 +88,15 @@ def _text(octets: bytes) -> str | None:
 
 
 def _record(row: Row, encoding: Encoding) -> _Record | _ReadableRecord:
-    if encoding == Encoding.BASE64:
-        return _Record(*row)
     sequence, key, value, time_ms = row
-    record = _ReadableRecord(sequence, keyText=_text(key), text=_text(value), timeMs=time_ms)
+    headers: dict[str, str] = {}
+    content_type = ""
+    if isinstance(value, HeadedValue):
+        (headers, content_type), value = unpacked(value.headers), bytes(value)
+    if encoding == Encoding.BASE64:
+        return _Record(sequence, key, value, time_ms, headers, content_type)
+    record = _ReadableRecord(sequence, timeMs=time_ms, headers=headers, contentType=content_type)
+    record.keyText, record.text = _text(key), _text(value)
     if record.keyText is None:
         record.key = key
     if record.text is None:
@@ -111,7 +122,8 @@ def _is_json(value: bytes) -> bool:
 def json_records(rows: Sequence[Row], encoding: Encoding = Encoding.BASE64) -> bytes:
     """The records as JSON objects with commas between them, without the brackets of an array."""
     if encoding == Encoding.BASE64:
-        return _encoder.encode([_Record(*row) for row in rows])[1:-1]
+        records = [_Record(*row) if type(row[2]) is bytes else _record(row, encoding) for row in rows]
+        return _encoder.encode(records)[1:-1]
     return _encoder.encode([_record(row, encoding) for row in rows])[1:-1]
 
 
@@ -144,7 +156,13 @@ def warning_event(text: str) -> bytes:
 
 
 def protobuf_page(records: Records) -> list[bytes | bytearray | memoryview]:
-    """A ScanResponse with one page, in pieces: the columns go out as the shards sent them."""
+    """A ScanResponse with one page, in pieces: the columns go out as the shards sent them, unless a record has
+    headers."""
+    headers: list[bytes] = []
+    if records.headed.any():
+        values = records.value_list()
+        headers = [value.headers if isinstance(value, HeadedValue) else b"" for value in values]
+        records = Records.of(records.sequences, values, records.key_list(), records.times)
     columns = [
         (1, records.sequences.astype("<u8", copy=False).data.cast("B")),
         (2, records.value_lengths.astype("<u4", copy=False).data.cast("B")),
@@ -152,6 +170,8 @@ def protobuf_page(records: Records) -> list[bytes | bytearray | memoryview]:
         (4, records.key_lengths.astype("<u4", copy=False).data.cast("B")),
         (5, records.keys),
         (6, records.times.astype("<i8", copy=False).data.cast("B")),
+        (7, np.fromiter(map(len, headers), "<u4", len(headers)).data.cast("B")),
+        (8, b"".join(headers)),
     ]
     pieces: list[bytes | bytearray | memoryview] = []
     size = 0

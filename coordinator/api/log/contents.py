@@ -40,6 +40,7 @@ async def segments(request: web.Request) -> web.Response:
 @known_parameters(
     *("prefix", "prefix_base64", "after", "after_base64", "limit", "encoding"),
     *("start_segment", "startSegment", "end_segment", "endSegment"),
+    *TIMES,
 )
 async def keys(request: web.Request) -> web.Response:
     """Distinct keys, ascending. If there are more, the next page begins `after` the last key."""
