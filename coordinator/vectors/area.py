@@ -22,7 +22,7 @@ from coordinator.vectors.fusion import RECIPROCAL, fuse
 from coordinator.vectors.infos import unknown_fields
 from coordinator.vectors.merging import NO_HITS, Hits, MergedHits, merge
 from coordinator.vectors.search import SearchRequest
-from coordinator.vectors.text_calls import highlights, with_statistics
+from coordinator.vectors.text_calls import highlights, informed
 from shared import wire
 from shared.config import Settings
 from shared.control import Control
@@ -289,18 +289,21 @@ class VectorArea:
         return answer
 
     async def _ask(self, body: SearchBody, queries: Floats) -> tuple[MergedHits, FanOut]:
-        text, timeout_s = body.text, self._timeout_s
+        deadline = time.monotonic() + self._timeout_s
+        body = msgspec.structs.replace(body, shards_asked=self._links.shards - len(self._links.unready()))
+        found, outcome = await self._ask_once(body, queries, self._timeout_s)
+        text = informed(body.text, found.words) if body.text is not None else None
         if text is not None:
-            asked_at = time.monotonic()
-            text = await with_statistics(self._links, body.collection, text, timeout_s)
-            timeout_s = max(0.001, timeout_s - (time.monotonic() - asked_at))
-        body = msgspec.structs.replace(body, shards_asked=self._links.shards - len(self._links.unready()), text=text)
+            body = msgspec.structs.replace(body, text=text)
+            ranked, again = await self._ask_once(body, queries[:0], max(0.001, deadline - time.monotonic()))
+            found.lists[-1] = ranked.lists[0]
+            outcome = FanOut(outcome.replies, {**outcome.missing, **again.missing})
+        return found, outcome
+
+    async def _ask_once(self, body: SearchBody, queries: Floats, timeout_s: float) -> tuple[MergedHits, FanOut]:
         outcome = await self._links.fan_out(
-            "vector.search",
-            body=wire.pack(body),
-            frames=[queries.tobytes()],
-            timeout_s=timeout_s,
+            "vector.search", body=wire.pack(body), frames=[queries.tobytes()], timeout_s=timeout_s
         )
-        lists = len(queries) + (text is not None)
+        lists = len(queries) + (body.text is not None)
         messages = [reply.message for reply in outcome.replies]
         return merge(messages, lists, body.collection.dimension, body.k), outcome

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from shared import wire
 from shared.kernels import kernel
+from shared.messages.vector_text import WordStatistics
 from shared.messages.vectors import Floats, SearchReply, unpack_blobs, unpack_chosen
 from shared.wire import Reply
 
@@ -65,12 +66,14 @@ NO_HITS = Hits(np.zeros(0, dtype=np.float32), [], [], None)
 @dataclass(slots=True)
 class MergedHits:
     """What all workers found: the hits of each query (and, last, of the text). `unknown` are fields of the filter that
-    no worker knows, `vectors` how many vectors they have. `nearest`: unknown field → one with a similar name."""
+    no worker knows, `vectors` how many vectors they have. `nearest`: unknown field → one with a similar name.
+    `words`: the workers' statistics of the text query's words, if they were asked for."""
 
     lists: list[Hits]
     unknown: set[str] = field(default_factory=set)
     vectors: int = 0
     nearest: dict[str, str] = field(default_factory=dict)
+    words: list[WordStatistics] = field(default_factory=list)
 
 
 @kernel(types.boolean(_FLOATS, _COUNTS, types.int64, _INTS, _INTS, _FLAGS))
@@ -114,6 +117,7 @@ def merge(replies: Sequence[Reply], lists: int, dimension: int, k: int) -> Merge
     """One answer of all workers' answers: by similarity, equal ones by id."""
     unknown: list[set[str]] = []
     nearest: dict[str, str] = {}
+    words: list[WordStatistics] = []
     vectors = 0
     for reply in replies:
         body = wire.unpack(reply.body, SearchReply)
@@ -121,7 +125,9 @@ def merge(replies: Sequence[Reply], lists: int, dimension: int, k: int) -> Merge
         if body.vectors:
             unknown.append(set(body.unknown))
             nearest.update(body.nearest)
-    merged = MergedHits([NO_HITS] * lists, set.intersection(*unknown) if unknown else set(), vectors, nearest)
+        if body.words is not None:
+            words.append(body.words)
+    merged = MergedHits([NO_HITS] * lists, set.intersection(*unknown) if unknown else set(), vectors, nearest, words)
     # Only a worker without any vector sends none of a column that others send.
     with_hits = [reply.frames for reply in replies if len(reply.frames[1])]
     if with_hits:

@@ -1,27 +1,39 @@
-"""What a search by text asks of the workers beside the search itself: statistics of words before it, and highlights of
-its results after it."""
+"""What a search by text may ask of the workers after the search itself: the search once more with the statistics of all
+workers, and highlights of its results."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from coordinator.links import Links
 from shared import wire
-from shared.messages.vector_text import Highlighting, TextQuery, WordStatistics
-from shared.messages.vectors import Collection, HighlightBody, WordsBody, unpack_blobs
+from shared.messages.vector_text import Highlighting, TextQuery, WordStatistics, idf
+from shared.messages.vectors import Collection, HighlightBody, unpack_blobs
 from shared.wire import Frame
 
+TOLERANCE = 0.02
+"""Scores of workers may differ by this share because of their word frequencies. It is a share of the weight of the
+query's rarest word, or of 1 if that is less: words that nearly every vector has hardly add to any score."""
 
-async def with_statistics(links: Links, collection: Collection, text: TextQuery, timeout_s: float) -> TextQuery:
-    """The query with the word statistics of all workers, so that their scores can be compared. A single worker needs
-    none but its own. Raises as `Links.fan_out` does."""
-    if links.worker_count() < 2:
-        return text
-    outcome = await links.fan_out("vector.words", body=wire.pack(WordsBody(collection, text)), timeout_s=timeout_s)
-    replies = [wire.unpack(reply.message.body, WordStatistics) for reply in outcome.replies]
-    counted = [reply.frequencies for reply in replies if reply.documents]
-    frequencies = tuple(map(sum, zip(*counted, strict=True)))
-    return TextQuery(text.fields, text.clauses, WordStatistics(sum(reply.documents for reply in replies), frequencies))
+
+def informed(text: TextQuery, counted: Sequence[WordStatistics]) -> TextQuery | None:
+    """The query with the word statistics of all workers, if by their own (`counted`) their scores cannot be compared;
+    else None."""
+    known = [one for one in counted if one.documents]
+    if len(known) < 2:
+        return None
+    everywhere = WordStatistics(
+        sum(one.documents for one in known), tuple(map(sum, zip(*[one.frequencies for one in known], strict=True)))
+    )
+    weights = [idf(everywhere.documents, frequency) for frequency in everywhere.frequencies]
+    tolerated = TOLERANCE * max(1.0, max(weights, default=0.0))
+    for one in known:
+        for weight, frequency in zip(weights, one.frequencies, strict=True):
+            if frequency and abs(idf(one.documents, frequency) - weight) > tolerated:
+                return msgspec.structs.replace(text, statistics=everywhere)
+    return None
 
 
 async def highlights(

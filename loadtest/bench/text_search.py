@@ -143,9 +143,10 @@ def _processor_s(cluster: Cluster) -> float:
 
 def errors(count: int, workers: int = 2) -> dict[str, tuple[float, float]]:
     """(median, 99th percentile) of how far the score of a worker's best hit is from that of an index with all
-    documents, as a share of it: by "own" word frequencies, and by "all" workers'."""
+    documents, as a share of it: by the worker's "own" word frequencies, and as "served"."""
+    from coordinator.vectors.text_calls import informed
     from coordinator.vectors.text_query import parse
-    from shared.messages.vector_text import TextField, TextQuery, WordStatistics
+    from shared.messages.vector_text import TextField, TextQuery
     from worker.vectors.text import TextIndex
 
     texts = documents(count)
@@ -155,15 +156,13 @@ def errors(count: int, workers: int = 2) -> dict[str, tuple[float, float]]:
         packed = msgspec.msgpack.encode({"body": " ".join(words)})
         for index in (whole, parts[row * 2654435761 % (1 << 32) * workers >> 32]):
             index.put(str(row).encode(), packed)
-    shares: dict[str, list[float]] = {"own": [], "all": []}
+    shares: dict[str, list[float]] = {"own": [], "served": []}
     for one in queries(texts)["plain"]:
         query = TextQuery((("body", 1.0),), parse(one["text"]["query"]))
         counted = [part.statistics(query) for part in parts]
-        sums = tuple(map(sum, zip(*[one.frequencies for one in counted], strict=True)))
-        together = WordStatistics(sum(one.documents for one in counted), sums)
-        informed = msgspec.structs.replace(query, statistics=together)
+        served = informed(query, counted) or query
         expected = dict(whole.search(query, 1000))
-        for name, asked in (("own", query), ("all", informed)):
+        for name, asked in (("own", query), ("served", served)):
             best = [hit for part in parts for hit in part.search(asked, 1)]
             shares[name] += [abs(score / expected[row] - 1) for row, score in best if row in expected]
     return {name: (float(np.median(of)), float(np.percentile(of, 99))) for name, of in shares.items()}
@@ -181,7 +180,7 @@ def main() -> None:
     show: Callable[[str], object] = print
     if options.errors:
         for name, (median, most) in errors(options.documents).items():
-            show(f"{name} word frequencies: scores off by {median:.2%} (median), {most:.2%} (99th percentile)")
+            show(f"{name}: scores off by {median:.2%} (median), {most:.2%} (99th percentile)")
         return
     texts = documents(options.documents)
     asked = queries(texts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 LANGUAGES = (
@@ -47,7 +49,8 @@ class WordStatistics(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TextQuery(msgspec.Struct, frozen=True):
-    """`fields`: (field, boost) each. `statistics`: those of all workers; None if only one worker is asked."""
+    """`fields`: (field, boost) each. `statistics`: those of all workers, for scores that can be compared between them;
+    None: each worker scores by its own."""
 
     fields: tuple[tuple[str, float], ...]
     clauses: tuple[TextClause, ...]
@@ -64,3 +67,8 @@ class Highlighting(msgspec.Struct, frozen=True):
     fragment_chars: int
     fragments: int
     escape_html: bool
+
+
+def idf(documents: int, frequency: int) -> float:
+    """The weight of a word in BM25, as tantivy computes it."""
+    return math.log(1 + (documents - frequency + 0.5) / (frequency + 0.5))

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.messages.vector_text import Highlighting, TextField, TextQuery
+from shared.messages.vector_text import Highlighting, TextField, TextQuery, WordStatistics
 from shared.wire import Frame
 
 METRICS = ("cosine", "l2", "dot")
@@ -118,18 +118,13 @@ class SearchReply(msgspec.Struct):
     float32[n, dimension] or empty]. A higher similarity means nearer, whatever the metric. With a text query, one more
     list follows: the hits by text. `unknown`: the filter's fields that no vector of this worker has. `vectors`: how
     many vectors this worker has. `nearest`: for some of the unknown fields, a field with a similar name.
+    `words`: statistics of the text query's words, if it came without those of all workers and others are asked too.
     """
 
     unknown: tuple[str, ...] = ()
     vectors: int = 0
     nearest: dict[str, str] = {}
-
-
-class WordsBody(msgspec.Struct):
-    """Method vector.words, whose reply is `WordStatistics` of the asked shards' workers."""
-
-    collection: Collection
-    text: TextQuery
+    words: WordStatistics | None = None
 
 
 class HighlightBody(msgspec.Struct):

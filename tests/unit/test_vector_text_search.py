@@ -25,6 +25,7 @@ from coordinator.vectors.text import (
     QUERY_CHARS_MAX,
     TAG_CHARS_MAX,
 )
+from coordinator.vectors.text_calls import informed
 from coordinator.vectors.text_query import COSTLY_MAX, parse
 from proto import vector_pb2
 from shared import catalogue_file
@@ -292,6 +293,32 @@ def test_with_the_statistics_of_all_workers_scores_can_be_compared(query: str) -
     if "rare" in query:
         local = dict(hit for part in parts for hit in part.search(asked, 200))
         assert local != pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("counted", "is_asked_again"),
+    [
+        ([], False),
+        ([(100, (1,))], False),
+        ([(100, (1,)), (0, ())], False),
+        ([(100, (9,)), (100, (9,))], False),
+        ([(100, (9,)), (100, (3,))], True),
+        ([(100, (1,)), (100, (0,))], True),
+        ([(100, (0,)), (100, (0,))], False),
+        ([(50_000, (5000, 20)), (50_000, (5100, 20))], False),
+        ([(50_000, (5000, 20)), (50_000, (5100, 40))], True),
+        ([(50_000, (49_990,)), (50_000, (49_900,))], False),
+    ],
+)
+def test_a_search_is_asked_again_if_words_weigh_differently_in_the_workers(
+    counted: list[tuple[int, tuple[int, ...]]], is_asked_again: bool
+) -> None:
+    query = TextQuery((("body", 1.0),), parse("a b"))
+    again = informed(query, [WordStatistics(*one) for one in counted])
+    assert (again is not None) is is_asked_again
+    if again is not None:
+        sums = tuple(map(sum, zip(*[frequencies for _, frequencies in counted], strict=True)))
+        assert again.statistics == WordStatistics(sum(documents for documents, _ in counted), sums)
 
 
 def test_deleted_vectors_count_as_they_do_in_the_scores() -> None:

@@ -1,4 +1,4 @@
-"""The worker's methods of searches by text: word statistics, and highlights of results."""
+"""The worker's method for highlights of the results of a search by text."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import msgspec
 
 from shared import wire
 from shared.errors import DeadlineExceeded
-from shared.messages.vector_text import WordStatistics
-from shared.messages.vectors import HighlightBody, VectorCountReply, WordsBody, pack_blobs, unpack_blobs
+from shared.messages.vectors import HighlightBody, VectorCountReply, pack_blobs, unpack_blobs
 from shared.wire import Reply, Request
 from worker.methods.method import Method
 from worker.shard import Shard
@@ -17,15 +16,6 @@ from worker.vectors.highlights import Highlighter
 
 ROWS_READ = 16
 """Vectors whose attributes are in memory at a time."""
-
-
-def words(shards: Mapping[int, Shard], request: Request) -> Reply:
-    """How many vectors with texts this worker has, and how many of them have each word of the query."""
-    body = wire.unpack(request.body, WordsBody)
-    collection = next(iter(shards.values())).vectors.engine.find(body.collection.id)
-    if collection is None or collection.text is None:
-        return Reply(wire.pack(WordStatistics(0, ())))
-    return Reply(wire.pack(collection.text.statistics(body.text)))
 
 
 def highlight(shards: Mapping[int, Shard], request: Request) -> Reply:
@@ -53,6 +43,5 @@ def highlight(shards: Mapping[int, Shard], request: Request) -> Reply:
 
 
 METHODS: dict[str, Method] = {
-    "vector.words": Method(words, "read"),
     "vector.highlight": Method(highlight, "read"),
 }

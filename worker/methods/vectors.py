@@ -157,6 +157,9 @@ def search(shards: Shards, request: Request) -> Reply:
     ids = view.ids.take(ranking.rows)
     if body.text is not None:
         texts = rank_text(collection, view, mask, body.text, body.k, lambda: _check(request))
+        if body.text.statistics is None and body.shards_asked > len(shards):
+            assert collection.text is not None
+            reply.words = collection.text.statistics(body.text)
         ids += [vector_id for vector_id, _, _ in texts]
         ranking = Ranking(
             np.append(ranking.counts, np.int32(len(texts))),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tantivy import Occur, Query, Schema
 
-from shared.messages.vector_text import WordStatistics
+from shared.messages.vector_text import WordStatistics, idf
 from worker.vectors.text_analysis import Clause, Part
 
 Word = tuple[str, str]
@@ -21,11 +20,6 @@ def scored_words(clauses: Sequence[Clause]) -> list[Word]:
     """The words whose frequencies the score depends on, each once: those that a match adds to the score of."""
     words = ((part.field, word) for clause in clauses for part in clause.parts for _, word in part.words)
     return list(dict.fromkeys(words))
-
-
-def idf(documents: int, frequency: int) -> float:
-    """The weight of a word in BM25, as tantivy computes it."""
-    return math.log(1 + (documents - frequency + 0.5) / (frequency + 0.5))
 
 
 class Corrections:
