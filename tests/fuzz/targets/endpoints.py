@@ -189,7 +189,9 @@ _GROUP_PATHS = tuple(f"/api/v1/log/groups/g/{act}" for act in ("join", "poll", "
 
 def _group_bodies() -> st.SearchStrategy[bytes]:
     """Of a member whose generation is right now and then."""
-    values = st.sampled_from((0, 1, 2, 3, -1, 1 << 63, "a", "", "latest", None, True, [], 1.5)) | st.integers(0, 200)
+    values: st.SearchStrategy[Any] = st.sampled_from(
+        (0, 1, 2, 3, -1, 1 << 63, "a", "", "latest", None, True, [], 1.5)
+    ) | st.integers(0, 200)
     names = ("prefix", "prefixText", "sessionTimeoutMs", "startFrom", "after", "commit", "max", "upTo", "x")
     options = st.dictionaries(st.sampled_from(names), values, max_size=3)
     members = st.tuples(st.sampled_from(("a", "b", "", 1)), st.integers(-1, 30))
