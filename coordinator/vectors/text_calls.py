@@ -13,7 +13,7 @@ from shared.messages.vector_text import Highlighting, TextQuery, WordStatistics,
 from shared.messages.vectors import Collection, HighlightBody, unpack_blobs
 from shared.wire import Frame
 
-TOLERANCE = 0.02
+TOLERANCE = 0.05
 """Scores of workers may differ by this share because of their word frequencies. It is a share of the weight of the
 query's rarest word, or of 1 if that is less: words that nearly every vector has hardly add to any score."""
 

@@ -141,8 +141,8 @@ def _processor_s(cluster: Cluster) -> float:
     return sum(sum(process.cpu_times()[:2]) for process in (psutil.Process(cluster.coordinator.pid), *workers))
 
 
-def errors(count: int, workers: int = 2) -> dict[str, tuple[float, float]]:
-    """(median, 99th percentile) of how far the score of a worker's best hit is from that of an index with all
+def errors(count: int, workers: int = 2) -> tuple[dict[str, tuple[float, float]], float]:
+    """({name: (median, 99th percentile)}, share of the queries that are asked again) of how far the score of a worker's best hit is from that of an index with all
     documents, as a share of it: by the worker's "own" word frequencies, and as "served"."""
     from coordinator.vectors.text_calls import informed
     from coordinator.vectors.text_query import parse
@@ -156,16 +156,19 @@ def errors(count: int, workers: int = 2) -> dict[str, tuple[float, float]]:
         packed = msgspec.msgpack.encode({"body": " ".join(words)})
         for index in (whole, parts[row * 2654435761 % (1 << 32) * workers >> 32]):
             index.put(str(row).encode(), packed)
+    asked_again = 0
     shares: dict[str, list[float]] = {"own": [], "served": []}
     for one in queries(texts)["plain"]:
         query = TextQuery((("body", 1.0),), parse(one["text"]["query"]))
         counted = [part.statistics(query) for part in parts]
-        served = informed(query, counted) or query
+        again = informed(query, counted)
+        asked_again += again is not None
         expected = dict(whole.search(query, 1000))
-        for name, asked in (("own", query), ("served", served)):
+        for name, asked in (("own", query), ("served", again or query)):
             best = [hit for part in parts for hit in part.search(asked, 1)]
             shares[name] += [abs(score / expected[row] - 1) for row, score in best if row in expected]
-    return {name: (float(np.median(of)), float(np.percentile(of, 99))) for name, of in shares.items()}
+    found = {name: (float(np.median(of)), float(np.percentile(of, 99))) for name, of in shares.items()}
+    return found, asked_again / QUERIES
 
 
 def main() -> None:
@@ -179,7 +182,9 @@ def main() -> None:
     options = parser.parse_args()
     show: Callable[[str], object] = print
     if options.errors:
-        for name, (median, most) in errors(options.documents).items():
+        found, share = errors(options.documents)
+        show(f"{share:.1%} of the queries are asked again")
+        for name, (median, most) in found.items():
             show(f"{name}: scores off by {median:.2%} (median), {most:.2%} (99th percentile)")
         return
     texts = documents(options.documents)
