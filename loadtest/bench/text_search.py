@@ -142,8 +142,10 @@ def _processor_s(cluster: Cluster) -> float:
 
 
 def errors(count: int, workers: int = 2) -> tuple[dict[str, tuple[float, float]], float]:
-    """({name: (median, 99th percentile)}, share of the queries that are asked again) of how far the score of a worker's best hit is from that of an index with all
-    documents, as a share of it: by the worker's "own" word frequencies, and as "served"."""
+    """({name: (median, 99th percentile)}, share of the queries that are asked again).
+
+    It is of how far the score of a worker's best hit is from that of an index with all documents, as a share of it: by
+    the worker's "own" word frequencies, and as "served"."""
     from coordinator.vectors.text_calls import informed
     from coordinator.vectors.text_query import parse
     from shared.messages.vector_text import TextField, TextQuery
