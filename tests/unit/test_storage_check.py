@@ -195,8 +195,8 @@ def test_runs_that_contradict_themselves_are_said(log_shard: OneShard) -> None:
     for changed, why in (
         ((key[:-1] + b"\7", value), "2 records, and another number than its key"),
         ((key, value + b"x"), "5 bytes of values, and its lengths say 4"),
-        ((key, value[:4] + value[12:20] + value[4:12] + value[20:]), "do not ascend"),
-        ((key, value[:4] + value[4:12] + value[4:12] + value[20:]), "do not ascend"),
+        ((key, value[:12] + value[20:28] + value[12:20] + value[28:]), "do not ascend"),
+        ((key, value[:12] + value[12:20] + value[12:20] + value[28:]), "do not ascend"),
     ):
         put(log_shard, "log", (key, None))
         put(log_shard, "log", changed)
