@@ -1,5 +1,5 @@
 """The ids of a table's rows, and the latest row of each id, in arrays: some 20 bytes a vector in addition to its id,
-where Python's objects, a list and a dict would take 200.
+where a list, a dict and their objects would take more than 140.
 
 An entry is never removed. An id whose latest row is dead does not exist; the ids go when the table is rebuilt.
 """
