@@ -22,7 +22,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.mark.parametrize(
     ("metric", "storage"),
-    [("cosine", "f32"), ("cosine", "f16"), ("cosine", "i8"), ("l2", "f32"), ("l2", "f16"), ("dot", "f32")],
+    [(name, "f32") for name in ("cosine", "l2", "dot")]
+    + [("cosine", "f16"), ("cosine", "i8"), ("cosine", "b1"), ("l2", "f16")],
 )
 def test_scores_are_the_metric_of_the_vectors(cluster: Cluster, metric: str, storage: str) -> None:
     name = f"{metric}-{storage}"
@@ -97,6 +98,7 @@ def test_limits_are_said(cluster: Cluster) -> None:
 
     refused(asked(vector=[0, 0]), "vector", "zeros", "cosine")
     refused(asked(vector=[1, 1], expansion=10_001), "expansion is 10001")
+    refused(asked(vector=[1, 1], recall=1), "recall is 1; it must be 0.5 to 0.999")
     refused(asked(vectors=[[1, 1]] * 1001), "1001")
     refused(asked(vectors=[[1, 1], [1]]), "vectors[1]", "1 components")
     refused(asked(vector=[1, 1], vectors=[[1, 1]]), "vector and vectors")
