@@ -168,7 +168,8 @@ def test_a_snapshot_written_before_arrays_existed_is_used(saved: Path) -> None:
     rewrite(saved, change)
     found = snapshot.read(LocalObjects(saved.parent), 0, COSINE)
     assert found is not None
-    assert found.attributes.mask(Condition("eq", "n", (1,)), 2).tolist() == [row == b"a" for row in found.ids]
+    vector_ids = unpack_blobs(found.joined, found.lengths)
+    assert found.attributes.mask(Condition("eq", "n", (1,)), 2).tolist() == [name == b"a" for name in vector_ids]
 
 
 def test_a_snapshot_of_another_collection_or_shard_is_not_used(saved: Path) -> None:
