@@ -15,7 +15,20 @@ from aiohttp import web
 
 from coordinator.access.gatekeeper import Gatekeeper
 from coordinator.access.policy import is_loopback
-from coordinator.api import admin, backup, debug, exemplars, metadata, queries, query, series, status, vector, write
+from coordinator.api import (
+    admin,
+    backup,
+    debug,
+    exemplars,
+    metadata,
+    queries,
+    query,
+    selected_vectors,
+    series,
+    status,
+    vector,
+    write,
+)
 from coordinator.api.log import append, contents, cursors, deletion, groups, policies, scan, tail, times
 from coordinator.backup.views import Views
 from coordinator.connections import Connections, backlog
@@ -69,6 +82,7 @@ def build(context: Context) -> web.Application:
         groups,
         tail,
         vector,
+        selected_vectors,
         admin,
         backup,
         debug,

@@ -22,6 +22,8 @@ WRITES = frozenset(
         "log.group_delete",
         "vector.write",
         "vector.delete",
+        "vector.delete_matching",
+        "vector.update",
         "vector.drop",
     }
 )

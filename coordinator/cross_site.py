@@ -34,6 +34,9 @@ READING_PATHS = frozenset(
         "/api/v1/labels",
         "/api/v1/vector/search",
         "/api/v1/vector/get",
+        "/api/v1/vector/scroll",
+        "/api/v1/vector/count",
+        "/api/v1/vector/facets",
     )
 )
 """Requests to these change nothing, whatever their method. A path that is not listed is protected."""

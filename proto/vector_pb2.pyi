@@ -69,23 +69,58 @@ class UpsertVectorsResponse(_message.Message):
     def __init__(self, status: _Optional[str] = ..., vectors_upserted: _Optional[int] = ...) -> None: ...
 
 class DeleteRequest(_message.Message):
-    __slots__ = ("ids", "collection")
+    __slots__ = ("ids", "collection", "filter")
     IDS_FIELD_NUMBER: _ClassVar[int]
     COLLECTION_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
     ids: _containers.RepeatedScalarFieldContainer[str]
     collection: str
-    def __init__(self, ids: _Optional[_Iterable[str]] = ..., collection: _Optional[str] = ...) -> None: ...
+    filter: Filter
+    def __init__(self, ids: _Optional[_Iterable[str]] = ..., collection: _Optional[str] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ...) -> None: ...
 
 class DeleteVectorsResponse(_message.Message):
-    __slots__ = ("status", "vectors_deleted")
+    __slots__ = ("status", "vectors_deleted", "infos")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     VECTORS_DELETED_FIELD_NUMBER: _ClassVar[int]
+    INFOS_FIELD_NUMBER: _ClassVar[int]
     status: str
     vectors_deleted: int
-    def __init__(self, status: _Optional[str] = ..., vectors_deleted: _Optional[int] = ...) -> None: ...
+    infos: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status: _Optional[str] = ..., vectors_deleted: _Optional[int] = ..., infos: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class UpdateRequest(_message.Message):
+    __slots__ = ("ids", "collection", "filter", "set", "unset")
+    class SetEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: AttributeValue
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[AttributeValue, _Mapping]] = ...) -> None: ...
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    COLLECTION_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    SET_FIELD_NUMBER: _ClassVar[int]
+    UNSET_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    collection: str
+    filter: Filter
+    set: _containers.MessageMap[str, AttributeValue]
+    unset: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, ids: _Optional[_Iterable[str]] = ..., collection: _Optional[str] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., set: _Optional[_Mapping[str, AttributeValue]] = ..., unset: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class UpdateVectorsResponse(_message.Message):
+    __slots__ = ("status", "vectors_updated", "infos")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    VECTORS_UPDATED_FIELD_NUMBER: _ClassVar[int]
+    INFOS_FIELD_NUMBER: _ClassVar[int]
+    status: str
+    vectors_updated: int
+    infos: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status: _Optional[str] = ..., vectors_updated: _Optional[int] = ..., infos: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SearchRequest(_message.Message):
-    __slots__ = ("vector", "k", "filter", "include_fields", "vectors", "expansion", "exact", "collection", "text", "fusion", "recall")
+    __slots__ = ("vector", "k", "filter", "include_fields", "vectors", "expansion", "exact", "collection", "text", "fusion", "recall", "score_threshold", "offset", "group_by")
     VECTOR_FIELD_NUMBER: _ClassVar[int]
     K_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +132,9 @@ class SearchRequest(_message.Message):
     TEXT_FIELD_NUMBER: _ClassVar[int]
     FUSION_FIELD_NUMBER: _ClassVar[int]
     RECALL_FIELD_NUMBER: _ClassVar[int]
+    SCORE_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    GROUP_BY_FIELD_NUMBER: _ClassVar[int]
     vector: _containers.RepeatedScalarFieldContainer[float]
     k: int
     filter: Filter
@@ -108,7 +146,20 @@ class SearchRequest(_message.Message):
     text: TextQuery
     fusion: Fusion
     recall: float
-    def __init__(self, vector: _Optional[_Iterable[float]] = ..., k: _Optional[int] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., include_fields: _Optional[_Iterable[str]] = ..., vectors: _Optional[_Iterable[_Union[VectorValue, _Mapping]]] = ..., expansion: _Optional[int] = ..., exact: _Optional[bool] = ..., collection: _Optional[str] = ..., text: _Optional[_Union[TextQuery, _Mapping]] = ..., fusion: _Optional[_Union[Fusion, _Mapping]] = ..., recall: _Optional[float] = ...) -> None: ...
+    score_threshold: float
+    offset: int
+    group_by: GroupBy
+    def __init__(self, vector: _Optional[_Iterable[float]] = ..., k: _Optional[int] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., include_fields: _Optional[_Iterable[str]] = ..., vectors: _Optional[_Iterable[_Union[VectorValue, _Mapping]]] = ..., expansion: _Optional[int] = ..., exact: _Optional[bool] = ..., collection: _Optional[str] = ..., text: _Optional[_Union[TextQuery, _Mapping]] = ..., fusion: _Optional[_Union[Fusion, _Mapping]] = ..., recall: _Optional[float] = ..., score_threshold: _Optional[float] = ..., offset: _Optional[int] = ..., group_by: _Optional[_Union[GroupBy, _Mapping]] = ...) -> None: ...
+
+class GroupBy(_message.Message):
+    __slots__ = ("field", "groups", "per_group")
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    PER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    field: str
+    groups: int
+    per_group: int
+    def __init__(self, field: _Optional[str] = ..., groups: _Optional[int] = ..., per_group: _Optional[int] = ...) -> None: ...
 
 class TextQuery(_message.Message):
     __slots__ = ("field", "query", "fields", "operator", "highlight")
@@ -222,18 +273,28 @@ class Conjunction(_message.Message):
     def __init__(self, filters: _Optional[_Iterable[_Union[Filter, _Mapping]]] = ...) -> None: ...
 
 class SearchResponse(_message.Message):
-    __slots__ = ("status", "results", "warnings", "result_sets", "infos")
+    __slots__ = ("status", "results", "warnings", "result_sets", "infos", "groups")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
     RESULT_SETS_FIELD_NUMBER: _ClassVar[int]
     INFOS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     status: str
     results: _containers.RepeatedCompositeFieldContainer[SearchResult]
     warnings: _containers.RepeatedScalarFieldContainer[str]
     result_sets: _containers.RepeatedCompositeFieldContainer[ResultSet]
     infos: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, status: _Optional[str] = ..., results: _Optional[_Iterable[_Union[SearchResult, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., result_sets: _Optional[_Iterable[_Union[ResultSet, _Mapping]]] = ..., infos: _Optional[_Iterable[str]] = ...) -> None: ...
+    groups: _containers.RepeatedCompositeFieldContainer[Group]
+    def __init__(self, status: _Optional[str] = ..., results: _Optional[_Iterable[_Union[SearchResult, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., result_sets: _Optional[_Iterable[_Union[ResultSet, _Mapping]]] = ..., infos: _Optional[_Iterable[str]] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ...) -> None: ...
+
+class Group(_message.Message):
+    __slots__ = ("value", "results")
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    value: AttributeValue
+    results: _containers.RepeatedCompositeFieldContainer[SearchResult]
+    def __init__(self, value: _Optional[_Union[AttributeValue, _Mapping]] = ..., results: _Optional[_Iterable[_Union[SearchResult, _Mapping]]] = ...) -> None: ...
 
 class ResultSet(_message.Message):
     __slots__ = ("results",)
@@ -291,6 +352,96 @@ class GetManyResponse(_message.Message):
     vectors: _containers.RepeatedCompositeFieldContainer[Vector]
     warnings: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, status: _Optional[str] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ScrollRequest(_message.Message):
+    __slots__ = ("collection", "filter", "limit", "order_by", "page_token", "include_fields")
+    COLLECTION_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    ORDER_BY_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    collection: str
+    filter: Filter
+    limit: int
+    order_by: OrderBy
+    page_token: str
+    include_fields: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, collection: _Optional[str] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., limit: _Optional[int] = ..., order_by: _Optional[_Union[OrderBy, _Mapping]] = ..., page_token: _Optional[str] = ..., include_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class OrderBy(_message.Message):
+    __slots__ = ("field", "direction")
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    DIRECTION_FIELD_NUMBER: _ClassVar[int]
+    field: str
+    direction: str
+    def __init__(self, field: _Optional[str] = ..., direction: _Optional[str] = ...) -> None: ...
+
+class ScrollResponse(_message.Message):
+    __slots__ = ("status", "vectors", "next_page_token", "warnings", "infos")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    VECTORS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    INFOS_FIELD_NUMBER: _ClassVar[int]
+    status: str
+    vectors: _containers.RepeatedCompositeFieldContainer[Vector]
+    next_page_token: str
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    infos: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status: _Optional[str] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., warnings: _Optional[_Iterable[str]] = ..., infos: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CountRequest(_message.Message):
+    __slots__ = ("collection", "filter")
+    COLLECTION_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    collection: str
+    filter: Filter
+    def __init__(self, collection: _Optional[str] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ...) -> None: ...
+
+class CountResponse(_message.Message):
+    __slots__ = ("status", "count", "warnings", "infos")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    INFOS_FIELD_NUMBER: _ClassVar[int]
+    status: str
+    count: int
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    infos: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status: _Optional[str] = ..., count: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ..., infos: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class FacetsRequest(_message.Message):
+    __slots__ = ("collection", "field", "filter", "limit")
+    COLLECTION_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    collection: str
+    field: str
+    filter: Filter
+    limit: int
+    def __init__(self, collection: _Optional[str] = ..., field: _Optional[str] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class FacetsResponse(_message.Message):
+    __slots__ = ("status", "facets", "warnings", "infos")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    FACETS_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    INFOS_FIELD_NUMBER: _ClassVar[int]
+    status: str
+    facets: _containers.RepeatedCompositeFieldContainer[Facet]
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    infos: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status: _Optional[str] = ..., facets: _Optional[_Iterable[_Union[Facet, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., infos: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Facet(_message.Message):
+    __slots__ = ("value", "count")
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    value: AttributeValue
+    count: int
+    def __init__(self, value: _Optional[_Union[AttributeValue, _Mapping]] = ..., count: _Optional[int] = ...) -> None: ...
 
 class ErrorResponse(_message.Message):
     __slots__ = ("status", "message")

@@ -93,14 +93,14 @@ NEEDS: dict[tuple[str, str], Need] = {
     # A poll changes nothing that lasts, but without commits, which write, its member is of no use.
     **{("POST", f"{_LOG}/groups/{{group}}/{act}"): _WRITE[Area.LOG] for act in ("join", "poll", "commit", "leave")},
     ("DELETE", f"{_LOG}/groups/{{group}}"): _WRITE[Area.LOG],
-    ("POST", f"{_VECTOR}/search"): _READ[Area.VECTORS],
-    ("POST", f"{_VECTOR}/get"): _READ[Area.VECTORS],
+    **{("POST", f"{_VECTOR}/{name}"): _READ[Area.VECTORS] for name in ("search", "get", "scroll", "count", "facets")},
     ("GET", f"{_VECTOR}/vectors/{{id}}"): _READ[Area.VECTORS],
     ("GET", f"{_VECTOR}/stats"): _READ[Area.VECTORS],
     ("GET", f"{_VECTOR}/collections"): _READ[Area.VECTORS],
     ("GET", f"{_VECTOR}/collections/{{name}}"): _READ[Area.VECTORS],
     ("POST", f"{_VECTOR}/write"): _WRITE[Area.VECTORS],
     ("POST", f"{_VECTOR}/delete"): _WRITE[Area.VECTORS],
+    ("POST", f"{_VECTOR}/update"): _WRITE[Area.VECTORS],
     ("PUT", f"{_VECTOR}/collections/{{name}}"): _ADMIN[Area.VECTORS],
     ("DELETE", f"{_VECTOR}/collections/{{name}}"): _ADMIN[Area.VECTORS],
 }

@@ -3,134 +3,99 @@ protobuf where `Accept` asks for `application/protobuf`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 from aiohttp import web
 
 from coordinator.api.listed import listed
-from coordinator.api.parameters import partial_response
 from coordinator.api.strict import known_parameters
+from coordinator.api.vector_bodies import (
+    JSON_TYPES,
+    context_of,
+    decoded_body,
+    fill_protobuf,
+    is_partial,
+    json_answer,
+    protobuf_answer,
+    vectors_json,
+)
 from coordinator.bodies import read_body
 from coordinator.calls import require_whole
-from coordinator.context import CONTEXT, Context
-from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON, content_type, wants_protobuf
+from coordinator.negotiation import content_type, wants_protobuf
 from coordinator.queries.running import RunningQuery
 from coordinator.vectors import search as searches
 from coordinator.vectors import text_settings
 from coordinator.vectors.answers import highlights_protobuf, hits_json, hits_protobuf, vector_json, vector_protobuf
 from coordinator.vectors.decode import (
     get_from_json,
-    ids_from_json,
     settings_from_json,
     write_from_json,
 )
-from coordinator.vectors.decode_protobuf import get_from_protobuf, ids_from_protobuf, write_from_protobuf
-from coordinator.vectors.values import id_bytes
+from coordinator.vectors.decode_protobuf import get_from_protobuf, write_from_protobuf
+from coordinator.vectors.values import id_bytes, to_protobuf
 from proto import vector_pb2
 from shared.errors import BadData, NotFound
 from shared.messages.vectors import Collection, CollectionStats
 
-JSON_TYPES = (JSON, PROTOBUF_JSON)
-THREAD_BYTES_MIN = 64 << 10  # bodies from here on are decoded in a thread: 1 ms of the event loop
 COLLECTION_BYTES_MAX = 64 << 10
 """The settings of a collection."""
-
-T = TypeVar("T")
-
-
-async def _body(request: web.Request, from_json: Callable[[bytes], T], from_protobuf: Callable[[bytes], T]) -> T:
-    """The body by its Content-Type. Raises BadData for another type."""
-    kind = content_type(request)
-    if kind not in (PROTOBUF, *JSON_TYPES):
-        raise BadData(f"Content-Type is {kind!r}; it must be {PROTOBUF}, {' or '.join(reversed(JSON_TYPES))}")
-    context = request.app[CONTEXT]
-    body = await read_body(request, context.settings.body_bytes_max)
-    decode = from_protobuf if kind == PROTOBUF else from_json
-    if len(body) < THREAD_BYTES_MIN:
-        return decode(body)
-    return await context.decodings.run(len(body), partial(decode, body))
-
-
-def _json(content: dict[str, Any], warnings: list[str] | None = None, infos: list[str] | None = None) -> web.Response:
-    if warnings:
-        content["warnings"] = warnings
-    if infos:
-        content["infos"] = infos
-    body = orjson.dumps({"status": "success", **content}, option=orjson.OPT_SERIALIZE_NUMPY)
-    return web.Response(body=body, content_type=JSON)
-
-
-def _protobuf(message: Any) -> web.Response:
-    message.status = "success"
-    return web.Response(body=message.SerializeToString(), content_type=PROTOBUF)
-
-
-def _context(request: web.Request) -> Context:
-    return request.app[CONTEXT]
 
 
 @known_parameters()
 async def write(request: web.Request) -> web.Response:
     """POST /api/v1/vector/write."""
-    upserts = await _body(request, write_from_json, write_from_protobuf)
-    context = _context(request)
+    upserts = await decoded_body(request, write_from_json, write_from_protobuf)
+    context = context_of(request)
     count = await context.vectors.write(upserts)
     context.telemetry.vectors_in += count
     if wants_protobuf(request):
-        return _protobuf(vector_pb2.UpsertVectorsResponse(vectors_upserted=count))
-    return _json({"vectorsUpserted": count})
-
-
-@known_parameters()
-async def delete(request: web.Request) -> web.Response:
-    """POST /api/v1/vector/delete."""
-    collection, ids = await _body(request, ids_from_json, ids_from_protobuf)
-    count = await _context(request).vectors.delete(collection, ids)
-    if wants_protobuf(request):
-        return _protobuf(vector_pb2.DeleteVectorsResponse(vectors_deleted=count))
-    return _json({"vectorsDeleted": count})
+        return protobuf_answer(vector_pb2.UpsertVectorsResponse(vectors_upserted=count))
+    return json_answer({"vectorsUpserted": count})
 
 
 @known_parameters("partial_response")
 async def search(request: web.Request) -> web.Response:
     """POST /api/v1/vector/search."""
-    wanted = await _body(request, searches.from_json, searches.from_protobuf)
+    wanted = await decoded_body(request, searches.from_json, searches.from_protobuf)
     return await listed(request, "vector.search", wanted.summary(), lambda running: _searched(request, wanted, running))
 
 
 async def _searched(request: web.Request, wanted: searches.SearchRequest, running: RunningQuery) -> web.Response:
     running.enter("running")
-    answer = await _context(request).vectors.search(wanted, partial=_partial(request))
+    answer = await context_of(request).vectors.search(wanted, partial=is_partial(request))
     running.enter("rendering")
     collection = answer.collection
     metric = collection.metric if collection is not None and wanted.text is None else ""
     if wants_protobuf(request):
         message = vector_pb2.SearchResponse(warnings=answer.warnings, infos=answer.infos)
+        for group in answer.groups or []:
+            into = message.groups.add()
+            to_protobuf(group.value, into.value)
+            hits_protobuf(group.hits, metric, into.results)
         for hits in answer.lists:
             results = message.result_sets.add().results if wanted.batch else message.results
             hits_protobuf(hits, metric, results)
             highlights_protobuf(answer.highlights, results)
-        return _protobuf(message)
+        return protobuf_answer(message)
+    if answer.groups is not None:
+        groups = [
+            {"value": group.value, "results": orjson.Fragment(hits_json(group.hits, metric))} for group in answer.groups
+        ]
+        return json_answer({"groups": groups}, answer.warnings, answer.infos)
     lists = [hits_json(hits, metric, answer.highlights) for hits in answer.lists]
     if wanted.batch:
         sets = ",".join([f'{{"results":{results}}}' for results in lists])
-        return _json({"resultSets": orjson.Fragment(f"[{sets}]")}, answer.warnings, answer.infos)
-    return _json({"results": orjson.Fragment(lists[0])}, answer.warnings, answer.infos)
-
-
-def _partial(request: web.Request) -> bool:
-    return not request.query_string or partial_response(request.query)
+        return json_answer({"resultSets": orjson.Fragment(f"[{sets}]")}, answer.warnings, answer.infos)
+    return json_answer({"results": orjson.Fragment(lists[0])}, answer.warnings, answer.infos)
 
 
 @known_parameters("collection")
 async def get_one(request: web.Request) -> web.Response:
     """GET /api/v1/vector/vectors/{id}."""
     name = request.match_info["id"]
-    entries, warnings = await _context(request).vectors.get(
+    entries, warnings = await context_of(request).vectors.get(
         request.query.get("collection", ""), [id_bytes(name, "id")], None
     )
     if not entries:
@@ -139,27 +104,26 @@ async def get_one(request: web.Request) -> web.Response:
     if wants_protobuf(request):
         message = vector_pb2.GetResponse()
         vector_protobuf(entries[0], message.vector)
-        return _protobuf(message)
-    return _json({"vector": vector_json(entries[0])}, warnings)
+        return protobuf_answer(message)
+    return json_answer({"vector": vector_json(entries[0])}, warnings)
 
 
 @known_parameters("partial_response")
 async def get_many(request: web.Request) -> web.Response:
     """POST /api/v1/vector/get."""
-    collection, ids, fields = await _body(request, get_from_json, get_from_protobuf)
-    entries, warnings = await _context(request).vectors.get(collection, ids, fields, partial=_partial(request))
+    collection, ids, fields = await decoded_body(request, get_from_json, get_from_protobuf)
+    entries, warnings = await context_of(request).vectors.get(collection, ids, fields, partial=is_partial(request))
     if wants_protobuf(request):
         message = vector_pb2.GetManyResponse(warnings=warnings)
-        for entry in entries:
-            vector_protobuf(entry, message.vectors.add())
-        return _protobuf(message)
-    return _json({"vectors": [vector_json(entry) for entry in entries]}, warnings)
+        await fill_protobuf(entries, message.vectors)
+        return protobuf_answer(message)
+    return json_answer({"vectors": orjson.Fragment(await vectors_json(entries))}, warnings)
 
 
 @known_parameters()
 async def stats(request: web.Request) -> web.Response:
     """GET /api/v1/vector/stats."""
-    area = _context(request).vectors
+    area = context_of(request).vectors
     collections, _ = await area.collections()
     entries, warnings = await area.stats()
     totals = {collection.id: _Totals(collection) for collection in collections}
@@ -168,7 +132,7 @@ async def stats(request: web.Request) -> web.Response:
             totals[entry.collection].add(entry)
     vectors = sum(total.vectors for total in totals.values())
     by_name = {total.collection.name: total.json() for total in totals.values()}
-    return _json({"vectors": vectors, "collections": by_name}, warnings)
+    return json_answer({"vectors": vectors, "collections": by_name}, warnings)
 
 
 @dataclass(slots=True)
@@ -216,7 +180,7 @@ def _settings_json(collection: Collection) -> dict[str, Any]:
 @known_parameters()
 async def put_collection(request: web.Request) -> web.Response:
     """PUT /api/v1/vector/collections/{name}: make it, or confirm that it is so."""
-    context = _context(request)
+    context = context_of(request)
     kind = content_type(request)
     if kind not in JSON_TYPES:
         raise BadData(f"Content-Type is {kind!r}; it must be {JSON_TYPES[0]}")
@@ -229,36 +193,35 @@ async def put_collection(request: web.Request) -> web.Response:
         wanted.storage or "f32",
         wanted.textFields,
     )
-    return _json({"collection": {"name": collection.name, **_settings_json(collection)}})
+    return json_answer({"collection": {"name": collection.name, **_settings_json(collection)}})
 
 
 @known_parameters()
 async def get_collection(request: web.Request) -> web.Response:
     """GET /api/v1/vector/collections/{name}."""
     name = request.match_info["name"]
-    collection = await _context(request).vectors.find(name)
+    collection = await context_of(request).vectors.find(name)
     if collection is None:
         raise NotFound(f"there is no collection {name!r}")
-    return _json({"collection": {"name": collection.name, **_settings_json(collection)}})
+    return json_answer({"collection": {"name": collection.name, **_settings_json(collection)}})
 
 
 @known_parameters()
 async def list_collections(request: web.Request) -> web.Response:
     """GET /api/v1/vector/collections."""
-    collections, warnings = await _context(request).vectors.collections()
-    return _json({"collections": [{"name": c.name, **_settings_json(c)} for c in collections]}, warnings)
+    collections, warnings = await context_of(request).vectors.collections()
+    return json_answer({"collections": [{"name": c.name, **_settings_json(c)} for c in collections]}, warnings)
 
 
 @known_parameters()
 async def delete_collection(request: web.Request) -> web.Response:
     """DELETE /api/v1/vector/collections/{name}: warnings name the shards that drop its vectors later."""
-    warnings = await _context(request).vectors.drop(request.match_info["name"])
-    return _json({}, warnings)
+    warnings = await context_of(request).vectors.drop(request.match_info["name"])
+    return json_answer({}, warnings)
 
 
 ROUTES: list[web.RouteDef] = [
     web.post("/api/v1/vector/write", write),
-    web.post("/api/v1/vector/delete", delete),
     web.post("/api/v1/vector/search", search),
     web.post("/api/v1/vector/get", get_many),
     web.get("/api/v1/vector/vectors/{id:.+}", get_one),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
@@ -19,17 +19,23 @@ from coordinator.vectors.catalogue import DEFAULT
 from coordinator.vectors.collections import Collections
 from coordinator.vectors.decode import Upserts
 from coordinator.vectors.fusion import RECIPROCAL, fuse
+from coordinator.vectors.groups import Group, GroupedSearch
 from coordinator.vectors.infos import unknown_fields
 from coordinator.vectors.merging import NO_HITS, Hits, MergedHits, merge
+from coordinator.vectors.placing import THREAD_IDS_MIN, id_parts, places
+from coordinator.vectors.refinements import GroupBy
+from coordinator.vectors.scroll import ScrollRequest
 from coordinator.vectors.search import SearchRequest
+from coordinator.vectors.selected import SelectedVectors
+from coordinator.vectors.stored import StoredVector, stored_vectors
 from coordinator.vectors.text_calls import highlights, informed
 from shared import wire
 from shared.config import Settings
 from shared.control import Control
-from shared.errors import BadData, ConfigError
-from shared.hashing import shard_of
+from shared.errors import BadData, ConfigError, DeadlineExceeded
 from shared.messages.vector_text import TextField
 from shared.messages.vectors import (
+    READ_WHOLE,
     Collection,
     CollectionStats,
     Floats,
@@ -37,37 +43,31 @@ from shared.messages.vectors import (
     SearchBody,
     StatsReply,
     UpsertBody,
-    VectorCountReply,
     pack_blobs,
-    unpack_blobs,
 )
 from shared.telemetry import event
 
 THREAD_NUMBERS_MIN = (
     64_000  # a write of this many components is checked and cut in a thread: it would block the event loop for 1 ms
 )
-THREAD_IDS_MIN = 1000  # the same for ids, at a microsecond each
+
+
+READ_BYTES_MAX = 128 << 20
+"""Of the vectors of a read of more than READ_WHOLE ids, in all workers together."""
 
 
 @dataclass(slots=True)
 class Searched:
     """A search's answer: the hits of each query, the warnings, the collection (None: the default one, which has no
-    vector yet), the highlights of each hit as JSON, if asked for, and hints."""
+    vector yet), the highlights of each hit as JSON, if asked for, and hints. `groups`: of a search that groups, instead
+    of hits."""
 
     lists: list[Hits]
     warnings: list[str]
     collection: Collection | None = None
     highlights: list[bytes] = field(default_factory=list)
     infos: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class StoredVector:
-    """One vector as read: its id, its packed attributes, and its components if the request includes them."""
-
-    id: bytes
-    attributes: bytes
-    vector: Floats | None
+    groups: list[Group] | None = None
 
 
 class VectorArea:
@@ -77,6 +77,7 @@ class VectorArea:
         self._settings = settings
         self._links = links
         self._collections = Collections(settings, links, control)
+        self.selected = SelectedVectors(settings, links, self._collections)
         self._timeout_s = settings.vector_timeout_ms / 1000
         self._batches = SearchBatches(self._ask, self._timeout_s)
         self._write_timeout_s = settings.write_timeout_ms / 1000
@@ -174,44 +175,14 @@ class VectorArea:
         """Shard → its frames, as described in `UpsertBody`. Raises BadData for vectors the collection cannot hold."""
         ids, table, attributes = upserts.last_wins(upserts.matrix(collection))
         parts = {}
-        for shard, places in self._places(ids).items():
-            chosen = table[places]
+        for shard, own in places(ids, self._links.shards).items():
+            chosen = table[own]
             parts[shard] = [
-                *pack_blobs([ids[place] for place in places]),
+                *pack_blobs([ids[place] for place in own]),
                 chosen.tobytes(),
-                *pack_blobs([attributes[place] for place in places]),
+                *pack_blobs([attributes[place] for place in own]),
             ]
         return parts
-
-    async def delete(self, name: str, ids: Sequence[bytes]) -> int:
-        """Delete vectors, as durably as `write`. Returns how many existed."""
-        collection = await self.find(name)
-        await self._collections.settle()
-        if collection is None or not ids:
-            return 0
-        parts = self._id_parts(ids) if len(ids) < THREAD_IDS_MIN else await asyncio.to_thread(self._id_parts, ids)
-        replies = await self._links.call(
-            "vector.delete",
-            body=wire.pack(IdsBody(collection)),
-            parts=parts,
-            timeout_s=self._write_timeout_s,
-        )
-        return sum(wire.unpack(reply.message.body, VectorCountReply).count for reply in replies)
-
-    def _places(self, ids: Sequence[bytes]) -> dict[int, list[int]]:
-        """Shard → the positions in `ids` of the ids that belong to it."""
-        shards = self._links.shards
-        places: dict[int, list[int]] = {}
-        for place, name in enumerate(ids):
-            places.setdefault(shard_of(name, shards), []).append(place)
-        return places
-
-    def _id_parts(self, ids: Sequence[bytes]) -> dict[int, tuple[bytes, bytes]]:
-        distinct_ids = list(dict.fromkeys(ids))
-        return {
-            shard: pack_blobs([distinct_ids[place] for place in places])
-            for shard, places in self._places(distinct_ids).items()
-        }
 
     # Reads
 
@@ -219,27 +190,30 @@ class VectorArea:
         self, name: str, ids: Sequence[bytes], fields: tuple[str, ...] | None, *, partial: bool = True
     ) -> tuple[list[StoredVector], list[str]]:
         """(the vectors of `ids` that exist, in that order; warnings). Raises Unavailable when no shard answers, or when
-        the answer is not whole and `partial` is false."""
+        the answer is not whole and `partial` is false; TooLarge for many ids whose vectors take too many bytes."""
         collection = await self.find(name)
         if collection is None or not ids:
             return [], []
+        is_large = len(ids) >= THREAD_IDS_MIN
+        bytes_max = READ_BYTES_MAX // max(1, self._links.worker_count()) if len(ids) > READ_WHOLE else 0
+        shards = self._links.shards
         outcome = await self._links.fan_out(
             "vector.get",
-            body=wire.pack(IdsBody(collection, fields)),
-            parts=self._id_parts(ids),
+            body=wire.pack(IdsBody(collection, fields, bytes_max, len(ids))),
+            parts=await asyncio.to_thread(id_parts, ids, shards) if is_large else id_parts(ids, shards),
             timeout_s=self._timeout_s,
         )
         if not partial:
             require_whole(outcome.warnings())
-        stored: dict[bytes, StoredVector] = {}
-        for reply in outcome.replies:
-            id_bytes, lengths, attributes, attribute_lengths, vectors = reply.message.frames
-            stored_ids = unpack_blobs(id_bytes, lengths)
-            table = np.frombuffer(vectors, dtype=np.float32).reshape(-1, collection.dimension)
-            rows: Sequence[Floats | None] = list(table) if len(table) else [None] * len(stored_ids)
-            packed_attributes = unpack_blobs(attributes, attribute_lengths)
-            stored.update((entry.id, entry) for entry in map(StoredVector, stored_ids, packed_attributes, rows))
-        return [stored[name] for name in dict.fromkeys(ids) if name in stored], outcome.warnings()
+
+        def in_order() -> list[StoredVector]:
+            stored: dict[bytes, StoredVector] = {}
+            for reply in outcome.replies:
+                entries = stored_vectors(reply.message.frames, collection.dimension)
+                stored.update((entry.id, entry) for entry in entries)
+            return [stored[name] for name in dict.fromkeys(ids) if name in stored]
+
+        return (await asyncio.to_thread(in_order) if is_large else in_order()), outcome.warnings()
 
     async def stats(self) -> tuple[list[CollectionStats], list[str]]:
         """(an entry for each collection of each worker; warnings, including those about the list of collections)."""
@@ -256,21 +230,26 @@ class VectorArea:
             if request.text is not None:
                 named = ", ".join(request.text.boosts) or "missing"
                 raise BadData(f"{request.text.label} is {named}; the default collection has no text fields")
-            return Searched([NO_HITS] * len(request.counts), [])
+            groups: list[Group] | None = [] if request.refinement.group is not None else None
+            return Searched([NO_HITS] * max(1, len(request.counts)), [], groups=groups)
         deadline = time.monotonic() + self._timeout_s
         queries = request.queries(collection)
+        if request.is_browse:
+            return await self._browse(request, collection, partial=partial)
         highlighting = request.text.highlighting(collection, request.k) if request.text is not None else None
         body = request.body(collection, self._settings.vector_expansion, self._settings.vector_recall)
+        if request.refinement.group is not None:
+            return await self._search_groups(request, request.refinement.group, body, queries, partial=partial)
         results, outcome = await self._batches.submit(body, queries)
         warnings = outcome.warnings()
         if not partial:
             require_whole(warnings)
-        # What is missing may have the field.
-        is_known = results.vectors > 0 and not warnings
-        infos = unknown_fields(collection.name, results.unknown, results.nearest) if is_known else []
+        infos = _infos(collection, results, warnings)
         lists = results.lists
         if request.hybrid():
-            lists = [fuse(lists, request.k, request.fusion or RECIPROCAL)]
+            lists = [fuse(lists, request.k + request.refinement.offset, request.fusion or RECIPROCAL)]
+        metric = "" if request.text is not None else collection.metric
+        lists = [request.refinement.cut(hits, request.k, metric) for hits in lists]
         answer = Searched(lists, warnings, collection, infos=infos)
         if highlighting is not None and body.text is not None and lists[0].ids:
             found = lists[0].ids
@@ -280,13 +259,59 @@ class VectorArea:
                 body.text,
                 highlighting,
                 found,
-                self._id_parts(found),
+                id_parts(found, self._links.shards),
                 max(0.001, deadline - time.monotonic()),
             )
             if not partial:
                 require_whole(missing)
             answer.warnings = list(dict.fromkeys([*warnings, *missing]))
         return answer
+
+    async def _browse(self, request: SearchRequest, collection: Collection, *, partial: bool) -> Searched:
+        """The vectors that satisfy the filter, in the order of their ids, all with the score 0."""
+        page = ScrollRequest(request.collection, request.filter)
+        offset, k = request.refinement.offset, request.k
+        found: list[StoredVector] = []
+        warnings: list[str] = []
+        infos: list[str] = []
+        while len(found) < offset + k:
+            is_skipped = len(found) < offset
+            page.limit = offset - len(found) if is_skipped else offset + k - len(found)
+            page.fields = () if is_skipped else request.fields
+            part = await self.selected.scroll(page, partial=partial)
+            found += part.vectors
+            warnings += [text for text in part.warnings if text not in warnings]
+            infos = part.infos
+            if part.end is None:
+                break
+            page.after = part.end
+        return Searched([_unranked(found[offset:])], warnings, collection, infos=infos)
+
+    async def _search_groups(
+        self, request: SearchRequest, wanted: GroupBy, body: SearchBody, queries: Floats, *, partial: bool
+    ) -> Searched:
+        """The groups of the search, each with its results."""
+        grouped = GroupedSearch(lambda part: self._ask(part, queries), body, wanted)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                groups = await grouped.run()
+        except TimeoutError:
+            raise DeadlineExceeded(f"the search took longer than {self._timeout_s:g} s") from None
+        if not partial:
+            require_whole(grouped.warnings)
+        infos = _infos(body.collection, grouped.found, grouped.warnings) + grouped.infos
+        metric = "" if request.text is not None else body.collection.metric
+        for group in groups:
+            group.hits = request.refinement.cut(group.hits, wanted.perGroup, metric)
+        groups = [group for group in groups if group.hits.ids]
+        ids = [name for group in groups for name in group.hits.ids]
+        stored: dict[bytes, StoredVector] = {}
+        if request.fields != ():
+            vectors, _ = await self.get(request.collection, ids, request.fields, partial=partial)
+            stored = {vector.id: vector for vector in vectors}
+        for group in groups:
+            group.hits = _with_contents(group.hits, stored, is_shown=request.fields != ())
+        return Searched([], grouped.warnings, body.collection, infos=infos, groups=groups)
 
     async def _ask(self, body: SearchBody, queries: Floats) -> tuple[MergedHits, FanOut]:
         deadline = time.monotonic() + self._timeout_s
@@ -307,3 +332,30 @@ class VectorArea:
         lists = len(queries) + (body.text is not None)
         messages = [reply.message for reply in outcome.replies]
         return merge(messages, lists, body.collection.dimension, body.k), outcome
+
+
+def _infos(collection: Collection, results: MergedHits, warnings: Sequence[str]) -> list[str]:
+    """Hints about fields that no vector has. What is missing may have them."""
+    is_known = results.vectors > 0 and not warnings
+    return unknown_fields(collection.name, results.unknown, results.nearest) if is_known else []
+
+
+def _unranked(vectors: Sequence[StoredVector]) -> Hits:
+    """Vectors as hits, all with the similarity 0."""
+    table = [vector.vector for vector in vectors if vector.vector is not None]
+    return Hits(
+        np.zeros(len(vectors), dtype=np.float32),
+        [vector.id for vector in vectors],
+        [vector.attributes for vector in vectors],
+        np.array(table, dtype=np.float32) if table else None,
+    )
+
+
+def _with_contents(hits: Hits, stored: Mapping[bytes, StoredVector], *, is_shown: bool) -> Hits:
+    """The hits with these contents, without those that have been deleted meanwhile."""
+    if not is_shown:
+        return Hits(hits.near, hits.ids, [], None)
+    places = [place for place, name in enumerate(hits.ids) if name in stored]
+    shown = _unranked([stored[hits.ids[place]] for place in places])
+    shown.near = hits.near[places]
+    return shown

@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 
-from coordinator.large_bodies import SLICE_BYTES, SLICED_BYTES_MIN, LargeMessage
+from coordinator.large_bodies import REST_BYTES_MAX, SLICE_BYTES, SLICED_BYTES_MIN, LargeMessage
 from coordinator.vectors.decode import (
     IDS_MAX,
     VECTORS_MAX,
     Upserts,
     check_count,
-    check_id_count,
-    check_ids,
     check_read_count,
     ids_to_read,
     included,
@@ -28,6 +27,7 @@ from proto import vector_pb2
 from shared.errors import BadData
 from shared.messages.vectors import VECTOR_FIELD, Floats
 
+ROWS_LISTED = 1000
 ODD_VECTOR_BYTES_MAX = 1 << 20
 """A vector in protobuf that is not of the usual form: 16,384 components that are not packed take 80 KB."""
 
@@ -42,14 +42,14 @@ def parse_protobuf(body: bytes, message: Any) -> Any:
 
 
 def write_from_protobuf(body: bytes) -> Upserts:
-    usual = walk_write(body, VECTORS_MAX)
+    usual = walk_write(body, min(VECTORS_MAX, len(body) // 2))  # a vector has two bytes or more
     if usual is None:
         return _write_from_message(body)
     rows, (first, last) = usual
     check_count("upsertVectors", len(rows), VECTORS_MAX, 1)
     ids: list[bytes] = []
     attributes: list[bytes] = []
-    for start, end, id_start, id_end, floats_start, floats_end, others in rows.tolist():
+    for start, end, id_start, id_end, floats_start, floats_end, others in _row_lists(rows):
         name = _utf8(body[id_start:id_end], "upsertVectors")
         ids.append(id_bytes(name, "upsertVectors"))
         if floats_end == floats_start:
@@ -67,6 +67,12 @@ def write_from_protobuf(body: bytes) -> Upserts:
             attributes.append(b"")
     flat, counts = gather(body, rows)
     return Upserts(_utf8(body[first:last], "collection"), ids, flat, counts, attributes)
+
+
+def _row_lists(rows: NDArray[np.int64]) -> Iterator[list[int]]:
+    """The rows as lists, of which few are in memory at once."""
+    for start in range(0, len(rows), ROWS_LISTED):
+        yield from rows[start : start + ROWS_LISTED].tolist()
 
 
 def _utf8(text: bytes, field: str) -> str:
@@ -87,9 +93,11 @@ def _write_from_message(body: bytes) -> Upserts:
         collection = parse_protobuf(large.rest, vector_pb2.WriteRequest()).collection
         requests = (parse_protobuf(text, vector_pb2.WriteRequest()) for _, text in large.list)
     ids: list[bytes] = []
-    pieces: list[Floats] = []
+    flats: list[Floats] = []
+    counts: list[int] = []
     attributes: list[bytes] = []
     for request in requests:
+        pieces: list[Floats] = []
         check_count("upsertVectors", len(request.upsert_vectors), VECTORS_MAX, 1)
         ids += [id_bytes(vector.id, "upsertVectors") for vector in request.upsert_vectors]
         for vector in request.upsert_vectors:
@@ -101,26 +109,24 @@ def _write_from_message(body: bytes) -> Upserts:
                 raise BadData(f"{where}.{VECTOR_FIELD} is {shown(str(value).strip())}; it must be a vector_value")
             pieces.append(np.array(value.vector_value.values, dtype=np.float32))
             attributes.append(protobuf_attributes(vector, where))
-    counts = np.array([len(piece) for piece in pieces], dtype=np.int64)
-    return Upserts(collection, ids, np.concatenate(pieces), counts, attributes)
-
-
-def ids_from_protobuf(body: bytes) -> tuple[str, list[bytes]]:
-    request, ids = _ids_of(body, vector_pb2.DeleteRequest, check_id_count)
-    return request.collection, check_ids(ids)
+        flats.append(np.concatenate(pieces))
+        counts += map(len, pieces)
+    return Upserts(collection, ids, np.concatenate(flats), np.array(counts, dtype=np.int64), attributes)
 
 
 def get_from_protobuf(body: bytes) -> tuple[str, list[bytes], tuple[str, ...] | None]:
-    request, ids = _ids_of(body, vector_pb2.GetRequest, check_read_count)
+    request, ids = ids_of(body, vector_pb2.GetRequest, check_read_count)
     return request.collection, ids_to_read(ids), included(request.include_fields or None)
 
 
-def _ids_of(body: bytes, kind: Any, check_count: Callable[[int], None]) -> tuple[Any, Sequence[str]]:
+def ids_of(
+    body: bytes, kind: Any, check_count: Callable[[int], None], rest_bytes_max: int = REST_BYTES_MAX
+) -> tuple[Any, Sequence[str]]:
     """(the request, of which a large one lacks its ids; its ids)."""
     if len(body) < SLICED_BYTES_MIN:
         request = parse_protobuf(body, kind())
         return request, request.ids
-    large = LargeMessage(body, 1, "ids", IDS_MAX)
+    large = LargeMessage(body, 1, "ids", IDS_MAX, rest_bytes_max)
     check_count(large.list.count)
     large.list.require_elements_within(SLICE_BYTES)
     ids = [name for _, text in large.list for name in parse_protobuf(text, kind()).ids]

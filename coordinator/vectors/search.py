@@ -10,12 +10,14 @@ import msgspec
 import numpy as np
 
 from coordinator.large_bodies import SLICED_BYTES_MIN, LargeMessage, LargeObject, Slices
-from coordinator.vectors import filters, fusion, text
+from coordinator.vectors import filters, fusion, refinements, text
 from coordinator.vectors.catalogue import DEFAULT
 from coordinator.vectors.decode import check_components, decode_json, numbers
 from coordinator.vectors.decode_protobuf import parse_protobuf
 from coordinator.vectors.fusion import Fusion
 from coordinator.vectors.numbers import COMPONENTS_BYTES_MAX
+from coordinator.vectors.refinements import NO_REFINEMENT, GroupBy, Refinement
+from coordinator.vectors.scroll import filter_of
 from coordinator.vectors.text import TextRequest, TextSearch
 from proto import vector_pb2
 from shared.errors import BadData
@@ -54,6 +56,12 @@ class SearchRequest:
     text: TextSearch | None = None
     fusion: Fusion | None = None
     recall: float = 0.0
+    refinement: Refinement = NO_REFINEMENT
+
+    @property
+    def is_browse(self) -> bool:
+        """Whether the request only filters: it is answered in the order of the ids, all scores being 0."""
+        return not self.counts and self.text is None
 
     def queries(self, collection: Collection) -> Floats:
         """The queries as float32[q, dimension]. Raises BadData that names the field when the request does not fit the
@@ -94,9 +102,10 @@ class SearchRequest:
     def body(self, collection: Collection, expansion: int, recall: float = RECALL_DEFAULT) -> SearchBody:
         """The message to the workers. `expansion` (0: as many as `recall` needs) is the default for requests that give
         neither."""
+        depth = self.k + self.refinement.offset
         return SearchBody(
             collection,
-            max(self.k, FUSION_DEPTH) if self.hybrid() else self.k,
+            max(depth, FUSION_DEPTH) if self.hybrid() else depth,
             self.fields,
             self.filter,
             self.expansion or (0 if self.recall else expansion),
@@ -119,21 +128,23 @@ class _Search(msgspec.Struct, forbid_unknown_fields=True):
     text: TextRequest | None = None
     fusion: dict[str, Any] | None = None
     recall: float | None = None
+    scoreThreshold: float | None = None
+    score_threshold: float | None = None
+    offset: int = 0
+    groupBy: GroupBy | None = None
+    group_by: GroupBy | None = None
 
 
 def from_json(body: bytes) -> SearchRequest:
     request = _decoded(body)
     single, several = request.vector is not msgspec.UNSET, request.vectors is not None
     arrays: list[Any] = [request.vector] if single else request.vectors or []
-    _check_shape(single, several, len(arrays), request.text is not None)
+    condition = filter_of(request.filter)
+    _check_shape(single, several, len(arrays), request.text is not None, condition is not None)
     flat, counts = np.zeros(0, dtype=np.float32), []
     if arrays:
         flat, lengths = numbers(arrays, lambda place: f"vectors[{place}]" if several else "vector")
         counts = lengths.tolist()
-    condition = None
-    if request.filter is not msgspec.UNSET:
-        content = decode_json(request.filter, object)
-        condition = None if content is None else filters.from_json(content)
     fields = request.includeFields if request.includeFields is not None else request.include_fields
     return _checked(
         SearchRequest(
@@ -149,6 +160,14 @@ def from_json(body: bytes) -> SearchRequest:
             text.from_json(request.text) if request.text is not None else None,
             fusion.from_json(request.fusion) if request.fusion is not None else None,
             _checked_recall(request.recall, request.expansion),
+            refinements.of(
+                request.offset,
+                request.scoreThreshold if request.scoreThreshold is not None else request.score_threshold,
+                request.groupBy or request.group_by,
+                request.k,
+                batch=several,
+                rankings=single + several + (request.text is not None),
+            ),
         )
     )
 
@@ -182,7 +201,8 @@ def from_protobuf(body: bytes) -> SearchRequest:
     request, vectors = _parsed(body)
     single, several = bool(request.vector), bool(vectors)
     arrays = [_components(request.vector, "vector")] if single else vectors
-    _check_shape(single, several, len(arrays), request.HasField("text"))
+    by_text = request.HasField("text")
+    _check_shape(single, several, len(arrays), by_text, request.HasField("filter"))
     return _checked(
         SearchRequest(
             request.collection,
@@ -194,9 +214,10 @@ def from_protobuf(body: bytes) -> SearchRequest:
             filters.from_protobuf_filter(request.filter) if request.HasField("filter") else None,
             request.expansion,
             request.exact,
-            text.from_protobuf(request.text) if request.HasField("text") else None,
+            text.from_protobuf(request.text) if by_text else None,
             fusion.from_protobuf(request.fusion) if request.HasField("fusion") else None,
             _checked_recall(request.recall if request.HasField("recall") else None, request.expansion),
+            refinements.from_protobuf(request, request.k, batch=several, rankings=single + several + by_text),
         )
     )
 
@@ -230,12 +251,12 @@ def _check_queries(count: int) -> None:
         raise BadData(f"vectors has {count} entries; at most {QUERIES_MAX} are searched at once")
 
 
-def _check_shape(single: bool, several: bool, count: int, by_text: bool) -> None:
+def _check_shape(single: bool, several: bool, count: int, by_text: bool, condition: bool) -> None:
     if single and several:
         raise BadData("vector and vectors are both given; a search has one of them")
-    if not single and not by_text and not count:
+    if not single and not by_text and not count and (several or not condition):
         field_name = "vectors is empty" if several else "vector is missing or empty"
-        raise BadData(f"{field_name}; a search needs a vector, vectors or text")
+        raise BadData(f"{field_name}; a search needs a vector, vectors, text or a filter")
     if several and by_text:
         raise BadData("vectors and text are both given; a hybrid search has one vector")
     _check_queries(count)
@@ -255,9 +276,11 @@ def _checked_recall(recall: float | None, expansion: int) -> float:
 def _checked(request: SearchRequest) -> SearchRequest:
     if not 1 <= request.k <= K_MAX:
         raise BadData(f"k is {request.k}; it must be 1 to {K_MAX}")
-    if request.k * len(request.counts) > RESULTS_MAX:
+    depth = request.k + request.refinement.offset
+    if depth * len(request.counts) > RESULTS_MAX:
         raise BadData(
-            f"k is {request.k} for {len(request.counts)} vectors; at most {RESULTS_MAX} results are given at once"
+            f"k and offset are {depth} together, for {len(request.counts)} vectors; "
+            f"at most {RESULTS_MAX} results are given at once"
         )
     if not 0 <= request.expansion <= EXPANSION_MAX:
         raise BadData(f"expansion is {request.expansion}; it must be 0 (chosen here) to {EXPANSION_MAX}")

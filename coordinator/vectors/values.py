@@ -10,9 +10,15 @@ import msgspec
 
 from proto import vector_pb2
 from shared.errors import BadData
-from shared.messages.vectors import ARRAY_ELEMENTS_MAX, ID_BYTES_MAX, VECTOR_FIELD, Attribute, Value
+from shared.messages.vectors import (
+    ARRAY_ELEMENTS_MAX,
+    ATTRIBUTES_MAX,
+    ID_BYTES_MAX,
+    VECTOR_FIELD,
+    Attribute,
+    Value,
+)
 
-ATTRIBUTES_MAX = 256
 NAME_BYTES_MAX = 256
 TEXT_BYTES_MAX = 1 << 20
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1

@@ -76,8 +76,8 @@ def _context() -> Context:
     links = mock.MagicMock(shards=8)
     areas = [mock.AsyncMock(), mock.AsyncMock(), mock.AsyncMock()]
     areas[0].append.side_effect = lambda append: _nothing(append.take_blocks(8))
-    for area in (*areas[1:], links):
-        for name in ("write", "delete", "get", "search", "create", "call", "fan_out"):
+    for area in (*areas[1:], areas[1].selected, links):
+        for name in ("write", "delete", "get", "search", "create", "call", "fan_out", "scroll", "update"):
             setattr(area, name, mock.AsyncMock(side_effect=Unavailable("nothing is stored here")))
     log, vectors, samples = areas
     return Context(Settings(), links, mock.MagicMock(), log, vectors, samples, Gate(1))

@@ -142,6 +142,7 @@ _DESCENDING = [1, 2, *(symbol for i in range(254) for symbol in (4 + i, 2)), 3, 
 
 APPEND, CURSORS = "/api/v1/log/append", "/api/v1/log/cursors/worst"
 UPSERT, DELETE, GET, SEARCH = (f"/api/v1/vector/{name}" for name in ("write", "delete", "get", "search"))
+SCROLL, UPDATE = "/api/v1/vector/scroll", "/api/v1/vector/update"
 WRITE_V2 = HEADERS_V2["Content-Type"]
 COLLECTION, WRITE, QUERY = "/api/v1/vector/collections/worst", "/api/v1/write", "/api/v1/query"
 
@@ -169,6 +170,7 @@ WORST: dict[str, tuple[str, str, Make]] = {
     "upsert, empty objects": (UPSERT, PROTOBUF_JSON, listed(b"{}", "upsertVectors")),
     "upsert, empty arrays": (UPSERT, PROTOBUF_JSON, repeated(b"[]", b"[", b"]", b",")),
     "upsert, tiny vectors": (UPSERT, PROTOBUF_JSON, listed(_MANY_VECTOR, "upsertVectors")),
+    "upsert, as many as may be": (UPSERT, PROTOBUF_JSON, at_most(7_700_000, listed(_MANY_VECTOR, "upsertVectors"))),
     "upsert, tiny components": (
         UPSERT,
         PROTOBUF_JSON,
@@ -240,6 +242,21 @@ WORST: dict[str, tuple[str, str, Make]] = {
     "search, text fields": (SEARCH, JSON, repeated(b'"":1', b'{"text":{"query":"a","fields":{', b"}}}", b",")),
     "search, highlight": (SEARCH, JSON, repeated(b'"a_":1', b'{"text":{"query":"a","highlight":{', b"}}}", b",")),
     "search, text fields, protobuf": (SEARCH, PROTOBUF, within(10)(repeated(b"\x1a\x00"))),
+    "scroll, values of a filter": (
+        SCROLL,
+        PROTOBUF_JSON,
+        at_most(2_000_000, repeated(b"0", b'{"filter":{"in":{"field":"a","values":[', b"]}}}", b",")),
+    ),
+    "scroll, fields": (SCROLL, PROTOBUF_JSON, at_most(2_000_000, listed(b'""', "includeFields"))),
+    "delete, wide filter": (DELETE, PROTOBUF_JSON, repeated(b"{}", b'{"filter":{"and":[', b"]}}", b",")),
+    "update, empty ids": (UPDATE, PROTOBUF_JSON, listed(b'""', "ids")),
+    "update, names": (UPDATE, PROTOBUF_JSON, at_most(1_500_000, listed(b'""', "unset", '],"ids":[]}'))),
+    "update, a list as attribute": (
+        UPDATE,
+        PROTOBUF_JSON,
+        at_most(1_500_000, repeated(b"[]", b'{"ids":[],"set":{"a":[', b"]}}", b",")),
+    ),
+    "update, empty values, protobuf": (UPDATE, PROTOBUF, at_most(1_500_000, repeated(b"\x22\x00"))),
     "collection, text fields": (COLLECTION, JSON, listed(b'""', "textFields", '],"dimension":2}')),
     # Metrics
     "write, zeros": (WRITE, REMOTE_WRITE, compressed(bytes)),

@@ -21,8 +21,12 @@ COSINE_STORAGES = ("i8", "b1")
 ID_BYTES_MAX = 64
 DIMENSION_MAX = 16_384  # embeddings in use have at most 12,288 components
 K_MAX = 10_000
+READ_WHOLE = 10_000
+"""Ids that are read at once whatever their vectors take; of more, the bytes are bounded."""
 VECTOR_FIELD = "vector"
 ARRAY_ELEMENTS_MAX = 1024
+ATTRIBUTES_MAX = 256
+"""Of one vector, without its components."""
 
 Floats = NDArray[np.float32]
 Value = str | int | float | bool
@@ -67,10 +71,13 @@ class UpsertBody(msgspec.Struct):
 
 
 class IdsBody(msgspec.Struct):
-    """Methods vector.delete and vector.get. Parts: [ids, id lengths] for each shard. `fields`: see SearchBody."""
+    """Methods vector.delete and vector.get. Parts: [ids, id lengths] for each shard. `fields`: see SearchBody.
+    `bytes_max`: a read of more in one worker is refused, 0: none is; `ids_total`: of the whole request."""
 
     collection: Collection
     fields: tuple[str, ...] | None = None
+    bytes_max: int = 0
+    ids_total: int = 0
 
 
 class CollectionBody(msgspec.Struct):

@@ -87,11 +87,15 @@ def test_replaced_and_deleted_vectors_are_not_seen_by_the_next_request(cluster: 
 
 def test_limits_are_said(cluster: Cluster) -> None:
     put(cluster, "limits", {"dimension": 2})
-    many = write(cluster, *((f"v{n}", {"vector": [1, 1]}) for n in range(10_001)), collection="limits")
+    many = write(cluster, *((f"v{n}", {"vector": [1, 1]}) for n in range(200_001)), collection="limits")
     assert many.status in (400, 413)
-    assert "10001" in many.json()["message"]
+    assert "200001" in many.json()["message"]
     assert write(cluster, *((f"v{n}", {"vector": [1, n]}) for n in range(10_000)), collection="limits").status == 200
     assert len(search(cluster, vector=[1, 1], k=10_000, collection="limits", includeFields=[])["results"]) == 10_000
+
+    many_ids = {"ids": [f"v{n}" for n in range(100_000)], "collection": "limits"}
+    got = cluster.post_json("/api/v1/vector/get", {**many_ids, "includeFields": ["vector"]}).json()["vectors"]
+    assert [vector["id"] for vector in got] == many_ids["ids"][:10_000]
 
     def asked(**fields: Any) -> Any:
         return cluster.post_json("/api/v1/vector/search", {"collection": "limits", **fields})
@@ -105,7 +109,7 @@ def test_limits_are_said(cluster: Cluster) -> None:
     refused(asked(vector=[1, 1], filter={"eq": {"field": "vector", "value": 1}}), "'vector'")
     refused(asked(vector=[1, 1], filter={"in": {"field": "x", "values": []}}), "0 values")
     refused(cluster.get("/api/v1/vector/vectors/" + "i" * 65), "65 bytes")
-    refused(cluster.post_json("/api/v1/vector/get", {"ids": ["a"] * 10_001}), "10001")
+    refused(cluster.post_json("/api/v1/vector/get", {"ids": ["a"] * 100_001}), "100001")
     refused(put(cluster, "other", {"dimension": 3, "metric": "l2", "storage": "i8"}), "i8")
     refused(put(cluster, "other", {"dimension": 3, "storage": "f8"}), "'f8'")
     refused(put(cluster, "other", {"dimension": 16_385}), "16385")

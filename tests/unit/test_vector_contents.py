@@ -12,10 +12,12 @@ import pytest
 import xxhash
 
 from shared import wire
+from shared.errors import TooLarge
 from shared.messages import vectors as messages
 from shared.messages.vectors import Collection, Condition, SearchBody, pack_blobs, unpack_blobs
 from shared.wire import Reply
 from tests.unit.vector_shard import COSINE, OneShard
+from worker.methods import vectors as methods
 from worker.storage.objects import LocalObjects
 from worker.vectors import fields, part, snapshot
 from worker.vectors.attribute_column import AttributeColumn
@@ -91,6 +93,21 @@ def test_vectors_are_got_by_their_ids_and_missing_ones_left_out(shard: OneShard)
     assert got(shard) == ([], [], 0)
     unknown = shard.call("vector.get", messages.IdsBody(Collection(9, "z", 8, "dot")), part=pack_blobs([b"a"]))
     assert shown(unknown.frames) == ([], [], 0)
+
+
+def test_a_read_of_too_many_bytes_is_refused(shard: OneShard, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert got(shard, "a", "b", "c", bytes_max=3 * 32 + 100)[2] == 3
+    assert got(shard, "a", "b", "c", fields=(), bytes_max=20)[2] == 0
+    monkeypatch.setattr(methods, "READ_AT_ONCE", 1)
+    with pytest.raises(TooLarge, match="the vectors of the 3 ids have more than 20 bytes"):
+        got(shard, "a", "b", "c", bytes_max=20, ids_total=3)
+
+
+def test_a_large_write_is_written_in_slices(shard: OneShard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(methods, "WRITTEN_AT_ONCE", 2)
+    shard.write(list("defgh"), np.array([EYE[n] for n in range(5)]), [{"n": n} for n in range(5)])
+    assert got(shard, *"defgh", fields=("n",)) == (list("defgh"), [{"n": n} for n in range(5)], 0)
+    assert [shard.ids(EYE[n], 1, exact=True) for n in (2, 3, 4)] == [["f"], ["g"], ["h"]]
 
 
 def test_fields_are_chosen_from_what_there_is() -> None:

@@ -10,12 +10,12 @@ import pytest
 
 from coordinator.vectors import catalogue as catalogue_module
 from coordinator.vectors.catalogue import Catalogue, check
+from coordinator.vectors.changes import ChangeRequest, delete_from_json
 from coordinator.vectors.decode import (
     IDS_MAX,
     Upserts,
     check_components,
     check_ids,
-    ids_from_json,
 )
 from coordinator.vectors.fusion import fuse
 from coordinator.vectors.merging import Hits
@@ -50,7 +50,7 @@ def test_ids_have_one_byte_to_so_many() -> None:
 
 
 def test_a_list_of_ids_may_be_empty_and_has_at_most_so_many() -> None:
-    assert ids_from_json(b'{"ids": [], "collection": "c"}') == ("c", [])
+    assert delete_from_json(b'{"ids": [], "collection": "c"}') == ChangeRequest("c", [], None)
     assert len(check_ids(["x"] * IDS_MAX)) == IDS_MAX
     with pytest.raises(TooLarge, match=f"ids has {IDS_MAX + 1} entries"):
         check_ids(["x"] * (IDS_MAX + 1))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from coordinator.vectors import decode, search
 from coordinator.vectors import filters as vector_filters
 from coordinator.vectors.catalogue import Catalogue
-from coordinator.vectors.decode import Upserts, decode_json, write_from_json
+from coordinator.vectors.decode import VECTORS_MAX, Upserts, decode_json, write_from_json
 from coordinator.vectors.decode_protobuf import write_from_protobuf
 from coordinator.vectors.numbers import parse_arrays
 from proto import vector_pb2
@@ -145,11 +145,13 @@ def test_proto_names_are_read_as_json_names_are() -> None:
 
 
 def test_too_many_vectors_are_refused() -> None:
-    body = as_json({f"{n}": {"vector": [1.0]} for n in range(10_001)})
-    with pytest.raises(TooLarge, match="upsertVectors has 10001 entries"):
-        write_from_json(body)
+    most = {f"{n}": {"vector": [1.0]} for n in range(VECTORS_MAX)}
+    assert len(write_from_json(as_json(most)).ids) == len(write_from_protobuf(protobuf(most)).ids) == VECTORS_MAX
+    more = {**most, "one more": {"vector": [1.0]}}
+    with pytest.raises(TooLarge, match=f"upsertVectors has {VECTORS_MAX + 1} entries"):
+        write_from_json(as_json(more))
     with pytest.raises(TooLarge, match="upsertVectors"):
-        write_from_protobuf(protobuf({f"{n}": {"vector": [1.0]} for n in range(10_001)}))
+        write_from_protobuf(protobuf(more))
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from coordinator.links import Links
 from coordinator.vectors import area as module
 from coordinator.vectors.answers import hits_protobuf, vector_json, vector_protobuf
 from coordinator.vectors.area import StoredVector, VectorArea
+from coordinator.vectors.changes import ChangeRequest
 from coordinator.vectors.decode import Upserts
 from coordinator.vectors.merging import Hits
 from coordinator.vectors.search import SearchRequest
@@ -162,20 +163,26 @@ async def test_of_vectors_with_the_same_id_the_last_is_written_and_each_is_count
     await area.stop()
 
 
+async def deleted(area: VectorArea, collection: str, ids: list[bytes]) -> int:
+    count, infos = await area.selected.delete(ChangeRequest(collection, ids, None))
+    assert infos == []
+    return count
+
+
 async def test_deleted_are_those_that_were_there_each_once(tmp_path: Path) -> None:
     shards = Shards()
     area = await started(tmp_path, shards)
-    assert await area.delete("", [b"v1"]) == 0
+    assert await deleted(area, "", [b"v1"]) == 0
     assert await area.get("", [b"v1"], None) == ([], [])
     await area.write(upserts(*NAMES))
     del shards.asked[:]
-    assert await area.delete("", []) == 0
+    assert await deleted(area, "", []) == 0
     assert await area.get("", [], None) == ([], [])
     assert shards.asked == []
-    assert await area.delete("", [b"v1", b"v2", b"v1", b"nowhere"]) == 2
+    assert await deleted(area, "", [b"v1", b"v2", b"v1", b"nowhere"]) == 2
     assert shards.asked[0][2] == 3.0
     assert sum(map(len, shards.held)) == 10
-    assert await area.delete("", [b"v3"] * 3 + [name.encode() for name in NAMES]) == 10
+    assert await deleted(area, "", [b"v3"] * 3 + [name.encode() for name in NAMES]) == 10
     assert shards.held == [{}, {}, {}]
     await area.stop()
 
@@ -183,7 +190,7 @@ async def test_deleted_are_those_that_were_there_each_once(tmp_path: Path) -> No
 async def test_nothing_is_read_or_written_in_a_collection_that_is_not_there(tmp_path: Path) -> None:
     area = await started(tmp_path, Shards())
     for work in (
-        area.delete("other", [b"v1"]),
+        deleted(area, "other", [b"v1"]),
         area.get("other", [b"v1"], None),
         area.write(upserts("a", collection="other")),
     ):

@@ -17,7 +17,7 @@ from shared.messages import vectors as messages
 from shared.messages.vectors import Collection, SearchBody
 from shared.wire import Request
 from worker.damage import DamageReport
-from worker.methods import vectors as methods
+from worker.methods import table as methods
 from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
 from worker.vectors.engine import Engine

@@ -6,7 +6,7 @@ it forks the workers.
 
 from __future__ import annotations
 
-from worker.methods import backup, debug, log, log_groups, queries, series, vectors
+from worker.methods import backup, debug, log, log_groups, queries, selected_vectors, series, vectors
 from worker.methods.method import Method
 
 METHODS: dict[str, Method] = {
@@ -15,6 +15,7 @@ METHODS: dict[str, Method] = {
     **log.METHODS,
     **log_groups.METHODS,
     **vectors.METHODS,
+    **selected_vectors.METHODS,
     **backup.METHODS,
     **debug.METHODS,
 }

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from shared import wire
-from shared.errors import DeadlineExceeded, Unavailable
+from shared.errors import DeadlineExceeded, TooLarge, Unavailable
 from shared.messages.vectors import (
+    READ_WHOLE,
     VECTOR_FIELD,
     CollectionBody,
     CollectionsReply,
@@ -39,10 +40,14 @@ from worker.vectors.text_search import rank_text
 
 Shards = Mapping[int, Shard]
 
+WRITTEN_AT_ONCE = 10_000
+"""Vectors of a shard that are written under the collection's lock at once."""
+READ_AT_ONCE = 1000
+
 NOBODY = Ranking(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.float32))
 
 
-def _engine(shards: Shards) -> Engine:
+def engine_of(shards: Shards) -> Engine:
     """The engine, which all shards of a worker share."""
     return next(iter(shards.values())).vectors.engine
 
@@ -60,11 +65,14 @@ def write(shards: Shards, request: Request) -> Reply:
         ids = unpack_blobs(frames[0], frames[1])
         attributes = unpack_blobs(frames[3], frames[4])
         vectors = floats(frames[2], body.collection.dimension)
-        shard.vectors.open(body.collection).upsert(shard.vectors.shard, ids, vectors, attributes)
+        collection = shard.vectors.open(body.collection)
+        for start in range(0, len(ids), WRITTEN_AT_ONCE):
+            end = start + WRITTEN_AT_ONCE
+            collection.upsert(shard.vectors.shard, ids[start:end], vectors[start:end], attributes[start:end])
         count += len(ids)
     for shard in shards.values():
         shard.vectors.sync()
-    _engine(shards).wake()
+    engine_of(shards).wake()
     return Reply(wire.pack(VectorCountReply(count)))
 
 
@@ -103,19 +111,30 @@ def get(shards: Shards, request: Request) -> Reply:
     body = wire.unpack(request.body, IdsBody)
     ids: list[bytes] = []
     contents: list[tuple[bytes, bytes]] = []
+    with_vector = body.fields is None or VECTOR_FIELD in body.fields
+    size = 0
     for shard, frames in _parts(shards, request):
         collection = shard.vectors.find(body.collection)
         if collection is None:
             continue
         shard_ids = unpack_blobs(frames[0], frames[1])
-        for vector_id, content in zip(shard_ids, collection.contents(shard.vectors.shard, shard_ids), strict=True):
-            if content is not None:
-                ids.append(vector_id)
-                contents.append(content)
-    return Reply(wire.pack(VectorCountReply(len(ids))), [*pack_blobs(ids), *_content_frames(contents, body.fields)])
+        for start in range(0, len(shard_ids), READ_AT_ONCE):
+            _check(request)
+            some_ids = shard_ids[start : start + READ_AT_ONCE]
+            for vector_id, content in zip(some_ids, collection.contents(shard.vectors.shard, some_ids), strict=True):
+                if content is not None:
+                    ids.append(vector_id)
+                    contents.append(content)
+                    size += len(content[0]) * with_vector + len(content[1])
+            if body.bytes_max and size > body.bytes_max:
+                raise TooLarge(
+                    f"the vectors of the {body.ids_total} ids have more than {body.bytes_max} bytes in one worker; "
+                    f"read at most {READ_WHOLE} at once, or leave fields out with includeFields"
+                )
+    return Reply(wire.pack(VectorCountReply(len(ids))), [*pack_blobs(ids), *content_frames(contents, body.fields)])
 
 
-def _content_frames(contents: Sequence[tuple[bytes, bytes]], fields: tuple[str, ...] | None) -> list[Frame]:
+def content_frames(contents: Sequence[tuple[bytes, bytes]], fields: tuple[str, ...] | None) -> list[Frame]:
     """[attributes, attribute lengths, vectors] with only the requested fields."""
     with_vector = fields is None or VECTOR_FIELD in fields
     vectors = b"".join([vector for vector, _ in contents]) if with_vector else b""
@@ -127,7 +146,7 @@ def search(shards: Shards, request: Request) -> Reply:
     """The best k vectors of these shards for each query, as described in `SearchReply`."""
     body = wire.unpack(request.body, SearchBody)
     queries = floats(request.frames[0], body.collection.dimension)
-    collection = _engine(shards).find(body.collection.id)
+    collection = engine_of(shards).find(body.collection.id)
     if collection is None:
         return _nothing(len(queries) + (body.text is not None))
     collection.searched_at = time.monotonic()
@@ -192,7 +211,7 @@ def _found(
             of = np.repeat(np.arange(len(counts)), counts)
             counts, near = np.bincount(of[is_present], minlength=len(counts)).astype(np.int32), near[is_present]
             ids = [vector_id for vector_id, content in zip(ids, contents, strict=True) if content is not None]
-        shown = _content_frames([content for content in contents if content is not None], body.fields)
+        shown = content_frames([content for content in contents if content is not None], body.fields)
     return Reply(wire.pack(reply), [counts.tobytes(), near.tobytes(), *pack_blobs(ids), *shown])
 
 
@@ -202,7 +221,7 @@ def _nothing(lists: int) -> Reply:
 
 
 def stats(shards: Shards, request: Request) -> Reply:
-    return Reply(wire.pack(StatsReply(_engine(shards).stats())))
+    return Reply(wire.pack(StatsReply(engine_of(shards).stats())))
 
 
 METHODS: dict[str, Method] = {

@@ -199,6 +199,10 @@ class AttributeColumn:
         """Which strings of the dictionary are lt, lte, gt or gte `text` in the order of code points, bool[codes]."""
         return self._strings.compare(op, text)
 
+    def ordered(self) -> tuple[list[str], NDArray[np.int64]]:
+        """(the column's strings in ascending order, the rank of each code in this order, int64[codes])."""
+        return self._strings.order()
+
     def present(self, where: Where) -> Mask:
         """Which of these rows have a value, be it an empty array."""
         return self._rows.arrays(where)[0] != ABSENT

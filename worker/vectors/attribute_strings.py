@@ -68,11 +68,11 @@ class AttributeStrings:
 
     def compare(self, op: str, text: str) -> Mask:
         """Which strings are lt, lte, gt or gte `text` in the order of code points, bool[codes]."""
-        texts, ranks = self._order()
+        texts, ranks = self.order()
         edge = bisect_left(texts, text) if op in ("lt", "gte") else bisect_right(texts, text)
         return ranks < edge if op in ("lt", "lte") else ranks >= edge
 
-    def _order(self) -> tuple[list[str], NDArray[np.int64]]:
+    def order(self) -> tuple[list[str], NDArray[np.int64]]:
         """(the strings in ascending order, the rank of each code in this order, int64[codes])."""
         texts, ranks = self._ordered
         if len(ranks) != len(self._codes):

@@ -8,6 +8,7 @@ from itertools import islice
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from shared.messages.vectors import Attribute, Condition
 from worker.vectors import attribute_index
@@ -108,6 +109,14 @@ class Attributes:
         if index.size >= size:
             return head[:size]
         return np.concatenate([head, self._compared(condition, slice(index.size, size))])
+
+    def column(self, name: str) -> AttributeColumn | None:
+        """The column of a field; None if no row ever had it."""
+        return self._columns.get(name)
+
+    def compared(self, condition: Condition, rows: NDArray[np.int64]) -> Mask:
+        """Which of these rows satisfy `condition`, one for each, without the index: for a few rows."""
+        return self._compared(condition, rows)
 
     def _compared(self, condition: Condition, where: Where) -> Mask:
         """Which of these rows satisfy `condition`, by comparing their columns: bool, one for each row of `where`."""

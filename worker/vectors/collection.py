@@ -323,6 +323,12 @@ class WorkerCollection:
                 contents[place] = content
         return contents
 
+    def shards_of(self, ids: Sequence[bytes]) -> list[int]:
+        """The shard of each id, −1 for one that does not exist."""
+        with self.lock:
+            view = self.table.view
+            return [int(view.shards[row]) if row >= 0 else -1 for row in self.rows(ids)]
+
     def rows(self, ids: Sequence[bytes]) -> list[int]:
         """The living row of each id, −1 for one that does not exist."""
         return self.table.rows_of(ids).tolist()

@@ -184,6 +184,13 @@ def _scan(draw: Callable[..., Any]) -> str:
     return urlencode([("prefix", "k"), *draw(_LOG_FIELDS)])
 
 
+_VECTOR_BODIES = (
+    b'{"ids":["v1","x"]}', b'{"text":{"field":"name","query":"a"}}', b'{"filter":{"exists":"name"}}', b"{}",
+    b'{"limit":1,"orderBy":{"field":"n","direction":"desc"}}', b'{"field":"name"}',
+    b'{"filter":{"exists":"n"},"set":{"name":"b"},"unset":["n"]}', b'{"vector":[1,2,3],"groupBy":{"field":"name"}}',
+)  # fmt: skip
+
+
 _GROUP_PATHS = tuple(f"/api/v1/log/groups/g/{act}" for act in ("join", "poll", "commit", "leave"))
 
 
@@ -213,9 +220,14 @@ def _posts() -> st.SearchStrategy[tuple[str, str, bytes]]:
         st.tuples(st.just("/api/v1/vector/write"), json_type, vector_bodies.write_strategy()),
         st.tuples(st.just("/api/v1/vector/search"), json_type, search),
         st.tuples(
-            st.sampled_from(("/api/v1/vector/search", "/api/v1/vector/get", "/api/v1/vector/delete")),
+            st.sampled_from(
+                [
+                    f"/api/v1/vector/{name}"
+                    for name in ("search", "get", "delete", "scroll", "count", "facets", "update")
+                ]
+            ),
             st.sampled_from((JSON, PROTOBUF)),
-            st.sampled_from((b'{"ids":["v1","x"]}', b'{"text":{"field":"name","query":"a"}}')) | st.binary(max_size=30),
+            st.sampled_from(_VECTOR_BODIES) | st.binary(max_size=30),
         ),
         st.tuples(st.just("/api/v1/admin/tsdb/delete_series"), st.just(FORM), st.just(b"match[]=nothing")),
     )

@@ -12,17 +12,18 @@ import numpy as np
 from hypothesis import strategies as st
 
 from coordinator import large_bodies
-from coordinator.vectors import decode, decode_protobuf, filters, search
+from coordinator.vectors import changes, decode, decode_protobuf, facets, filters, scroll, search
 from coordinator.vectors.decode import Upserts
 from proto import vector_pb2
 from shared.errors import BadData, TooLarge
+from shared.messages.selected_vectors import Position
 from shared.messages.vectors import Collection, Condition
 from tests.fuzz.target import Target
 from tests.fuzz.thresholds import lowered
 from worker.vectors.attributes import Attributes
 
 SMALL_SLICE_BYTES = 48
-_SLICING = (decode, decode_protobuf, search)
+_SLICING = (changes, decode, decode_protobuf, search)
 
 
 def _both_ways(read: Callable[[bytes], Any], shown: Callable[[Any], Any], data: bytes) -> None:
@@ -133,6 +134,9 @@ def _searches() -> Iterator[bytes]:
     yield b'{"text":{"field":"name","query":"word"},"vector":[1]}'
     yield b'{"text":{"fields":{"name":2.5},"query":"+a \\"b c\\"~2 d* -e","operator":"and","highlight":{"preTag":"["}}}'
     yield b'{"text":{"query":"a"},"vector":[1],"fusion":{"method":"linear","weights":{"text":0.5},"rank_constant":1}}'
+    yield b'{"vector":[1],"offset":2,"scoreThreshold":0.5}'
+    yield b'{"vector":[1],"groupBy":{"field":"name","groups":2,"perGroup":2}}'
+    yield b'{"filter":{"exists":"name"}}'
 
 
 def _proto_searches() -> Iterator[bytes]:
@@ -219,7 +223,8 @@ _TOKENS = (
     "upsertVectors", "upsert_vectors", "attributes", "vector", "vectors", "filter", "includeFields", "collection",
     "and", "or", "not", "in", "exists", "field", "value", "values", "gte", "ids", "k", "exact", "expansion",
     "text", "query", "operator", "highlight", "fields", "fusion", "weights", "linear", "contains", "containsAny",
-    "containsAll", "recall", "NaN", "1e999", "null", "\\u0000", "\\ud800",
+    "containsAll", "recall", "set", "unset", "orderBy", "direction", "desc", "pageToken", "groupBy", "offset",
+    "NaN", "1e999", "null", "\\u0000", "\\ud800",
 )  # fmt: skip
 _IDS = [b'{"ids":["a","b"],"collection":"c"}', b'{"ids":["\\u00e9"],"includeFields":["n"]}']
 
@@ -228,14 +233,73 @@ def _protobuf_ids(request: Any) -> list[bytes]:
     return [request(ids=["a", "\u00e9"], collection="c").SerializeToString()]
 
 
+def _deletes() -> Iterator[bytes]:
+    yield b'{"ids":["a","b"],"collection":"c"}'
+    yield b'{"filter":{"eq":{"field":"name","value":"a"}}}'
+
+
+def _updates() -> Iterator[bytes]:
+    yield b'{"ids":["a"],"set":{"name":"b","n":2.0},"unset":["x"],"collection":"c"}'
+    yield b'{"filter":{"exists":"n"},"unset":["x","name"]}'
+
+
+def _proto_updates() -> Iterator[bytes]:
+    request = vector_pb2.UpdateRequest(ids=["a"], unset=["x"])
+    request.set["name"].string_value = "b"
+    yield request.SerializeToString()
+
+
+_FIRST = scroll.from_json(b'{"orderBy":{"field":"n","direction":"desc"}}')
+
+
+def _tokens() -> Iterator[bytes]:
+    for value in (None, 7, 0.5, "text", True):
+        yield scroll.token_of(_FIRST, Position(value, b"v1")).encode()
+
+
+def _token(data: bytes) -> None:
+    """A token that is accepted names a position, and the position gives such a token again."""
+    token = data.decode(errors="replace")
+    asked = {"orderBy": {"field": "n", "direction": "desc"}, "pageToken": token}
+    after = scroll.from_json(json.dumps(asked).encode()).after
+    if after is not None:
+        again = {**asked, "pageToken": scroll.token_of(_FIRST, after)}
+        assert repr(scroll.from_json(json.dumps(again).encode()).after) == repr(after)
+
+
+def _scrolls() -> Iterator[bytes]:
+    yield b'{"limit":5,"filter":{"exists":"n"},"orderBy":{"field":"n"},"includeFields":["n"],"collection":"c"}'
+    yield b'{"pageToken":"%s"}' % scroll.token_of(scroll.from_json(b"{}"), Position(None, b"v1")).encode()
+
+
+def _proto_scrolls() -> Iterator[bytes]:
+    order = vector_pb2.OrderBy(field="n", direction="desc")
+    yield vector_pb2.ScrollRequest(limit=5, order_by=order, include_fields=["n"]).SerializeToString()
+
+
+def _facets() -> Iterator[bytes]:
+    yield b'{"field":"n","limit":5,"filter":{"exists":"n"},"collection":"c"}'
+
+
+def _proto_facets() -> Iterator[bytes]:
+    yield vector_pb2.FacetsRequest(field="n", limit=5).SerializeToString()
+
+
 TARGETS = [
     Target("vector-write-json", partial(_both_ways, decode.write_from_json, _upserts), writes, write_strategy,
            tokens=_TOKENS),
     Target("vector-table", _table, writes, write_strategy, tokens=_TOKENS),
     Target("vector-write-protobuf", partial(_both_ways, decode_protobuf.write_from_protobuf, _upserts), _proto_writes),
-    Target("vector-ids", partial(_both_ways, decode.ids_from_json, _same), lambda: _IDS, tokens=_TOKENS),
+    Target("vector-delete", partial(_both_ways, changes.delete_from_json, repr), _deletes, tokens=_TOKENS),
+    Target("vector-delete-protobuf", changes.delete_from_protobuf, partial(_protobuf_ids, vector_pb2.DeleteRequest)),
+    Target("vector-update", partial(_both_ways, changes.update_from_json, repr), _updates, tokens=_TOKENS),
+    Target("vector-update-protobuf", changes.update_from_protobuf, _proto_updates),
+    Target("vector-scroll", scroll.from_json, _scrolls, tokens=_TOKENS),
+    Target("vector-scroll-protobuf", scroll.from_protobuf, _proto_scrolls),
+    Target("vector-token", _token, _tokens),
+    Target("vector-facets", facets.facets_from_json, _facets, tokens=_TOKENS),
+    Target("vector-facets-protobuf", facets.facets_from_protobuf, _proto_facets),
     Target("vector-get", partial(_both_ways, decode.get_from_json, _same), lambda: _IDS, tokens=_TOKENS),
-    Target("vector-ids-protobuf", decode_protobuf.ids_from_protobuf, partial(_protobuf_ids, vector_pb2.DeleteRequest)),
     Target("vector-search-json", partial(_both_ways, search.from_json, _request), _searches, tokens=_TOKENS),
     Target("vector-search-protobuf", partial(_both_ways, search.from_protobuf, _request), _proto_searches),
     Target("vector-filter-json", _filter_json, _filters, filter_strategy, tokens=_TOKENS),

@@ -1,0 +1,107 @@
+"""Searches grouped by the value of an attribute: the groups are in the order of their best results.
+
+First the groups are found: the best vectors, then the best ones without the values found so far, until there are enough
+groups or no more vectors. Then a search for each group that is not full fills it. So a group that contains most of the
+best vectors costs one more search, not more and more candidates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from coordinator.calls import FanOut
+from coordinator.vectors.merging import Hits, MergedHits
+from coordinator.vectors.refinements import GroupBy
+from shared.messages.vectors import K_MAX, Condition, SearchBody, Value
+
+CANDIDATES_MIN = 100
+ROUNDS_MAX = 32
+"""Searches for further groups. Each finds at least one, so more are needed only where groups are large."""
+FILLED_AT_ONCE = 8
+
+Ask = Callable[[SearchBody], Awaitable[tuple[MergedHits, FanOut]]]
+
+
+@dataclass(slots=True)
+class Group:
+    """The results with one value of the field, best first. `is_full`: there are no more of them to search for."""
+
+    value: Value
+    hits: Hits
+    is_full: bool = False
+
+
+class GroupedSearch:
+    """One search. `ask` sends it to the workers; their answers show the field only. `warnings` are those of all its
+    parts, `found` what they say about fields that no vector has."""
+
+    def __init__(self, ask: Ask, body: SearchBody, wanted: GroupBy) -> None:
+        self._ask = ask
+        self._body = msgspec.structs.replace(body, fields=(wanted.field,))
+        self._wanted = wanted
+        self._groups: dict[tuple[bool, Value], Group] = {}  # True is equal to 1, but not the same value
+        self.warnings: list[str] = []
+        self.infos: list[str] = []
+        self.found = MergedHits([])
+
+    async def run(self) -> list[Group]:
+        """The best groups. A vector without the field is in no group. Raises what `ask` raises."""
+        await self._find()
+        groups = list(self._groups.values())
+        unfilled = [group for group in groups if not group.is_full]
+        for start in range(0, len(unfilled), FILLED_AT_ONCE):
+            await asyncio.gather(*map(self._fill, unfilled[start : start + FILLED_AT_ONCE]))
+        return [group for group in groups if group.hits.ids]
+
+    async def _find(self) -> None:
+        wanted = self._wanted
+        candidates = min(K_MAX, max(CANDIDATES_MIN, 2 * wanted.groups * wanted.perGroup))
+        present = Condition("exists", wanted.field)
+        for _ in range(ROUNDS_MAX):
+            values = tuple(group.value for group in self._groups.values())
+            others = (Condition("not", children=(Condition("in", wanted.field, values),)),) if values else ()
+            hits = await self._hits((present, *others), candidates)
+            found_one = self._take(hits, is_first=not values, is_last=len(hits.ids) < candidates)
+            if len(hits.ids) < candidates or not found_one or len(self._groups) == wanted.groups:
+                return
+        self.infos.append(
+            f"groupBy: {len(self._groups)} groups were found in {ROUNDS_MAX} searches; there may be more of them"
+        )
+
+    def _take(self, hits: Hits, *, is_first: bool, is_last: bool) -> bool:
+        """Add the groups of these results; False if there are none."""
+        places: dict[tuple[bool, Value], list[int]] = {}
+        has_arrays = False
+        for place, packed in enumerate(hits.attributes):
+            value = msgspec.msgpack.decode(packed).get(self._wanted.field) if packed else None
+            has_arrays |= isinstance(value, list)
+            for element in dict.fromkeys(value) if isinstance(value, list) else [value]:
+                if isinstance(element, str | int | float):
+                    places.setdefault((isinstance(element, bool), element), []).append(place)
+        found = [(key, own) for key, own in places.items() if key not in self._groups]
+        # A vector with an array may have been left out because of another of its elements.
+        is_whole = is_first or not has_arrays
+        for key, own in found[: self._wanted.groups - len(self._groups)]:
+            best = np.array(own[: self._wanted.perGroup], dtype=np.int64)
+            is_full = is_whole and (is_last or len(best) == self._wanted.perGroup)
+            self._groups[key] = Group(key[1], hits.take(best), is_full)
+        return bool(found)
+
+    async def _fill(self, group: Group) -> None:
+        same = Condition("eq", self._wanted.field, (group.value,))
+        group.hits = await self._hits((same,), self._wanted.perGroup)
+
+    async def _hits(self, conditions: tuple[Condition, ...], count: int) -> Hits:
+        own = (self._body.filter,) if self._body.filter is not None else ()
+        condition = Condition("and", children=(*own, *conditions))
+        results, outcome = await self._ask(msgspec.structs.replace(self._body, k=count, filter=condition))
+        self.found.unknown |= results.unknown
+        self.found.nearest.update(results.nearest)
+        self.found.vectors = max(self.found.vectors, results.vectors)
+        self.warnings += [text for text in outcome.warnings() if text not in self.warnings]
+        return results.lists[0]

@@ -1,0 +1,146 @@
+"""The worker's methods about the vectors that a filter selects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from shared import wire
+from shared.messages.selected_vectors import (
+    FacetsBody,
+    FacetsReply,
+    PageBody,
+    PageReply,
+    Position,
+    SelectedReply,
+    SelectionBody,
+    SelectionReply,
+    UpdateBody,
+)
+from shared.messages.vectors import Collection, Condition, pack_blobs, unpack_blobs
+from shared.wire import Frame, Reply, Request
+from worker.methods.method import Method, check
+from worker.methods.vectors import Shards, content_frames, engine_of
+from worker.vectors import changes, paging
+from worker.vectors.facets import count_values
+from worker.vectors.selection import Selection
+
+
+def _checks(request: Request) -> Callable[[], None]:
+    return lambda: check(request, f"{request.method} was not done by its deadline")
+
+
+def _selection(shards: Shards, request: Request, asked: Collection, condition: Condition | None) -> Selection | None:
+    """None if no shard has a vector of the collection."""
+    collection = engine_of(shards).find(asked.id)
+    if collection is None:
+        return None
+    return Selection(collection, shards, condition, _checks(request))
+
+
+R = TypeVar("R", bound=SelectionReply)
+
+
+def _told(reply: R, selection: Selection) -> R:
+    """The reply, which also says how much of the filter is known here."""
+    view = selection.collection.view()
+    reply.vectors = view.size - view.dead
+    reply.unknown = selection.unknown()
+    reply.nearest = view.attributes.nearest(reply.unknown)
+    return reply
+
+
+def page(shards: Shards, request: Request) -> Reply:
+    """One page of a scroll, as described in `PageReply`."""
+    body = wire.unpack(request.body, PageBody)
+    selection = _selection(shards, request, body.collection, body.filter)
+    if selection is None:
+        return Reply(wire.pack(PageReply()), [b"", b"", b"", b"", b""])
+    # One more than asked for tells whether there are more.
+    positions = paging.page(selection, body.order_field, body.after, body.limit + 1, descending=body.descending)
+    end: Position | None = None
+    if len(positions) > body.limit:
+        positions = positions[: body.limit]
+        end = positions[-1]
+    shown: list[Frame] = [b"", b"", b""]
+    if body.fields != ():
+        kept, contents, looked_at = paging.contents(selection, positions, body.bytes_max)
+        if looked_at < len(positions):
+            end = positions[looked_at - 1]
+        positions = kept
+        shown = content_frames(contents, body.fields)
+    values = [position.value for position in positions] if body.order_field else []
+    reply = _told(PageReply(values=values, end=end), selection)
+    return Reply(wire.pack(reply), [*pack_blobs([position.id for position in positions]), *shown])
+
+
+def count(shards: Shards, request: Request) -> Reply:
+    """The number of selected vectors."""
+    body = wire.unpack(request.body, SelectionBody)
+    selection = _selection(shards, request, body.collection, body.filter)
+    if selection is None:
+        return Reply(wire.pack(SelectedReply()))
+    selected = int(selection.mask(selection.collection.view()).sum())
+    return Reply(wire.pack(_told(SelectedReply(count=selected), selection)))
+
+
+def facets(shards: Shards, request: Request) -> Reply:
+    """The values of a field, as described in `FacetsReply`."""
+    body = wire.unpack(request.body, FacetsBody)
+    selection = _selection(shards, request, body.collection, body.filter)
+    if selection is None:
+        return Reply(wire.pack(FacetsReply()))
+    selection.fields.add(body.field)
+    counts = count_values(selection, body.field)
+    reply = FacetsReply(values=[value for _, value in counts], counts=list(counts.values()))
+    return Reply(wire.pack(_told(reply, selection)))
+
+
+def delete_matching(shards: Shards, request: Request) -> Reply:
+    """Delete the selected vectors: deleted on the disk of every shard when this returns."""
+    body = wire.unpack(request.body, SelectionBody)
+    selection = _selection(shards, request, body.collection, body.filter)
+    if selection is None:
+        return Reply(wire.pack(SelectedReply()))
+    reply = _told(SelectedReply(), selection)
+    for shard in shards.values():
+        if shard.vectors.find(body.collection) is not None:
+            reply.count += changes.delete(selection, shard.vectors.shard)
+    _sync(shards)
+    return Reply(wire.pack(reply))
+
+
+def update(shards: Shards, request: Request) -> Reply:
+    """Change attributes of the selected vectors: on the disk of every shard when this returns."""
+    body = wire.unpack(request.body, UpdateBody)
+    selection = _selection(shards, request, body.collection, body.filter)
+    if selection is None:
+        return Reply(wire.pack(SelectedReply()))
+    values = msgspec.msgpack.decode(body.set) if body.set else {}
+    reply = _told(SelectedReply(), selection)
+    for number, shard in shards.items():
+        if shard.vectors.find(body.collection) is None:
+            continue
+        part = request.parts.get(number)
+        own = shard.vectors.shard
+        names = unpack_blobs(part[0], part[1]) if part else changes.selected_ids(selection, own)
+        reply.count += changes.update(selection, own, names, values, body.unset)
+    _sync(shards)
+    engine_of(shards).wake()
+    return Reply(wire.pack(reply))
+
+
+def _sync(shards: Shards) -> None:
+    for shard in shards.values():
+        shard.vectors.sync()
+
+
+METHODS: dict[str, Method] = {
+    "vector.page": Method(page, "read"),
+    "vector.count": Method(count, "read"),
+    "vector.facets": Method(facets, "read"),
+    "vector.delete_matching": Method(delete_matching, "write"),
+    "vector.update": Method(update, "write"),
+}

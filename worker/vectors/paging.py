@@ -1,0 +1,199 @@
+"""One page of a scroll: the first selected vectors after a position, by id or by the values of a field.
+
+A page begins after the last position of the page before, not at an offset. So a vector that exists throughout a scroll
+(and, by a field, keeps its value) is in exactly one page, whatever is written meanwhile.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.messages.selected_vectors import KINDS, Position, kind_of
+from shared.messages.vectors import Value
+from worker.vectors.attribute_column import BOOL, FLOAT, INTEGER, STRING, AttributeColumn, Where
+from worker.vectors.attribute_strings import Mask
+from worker.vectors.selection import Selection
+from worker.vectors.table import TableView
+
+COLUMN_KINDS = {"bool": (BOOL,), "number": (INTEGER, FLOAT), "string": (STRING,)}
+
+Keys = NDArray[Any]
+
+
+def page(selection: Selection, field: str, after: Position | None, limit: int, *, descending: bool) -> list[Position]:
+    """The positions of the first `limit` selected vectors after `after`; without `field`, by id.
+
+    Values are in the order of KINDS, numbers by value; descending, the kinds and the values in a kind are reversed.
+    Equal values, and vectors without one, are by id, ascending. Raises StoreDamaged, Unavailable.
+    """
+    kinds = [*reversed(KINDS[:-1]), KINDS[-1]] if descending else list(KINDS)
+    if not field:
+        kinds = kinds[-1:]
+    elif after is not None:
+        kinds = kinds[kinds.index(kind_of(after.value)) :]
+    found: list[Position] = []
+    for kind in kinds:
+        begin = after if after is not None and kind == kind_of(after.value) else None
+        wanted = limit - len(found)
+        if not wanted:
+            break
+        if kind == "none":
+            also = partial(_without_value, field) if field else None
+            names = selection.first_ids(begin.id if begin is not None else b"", wanted, also)
+            found += [Position(None, name) for name in names]
+        else:
+            found += _of_kind(selection, field, kind, begin, wanted, descending=descending)
+    return found
+
+
+def _of_kind(
+    selection: Selection, field: str, kind: str, after: Position | None, limit: int, *, descending: bool
+) -> list[Position]:
+    """The first vectors whose values are of one kind."""
+    found: list[Position] = []
+    if after is not None:
+        assert after.value is not None
+        found = _equal(selection, field, after.value, after.id, limit)
+    view = selection.collection.view()
+    column = view.attributes.column(field)
+    if column is None or len(found) == limit:
+        return found
+    rows = np.flatnonzero(selection.mask(view) & _has_kind(column, COLUMN_KINDS[kind], slice(0, view.size)))
+    keys = _keys(column, kind, rows)
+    if after is not None:
+        is_later = _later(column, kind, keys, after.value, descending=descending)
+        rows, keys = rows[is_later], keys[is_later]
+    selection.check()
+    wanted = limit - len(found)
+    if descending:
+        keys = ~keys if keys.dtype.kind == "i" else -keys
+    edge: list[int] = []
+    if len(keys) > wanted:
+        kth = np.partition(keys, wanted - 1)[wanted - 1]
+        edge = rows[np.flatnonzero(keys == kth)[:1]].tolist()
+        rows, keys = rows[keys < kth], keys[keys < kth]
+    ids = view.ids
+    inner = sorted(zip(keys.tolist(), [ids[row] for row in rows.tolist()], rows.tolist(), strict=True))
+    found += [Position(value, name) for value, (_, name, _) in zip(_values(column, inner), inner, strict=True)]
+    if edge:  # of many vectors with the last value, those with the first ids
+        value = _values(column, [(0, b"", edge[0])])[0]
+        found += _equal(selection, field, value, b"", limit - len(found))
+    return found
+
+
+def _equal(selection: Selection, field: str, value: Value, after: bytes, limit: int) -> list[Position]:
+    """The first vectors with one value, by id."""
+    names = selection.first_ids(after, limit, partial(_with_value, field, value))
+    return [Position(value, name) for name in names]
+
+
+def _has_kind(column: AttributeColumn, kinds: Sequence[int], where: Where) -> Mask:
+    return np.isin(column.arrays(where)[0], kinds)
+
+
+def _with_value(field: str, value: Value, view: TableView, where: Where) -> Mask:
+    column = view.attributes.column(field)
+    if column is None:
+        return np.zeros(_length(where), dtype=np.bool_)
+    kind = kind_of(value)
+    kinds, bits = column.arrays(where)
+    mask = np.isin(kinds, COLUMN_KINDS[kind])
+    if isinstance(value, str):  # the same text: as values of a filter, datetimes are equal if their instants are
+        mask &= bits == column.code(value)
+    else:
+        mask[mask] = _numbers(kinds[mask], bits[mask]) == np.longdouble(value)
+    return mask
+
+
+def _without_value(field: str, view: TableView, where: Where) -> Mask:
+    column = view.attributes.column(field)
+    if column is None:
+        return np.ones(_length(where), dtype=np.bool_)
+    return ~_has_kind(column, (BOOL, INTEGER, FLOAT, STRING), where)
+
+
+def _length(where: Where) -> int:
+    return where.stop - where.start if isinstance(where, slice) else len(where)
+
+
+def _keys(column: AttributeColumn, kind: str, rows: NDArray[np.int64]) -> Keys:
+    """Numbers in the order of the values of these rows, which are all of this kind."""
+    kinds, bits = column.arrays(rows)
+    return column.ordered()[1][bits] if kind == "string" else _numbers(kinds, bits)
+
+
+def _numbers(kinds: NDArray[np.uint8], bits: NDArray[np.int64]) -> Keys:
+    """The numbers, or bools, that cells of these kinds have."""
+    is_float = kinds == FLOAT
+    if not is_float.any():
+        return bits
+    floats = bits.view(np.float64)
+    if is_float.all():
+        return floats
+    # A long double represents every int64 and every double, so they compare exactly.
+    return np.where(is_float, floats.astype(np.longdouble), bits.astype(np.longdouble))
+
+
+def _later(column: AttributeColumn, kind: str, keys: Keys, value: Any, *, descending: bool) -> Mask:
+    """Which keys come after those of `value`."""
+    if kind == "string":
+        texts = column.ordered()[0]
+        edge: Any = bisect_left(texts, value) if descending else bisect_right(texts, value)
+        return keys < edge if descending else keys >= edge
+    edge = np.longdouble(value)
+    return keys < edge if descending else keys > edge
+
+
+def _values(column: AttributeColumn, entries: Sequence[tuple[Any, bytes, int]]) -> list[Value]:
+    """The values of the rows that are the last item of each entry."""
+    kinds, bits = column.arrays(np.array([row for _, _, row in entries], dtype=np.int64))
+    floats = bits.view(np.float64).tolist()
+    texts, ranks = column.ordered() if STRING in kinds else ([], bits)
+    values: list[Value] = []
+    for kind, number, fraction in zip(kinds.tolist(), bits.tolist(), floats, strict=True):
+        if kind == STRING:
+            values.append(texts[int(ranks[number])])
+        elif kind == FLOAT:
+            values.append(fraction)
+        else:
+            values.append(bool(number) if kind == BOOL else number)
+    return values
+
+
+READ_BYTES = 1 << 20
+"""About so many bytes of vectors are read from the stores at once."""
+
+Content = tuple[bytes, bytes]
+"""(components as float32, packed attributes)"""
+
+
+def contents(
+    selection: Selection, positions: Sequence[Position], bytes_max: int
+) -> tuple[list[Position], list[Content], int]:
+    """(those of the positions that still exist, their contents, how many of the positions were looked at): fewer than
+    all of them if the contents have `bytes_max` bytes before. Raises StoreDamaged, Unavailable."""
+    collection = selection.collection
+    step = max(1, min(256, READ_BYTES // (4 * collection.collection.dimension)))
+    kept: list[Position] = []
+    found: list[Content] = []
+    size = 0
+    for start in range(0, len(positions), step):
+        selection.check()
+        some = positions[start : start + step]
+        names = [position.id for position in some]
+        shards = collection.shards_of(names)
+        for place, content in enumerate(collection.contents_of(names, shards)):
+            if content is None:
+                continue
+            kept.append(some[place])
+            found.append(content)
+            size += len(content[0]) + len(content[1])
+            if size >= bytes_max:
+                return kept, found, start + place + 1
+    return kept, found, len(positions)
