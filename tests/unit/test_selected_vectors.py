@@ -103,6 +103,26 @@ def test_a_vector_that_exists_throughout_is_given_once_while_others_come_and_go(
         writer.join()
 
 
+@pytest.mark.parametrize("descending", [False, True])
+def test_a_page_has_room_for_later_values_when_its_last_one_is_gone(
+    shard: OneShard, descending: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that is not full would end the scroll."""
+    fill(shard, {f"v{n}": {"x": n} for n in range(10)})
+    equal = paging._equal
+
+    def after_a_change(chosen: Any, field: str, value: Any, *more: Any) -> list[Position]:
+        shard.write([f"v{value}"], np.ones((1, 8)), [{}])
+        return equal(chosen, field, value, *more)
+
+    monkeypatch.setattr(paging, "_equal", after_a_change)
+    positions, reply = page(shard, 3, order_field="x", descending=descending)
+    values = [position.value for position in positions]
+    assert len(values) == 3
+    assert values == sorted(values, reverse=descending)
+    assert wire.unpack(reply.body, messages.PageReply).end == positions[-1]
+
+
 def test_a_page_ends_early_at_its_bytes(shard: OneShard) -> None:
     fill(shard, some_rows(30))
     positions, reply = page(shard, 20, fields=None, bytes_max=100)

@@ -57,34 +57,47 @@ def _of_kind(
 ) -> list[Position]:
     """The first vectors whose values are of one kind."""
     found: list[Position] = []
+    edge: Value | None = None
     if after is not None:
-        assert after.value is not None
-        found = _equal(selection, field, after.value, after.id, limit)
+        edge = after.value
+        assert edge is not None
+        found = _equal(selection, field, edge, after.id, limit)
+    while len(found) < limit:
+        some, edge = _later_than(selection, field, kind, edge, limit - len(found), descending=descending)
+        found += some
+        if edge is None:
+            break
+        # Of the vectors with this value, some may have been changed since: then there is still room for later ones.
+        found += _equal(selection, field, edge, b"", limit - len(found))
+    return found
+
+
+def _later_than(
+    selection: Selection, field: str, kind: str, value: Value | None, limit: int, *, descending: bool
+) -> tuple[list[Position], Value | None]:
+    """(the first vectors whose values come after `value`, None: all of this kind; the value of the next ones). If there
+    are more than `limit`, they are those before the value of number `limit`, which may be the value of many vectors."""
+    selection.check()
     view = selection.collection.view()
     column = view.attributes.column(field)
-    if column is None or len(found) == limit:
-        return found
+    if column is None:
+        return [], None
     rows = np.flatnonzero(selection.mask(view) & _has_kind(column, COLUMN_KINDS[kind], slice(0, view.size)))
     keys = _keys(column, kind, rows)
-    if after is not None:
-        is_later = _later(column, kind, keys, after.value, descending=descending)
+    if value is not None:
+        is_later = _later(column, kind, keys, value, descending=descending)
         rows, keys = rows[is_later], keys[is_later]
-    selection.check()
-    wanted = limit - len(found)
     if descending:
         keys = ~keys if keys.dtype.kind == "i" else -keys
-    edge: list[int] = []
-    if len(keys) > wanted:
-        kth = np.partition(keys, wanted - 1)[wanted - 1]
-        edge = rows[np.flatnonzero(keys == kth)[:1]].tolist()
+    edge: Value | None = None
+    if len(keys) > limit:
+        kth = np.partition(keys, limit - 1)[limit - 1]
+        edge = _values(column, rows[np.flatnonzero(keys == kth)[:1]])[0]
         rows, keys = rows[keys < kth], keys[keys < kth]
     ids = view.ids
-    inner = sorted(zip(keys.tolist(), [ids[row] for row in rows.tolist()], rows.tolist(), strict=True))
-    found += [Position(value, name) for value, (_, name, _) in zip(_values(column, inner), inner, strict=True)]
-    if edge:  # of many vectors with the last value, those with the first ids
-        value = _values(column, [(0, b"", edge[0])])[0]
-        found += _equal(selection, field, value, b"", limit - len(found))
-    return found
+    ordered = sorted(zip(keys.tolist(), [ids[row] for row in rows.tolist()], rows.tolist(), strict=True))
+    values = _values(column, np.array([row for _, _, row in ordered], dtype=np.int64))
+    return [Position(own, name) for own, (_, name, _) in zip(values, ordered, strict=True)], edge
 
 
 def _equal(selection: Selection, field: str, value: Value, after: bytes, limit: int) -> list[Position]:
@@ -150,9 +163,9 @@ def _later(column: AttributeColumn, kind: str, keys: Keys, value: Any, *, descen
     return keys < edge if descending else keys > edge
 
 
-def _values(column: AttributeColumn, entries: Sequence[tuple[Any, bytes, int]]) -> list[Value]:
-    """The values of the rows that are the last item of each entry."""
-    kinds, bits = column.arrays(np.array([row for _, _, row in entries], dtype=np.int64))
+def _values(column: AttributeColumn, rows: NDArray[np.int64]) -> list[Value]:
+    """The values of these rows."""
+    kinds, bits = column.arrays(rows)
     floats = bits.view(np.float64).tolist()
     texts, ranks = column.ordered() if STRING in kinds else ([], bits)
     values: list[Value] = []
