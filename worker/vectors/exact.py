@@ -16,6 +16,8 @@ TIE_SLACK = 16
 """Candidates that are kept beyond `k`; more are kept if the last of these may still be one of the `k` nearest."""
 SPAN_MAX = 2
 """Up to this many rows are compared for each wanted row, because copying a row takes longer than comparing it."""
+COPIED_BYTES_MAX = 1 << 20
+"""Of scattered rows, at once: they stay in the processor's cache until they have been compared."""
 PRODUCT_ERROR = 4e-6
 """An upper bound of the relative error of a float32 product of unit vectors of 16,384 components, summed in blocks."""
 
@@ -56,7 +58,11 @@ def _products(table: NDArray[np.floating], norms: Floats, rows: Rows, queries: F
     """float32[q, r], greater for nearer rows: inner products; under l2, minus half the squared length of the row."""
     first, end = int(rows[0]), int(rows[-1]) + 1
     if end - first > SPAN_MAX * len(rows):
-        near = queries @ table[rows].astype(np.float32, copy=False).T
+        near = np.empty((len(queries), len(rows)), dtype=np.float32)
+        at_once = max(1, COPIED_BYTES_MAX // (table.itemsize * table.shape[1]))
+        for start in range(0, len(rows), at_once):
+            copied = table[rows[start : start + at_once]].astype(np.float32, copy=False)
+            near[:, start : start + at_once] = queries @ copied.T
     else:
         near = queries @ table[first:end].astype(np.float32, copy=False).T
         if len(rows) < end - first:
