@@ -39,10 +39,11 @@ def _text(data: str) -> str:
 
 def append(client: Client, arguments: argparse.Namespace, lines: BinaryIO, output: BinaryIO) -> None:
     """Append one record per line of the input. With --separator, a line has the key and the value. With --json, a value
-    is JSON, and is stored without the white space around its parts."""
+    is JSON, and is stored without the white space around its parts. With --tombstone, append a tombstone of the key."""
     total = 0
     progress = _Progress("records appended")
-    for batch in _batches(_records(lines, arguments)):
+    records = iter([_tombstone(arguments)]) if arguments.tombstone else _records(lines, arguments)
+    for batch in _batches(records):
         body = {"records": batch, "awaitDurable": not arguments.no_wait}
         answer = client.call("POST", "/api/v1/log/append", body)
         total += answer["recordsAppended"]
@@ -51,7 +52,13 @@ def append(client: Client, arguments: argparse.Namespace, lines: BinaryIO, outpu
     output.write(b"%d records appended\n" % total)
 
 
-def _records(lines: Iterable[bytes], arguments: argparse.Namespace) -> Iterator[dict[str, str]]:
+def _tombstone(arguments: argparse.Namespace) -> dict[str, Any]:
+    if arguments.key is None:
+        raise CommandError("--tombstone needs --key; it reads no lines")
+    return {"key": _text(arguments.key), "tombstone": True}
+
+
+def _records(lines: Iterable[bytes], arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     separator = os.fsencode(arguments.separator) if arguments.separator else b""
     for number, line in enumerate(lines, 1):
         value = line.rstrip(b"\n")
@@ -73,11 +80,11 @@ def _compact_json(value: bytes, number: int) -> bytes:
         raise CommandError(f"the value of line {number} is not JSON: {error}") from error
 
 
-def _batches(records: Iterator[dict[str, str]]) -> Iterator[list[dict[str, str]]]:
+def _batches(records: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     """Batches as large as one request may be. Input from a terminal is slow and is sent line by line."""
     slow = sys.stdin.isatty()
     while batch := list(islice(records, 1)):
-        size = len(batch[0]["value"])
+        size = len(batch[0].get("value", ""))
         while not slow and len(batch) < BATCH_RECORDS and size < BATCH_BYTES:
             record = next(records, None)
             if record is None:
@@ -194,7 +201,8 @@ def _write(records: list[dict[str, Any]], arguments: argparse.Namespace, output:
         if arguments.values:
             output.write(when + value + b"\n")
         else:
-            output.write(b"%d\t%b%b\t%b\n" % (record["sequence"], when, base64.b64decode(record["key"]), value))
+            end = b"\ttombstone\n" if record.get("tombstone") else b"\n"
+            output.write(b"%d\t%b%b\t%b%b" % (record["sequence"], when, base64.b64decode(record["key"]), value, end))
 
 
 def _when(record: dict[str, Any]) -> bytes:
@@ -242,7 +250,9 @@ def _parser() -> argparse.ArgumentParser:
     key = appending.add_mutually_exclusive_group(required=True)
     key.add_argument("--key", help="of every record")
     key.add_argument("--separator", help="key and value are on the line, with this text between them")
-    appending.add_argument("--json", action="store_true", help="the values are JSON; another line is an error")
+    form = appending.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="the values are JSON; another line is an error")
+    form.add_argument("--tombstone", action="store_true", help="append a tombstone of the key, and read no lines")
     appending.add_argument("--no-wait", action="store_true", help="do not wait until the records are on disk")
     for name, run, text in (
         ("tail", tail, "print records as they are appended"),

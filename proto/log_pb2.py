@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0fproto/log.proto\x12\x0ftriptych.log.v1\"{\n\rAppendRequest\x12(\n\x07records\x18\x01 \x03(\x0b\x32\x17.triptych.log.v1.Record\x12\x15\n\rawait_durable\x18\x02 \x01(\x08\x12\x13\n\x0bproducer_id\x18\x03 \x01(\t\x12\x14\n\x0cproducer_seq\x18\x04 \x01(\x04\"\x14\n\x03Key\x12\r\n\x05value\x18\x01 \x01(\x0c\"\xb7\x01\n\x06Record\x12!\n\x03key\x18\x01 \x01(\x0b\x32\x14.triptych.log.v1.Key\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x35\n\x07headers\x18\x03 \x03(\x0b\x32$.triptych.log.v1.Record.HeadersEntry\x12\x14\n\x0c\x63ontent_type\x18\x04 \x01(\t\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x93\x01\n\rRecordHeaders\x12<\n\x07headers\x18\x01 \x03(\x0b\x32+.triptych.log.v1.RecordHeaders.HeadersEntry\x12\x14\n\x0c\x63ontent_type\x18\x02 \x01(\t\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"R\n\x0e\x41ppendResponse\x12\x0e\n\x06status\x18\x01 \x01(\t\x12\x18\n\x10records_appended\x18\x02 \x01(\x05\x12\x16\n\x0estart_sequence\x18\x03 \x01(\x04\"\x89\x01\n\x0cScanResponse\x12\x0e\n\x06status\x18\x01 \x01(\t\x12$\n\x05pages\x18\x02 \x03(\x0b\x32\x15.triptych.log.v1.Page\x12\x15\n\rnext_sequence\x18\x03 \x01(\x04\x12\x1a\n\x12log_start_sequence\x18\x04 \x01(\x04\x12\x10\n\x08warnings\x18\x05 \x03(\t\"\x9e\x01\n\x04Page\x12\x11\n\tsequences\x18\x01 \x03(\x06\x12\x15\n\rvalue_lengths\x18\x02 \x03(\x07\x12\x0e\n\x06values\x18\x03 \x01(\x0c\x12\x13\n\x0bkey_lengths\x18\x04 \x03(\x07\x12\x0c\n\x04keys\x18\x05 \x01(\x0c\x12\x10\n\x08times_ms\x18\x06 \x03(\x10\x12\x16\n\x0eheader_lengths\x18\x07 \x03(\x07\x12\x0f\n\x07headers\x18\x08 \x01(\x0c\"0\n\rErrorResponse\x12\x0e\n\x06status\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0fproto/log.proto\x12\x0ftriptych.log.v1\"{\n\rAppendRequest\x12(\n\x07records\x18\x01 \x03(\x0b\x32\x17.triptych.log.v1.Record\x12\x15\n\rawait_durable\x18\x02 \x01(\x08\x12\x13\n\x0bproducer_id\x18\x03 \x01(\t\x12\x14\n\x0cproducer_seq\x18\x04 \x01(\x04\"\x14\n\x03Key\x12\r\n\x05value\x18\x01 \x01(\x0c\"\xca\x01\n\x06Record\x12!\n\x03key\x18\x01 \x01(\x0b\x32\x14.triptych.log.v1.Key\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x35\n\x07headers\x18\x03 \x03(\x0b\x32$.triptych.log.v1.Record.HeadersEntry\x12\x14\n\x0c\x63ontent_type\x18\x04 \x01(\t\x12\x11\n\ttombstone\x18\x05 \x01(\x08\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xa6\x01\n\rRecordHeaders\x12<\n\x07headers\x18\x01 \x03(\x0b\x32+.triptych.log.v1.RecordHeaders.HeadersEntry\x12\x14\n\x0c\x63ontent_type\x18\x02 \x01(\t\x12\x11\n\ttombstone\x18\x03 \x01(\x08\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"R\n\x0e\x41ppendResponse\x12\x0e\n\x06status\x18\x01 \x01(\t\x12\x18\n\x10records_appended\x18\x02 \x01(\x05\x12\x16\n\x0estart_sequence\x18\x03 \x01(\x04\"\x89\x01\n\x0cScanResponse\x12\x0e\n\x06status\x18\x01 \x01(\t\x12$\n\x05pages\x18\x02 \x03(\x0b\x32\x15.triptych.log.v1.Page\x12\x15\n\rnext_sequence\x18\x03 \x01(\x04\x12\x1a\n\x12log_start_sequence\x18\x04 \x01(\x04\x12\x10\n\x08warnings\x18\x05 \x03(\t\"\x9e\x01\n\x04Page\x12\x11\n\tsequences\x18\x01 \x03(\x06\x12\x15\n\rvalue_lengths\x18\x02 \x03(\x07\x12\x0e\n\x06values\x18\x03 \x01(\x0c\x12\x13\n\x0bkey_lengths\x18\x04 \x03(\x07\x12\x0c\n\x04keys\x18\x05 \x01(\x0c\x12\x10\n\x08times_ms\x18\x06 \x03(\x10\x12\x16\n\x0eheader_lengths\x18\x07 \x03(\x07\x12\x0f\n\x07headers\x18\x08 \x01(\x0c\"0\n\rErrorResponse\x12\x0e\n\x06status\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,19 +40,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_KEY']._serialized_start=161
   _globals['_KEY']._serialized_end=181
   _globals['_RECORD']._serialized_start=184
-  _globals['_RECORD']._serialized_end=367
-  _globals['_RECORD_HEADERSENTRY']._serialized_start=321
-  _globals['_RECORD_HEADERSENTRY']._serialized_end=367
-  _globals['_RECORDHEADERS']._serialized_start=370
-  _globals['_RECORDHEADERS']._serialized_end=517
-  _globals['_RECORDHEADERS_HEADERSENTRY']._serialized_start=321
-  _globals['_RECORDHEADERS_HEADERSENTRY']._serialized_end=367
-  _globals['_APPENDRESPONSE']._serialized_start=519
-  _globals['_APPENDRESPONSE']._serialized_end=601
-  _globals['_SCANRESPONSE']._serialized_start=604
-  _globals['_SCANRESPONSE']._serialized_end=741
-  _globals['_PAGE']._serialized_start=744
-  _globals['_PAGE']._serialized_end=902
-  _globals['_ERRORRESPONSE']._serialized_start=904
-  _globals['_ERRORRESPONSE']._serialized_end=952
+  _globals['_RECORD']._serialized_end=386
+  _globals['_RECORD_HEADERSENTRY']._serialized_start=340
+  _globals['_RECORD_HEADERSENTRY']._serialized_end=386
+  _globals['_RECORDHEADERS']._serialized_start=389
+  _globals['_RECORDHEADERS']._serialized_end=555
+  _globals['_RECORDHEADERS_HEADERSENTRY']._serialized_start=340
+  _globals['_RECORDHEADERS_HEADERSENTRY']._serialized_end=386
+  _globals['_APPENDRESPONSE']._serialized_start=557
+  _globals['_APPENDRESPONSE']._serialized_end=639
+  _globals['_SCANRESPONSE']._serialized_start=642
+  _globals['_SCANRESPONSE']._serialized_end=779
+  _globals['_PAGE']._serialized_start=782
+  _globals['_PAGE']._serialized_end=940
+  _globals['_ERRORRESPONSE']._serialized_start=942
+  _globals['_ERRORRESPONSE']._serialized_end=990
 # @@protoc_insertion_point(module_scope)

@@ -25,7 +25,7 @@ class Key(_message.Message):
     def __init__(self, value: _Optional[bytes] = ...) -> None: ...
 
 class Record(_message.Message):
-    __slots__ = ("key", "value", "headers", "content_type")
+    __slots__ = ("key", "value", "headers", "content_type", "tombstone")
     class HeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -37,14 +37,16 @@ class Record(_message.Message):
     VALUE_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     CONTENT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    TOMBSTONE_FIELD_NUMBER: _ClassVar[int]
     key: Key
     value: bytes
     headers: _containers.ScalarMap[str, str]
     content_type: str
-    def __init__(self, key: _Optional[_Union[Key, _Mapping]] = ..., value: _Optional[bytes] = ..., headers: _Optional[_Mapping[str, str]] = ..., content_type: _Optional[str] = ...) -> None: ...
+    tombstone: bool
+    def __init__(self, key: _Optional[_Union[Key, _Mapping]] = ..., value: _Optional[bytes] = ..., headers: _Optional[_Mapping[str, str]] = ..., content_type: _Optional[str] = ..., tombstone: _Optional[bool] = ...) -> None: ...
 
 class RecordHeaders(_message.Message):
-    __slots__ = ("headers", "content_type")
+    __slots__ = ("headers", "content_type", "tombstone")
     class HeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -54,9 +56,11 @@ class RecordHeaders(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     CONTENT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    TOMBSTONE_FIELD_NUMBER: _ClassVar[int]
     headers: _containers.ScalarMap[str, str]
     content_type: str
-    def __init__(self, headers: _Optional[_Mapping[str, str]] = ..., content_type: _Optional[str] = ...) -> None: ...
+    tombstone: bool
+    def __init__(self, headers: _Optional[_Mapping[str, str]] = ..., content_type: _Optional[str] = ..., tombstone: _Optional[bool] = ...) -> None: ...
 
 class AppendResponse(_message.Message):
     __slots__ = ("status", "records_appended", "start_sequence")

@@ -1,8 +1,9 @@
 """Headers of a record: small named texts and a content type, stored in front of its value.
 
 A stored value with headers is the length of the headers (uint32, little-endian), the headers, and the value. The
-headers are a `RecordHeaders` message (proto/log.proto). Where values are columns, the highest bit of a value's length
-says that the stored value begins with headers; so records without headers cost nothing.
+headers are a `RecordHeaders` message (proto/log.proto). That of a tombstone begins with the field that says so, though
+its number is the highest: one byte tells it from all others. Where values are columns, the highest bit of a value's
+length says that the stored value begins with headers; so records without headers cost nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,11 @@ from __future__ import annotations
 HEADED = 1 << 31
 LENGTH_MASK = HEADED - 1
 _LENGTH_BYTES = 4
+
+TOMBSTONE = b"\x18\x01"
+"""The field `tombstone`; no other field begins with its first byte."""
+TOMBSTONE_AT = _LENGTH_BYTES
+"""Where it stands in a stored value."""
 
 
 class HeadedValue(bytes):

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -35,18 +35,22 @@ SHARD_PASS_S = 60.0
 """A pass over one shard that takes longer goes on after the others have had their turn."""
 REST_S = 0.02
 """A rest between two slices of a pass, at least: a slice takes about 0.1 s."""
+TOMBSTONE_AGE_MS = 86_400_000
+"""How long a tombstone stays by default: readers that follow a key have this time to see it."""
 _CHECKSUM_BYTES = 8
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class Policy(msgspec.Struct, frozen=True):
     """Of each key with `prefix`, the `keep_newest` newest records are kept (0: all), as long as they are not older than
-    `max_age_ms` (0: for ever)."""
+    `max_age_ms` (0: for ever). With `keep_newest`, a key's tombstone makes all older records go, and goes itself after
+    `tombstone_age_ms` if it is still the newest."""
 
     name: str
     prefix: bytes
     keep_newest: int = 0
     max_age_ms: int = 0
+    tombstone_age_ms: int = TOMBSTONE_AGE_MS
 
 
 class _Document(msgspec.Struct, frozen=True):
@@ -165,30 +169,36 @@ class PolicyPasses:
 
     async def _pass(self) -> bool:
         """Whether it is complete on all shards."""
-        wanted = [log.KeyPolicy(one.prefix, one.keep_newest, one.max_age_ms) for one in self._policies.all()]
-        if not wanted:
+        policies = self._policies.all()
+        if not policies:
             return True
         settled, now_ms = self._frontier.settled, self._wall_ms()
+        ages = {one.max_age_ms for one in policies if one.max_age_ms}
+        ages |= {one.tombstone_age_ms for one in policies if one.keep_newest}
+        below: dict[int, int] = {}
         try:
-            ages = [
-                await self._reader.sequence_at(now_ms - one.max_age_ms, KeySelection(None)) if one.max_age_ms else 0
-                for one in wanted
-            ]
-        except TriptychError as error:
-            event(logging.DEBUG, "policies of the log will be applied later", why=error)
-            return False
-        too_old = [min(age, settled) for age in ages]
-        return all([await self._shard_pass(shard, wanted, too_old, settled) for shard in range(self._links.shards)])
+            for age_ms in ages:
+                below[age_ms] = min(await self._reader.sequence_at(now_ms - age_ms, KeySelection(None)), settled)
+        except TriptychError as error:  # a shard is away: nothing is too old yet, and only the newest are kept
+            event(logging.DEBUG, "ages in policies of the log will be applied later", why=error)
+        body = log.PoliciesBody(
+            policies=[log.KeyPolicy(one.prefix, one.keep_newest, one.max_age_ms) for one in policies],
+            too_old=[below.get(one.max_age_ms, 0) if one.max_age_ms else 0 for one in policies],
+            upto=settled,
+            closed=0,
+            is_new=True,
+            expired=[below.get(one.tombstone_age_ms, 0) if one.keep_newest else 0 for one in policies],
+        )
+        complete = [await self._shard_pass(shard, body) for shard in range(self._links.shards)]
+        return all(complete) and len(below) == len(ages)
 
-    async def _shard_pass(
-        self, shard: int, wanted: Sequence[log.KeyPolicy], too_old: Sequence[int], settled: int
-    ) -> bool:
+    async def _shard_pass(self, shard: int, body: log.PoliciesBody) -> bool:
         """Whether the pass is complete. A shard that is away, and one that fails, has its turn in the next round."""
         give_up = time.monotonic() + SHARD_PASS_S
         is_new = True
         while time.monotonic() < give_up:
             began = time.monotonic()
-            body = log.PoliciesBody(list(wanted), list(too_old), settled, self._frontier.readable, is_new)
+            body = msgspec.structs.replace(body, closed=self._frontier.readable, is_new=is_new)
             timeout_s = self._settings.query_timeout_ms / 1000
             try:
                 (reply,) = await self._links.call("log.policies", shards=[shard], body=pack(body), timeout_s=timeout_s)

@@ -1,7 +1,7 @@
 """A record of an append in JSON and in ProtoJSON: its key and its value in one of their forms.
 
 A key is `key`, base64 of any bytes, or `keyText`, plain text. A value is `value`, base64, or `text`, plain text, or
-`json`, any JSON value, which is stored as it was sent but for the white space around its parts.
+`json`, any JSON value, which is stored as it was sent but for the white space around its parts. A tombstone has none.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Record(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     json: Raw | UnsetType = UNSET
     headers: dict[str, str] | UnsetType = UNSET
     contentType: str | UnsetType = UNSET
+    tombstone: bool = False
 
 
 class ProtoKey(msgspec.Struct, forbid_unknown_fields=True):
@@ -55,6 +56,7 @@ class ProtoRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     headers: dict[str, str] | None = None
     contentType: str | None = None
     content_type: str | None = None
+    tombstone: bool | None = None
 
 
 class RecordColumns(NamedTuple):
@@ -72,12 +74,13 @@ def columns(first: int, records: Sequence[Record]) -> RecordColumns:
         key, value = record.key, record.value
         if type(key) is not bytes or record.keyText is not UNSET:
             key = _key(record, i)
-        if type(value) is not bytes or record.text is not UNSET or record.json is not UNSET:
+        if type(value) is not bytes or record.text is not UNSET or record.json is not UNSET or record.tombstone:
             value = _value(record, i)
         keys.append(key)
         values.append(value)
-        if record.headers or record.contentType:
-            headers[i] = packed(record.headers or {}, record.contentType or "", f"$.records[{i}]")
+        if record.headers or record.contentType or record.tombstone:
+            where = f"$.records[{i}]"
+            headers[i] = packed(record.headers or {}, record.contentType or "", where, record.tombstone)
     return RecordColumns(keys, values, headers)
 
 
@@ -90,10 +93,15 @@ def _key(record: Record, i: int) -> bytes:
 
 def _value(record: Record, i: int) -> bytes:
     forms = [form for form in (record.value, record.text, record.json) if form is not UNSET]
-    if not forms:
-        raise BadData(f"{_NOT_VALID}: `$.records[{i}].value` is missing: give `value` (base64), `text` or `json`")
-    if len(forms) > 1:
+    if len(forms) + record.tombstone > 1:
         _two_values(i)
+    if record.tombstone:
+        return b""
+    if not forms:
+        raise BadData(
+            f"{_NOT_VALID}: `$.records[{i}].value` is missing: give `value` (base64), `text` or `json`, or make the "
+            "record a `tombstone`"
+        )
     return forms[0].encode() if isinstance(forms[0], str) else _compact(record.json, i)
 
 
@@ -102,8 +110,11 @@ def proto_columns(first: int, records: Sequence[ProtoRecord]) -> RecordColumns:
     keys, values, headers = [], [], {}
     for i, record in enumerate(records, first):
         keys.append(_proto_key(record, i))
-        if own := packed(record.headers or {}, record.contentType or record.content_type or "", f"$.records[{i}]"):
+        content_type = record.contentType or record.content_type or ""
+        if own := packed(record.headers or {}, content_type, f"$.records[{i}]", bool(record.tombstone)):
             headers[i] = own
+        if record.tombstone and (record.value or record.text is not None or record.json is not UNSET):
+            _two_values(i)
         if record.text is None and record.json is UNSET:
             values.append(_base64(record.value or "", f"$.records[{i}].value"))
         elif record.value is not None or (record.text is not None and record.json is not UNSET):
@@ -132,7 +143,8 @@ def _two_keys(i: int) -> NoReturn:
 
 def _two_values(i: int) -> NoReturn:
     raise BadData(
-        f"{_NOT_VALID}: `$.records[{i}]` has more than one of `value`, `text` and `json`; it must have one of them"
+        f"{_NOT_VALID}: `$.records[{i}]` has more than one of `value`, `text`, `json` and `tombstone`; it must have "
+        "one of them"
     )
 
 

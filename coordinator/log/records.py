@@ -294,11 +294,12 @@ def _message_columns(first: int, parsed: log_pb2.AppendRequest) -> RecordColumns
         for i, record in enumerate(parsed.records, first):
             if not record.HasField("key"):
                 raise BadData(f"`records[{i}].key` is missing")
-    headers = {
-        i: packed(record.headers, record.content_type, f"records[{i}]")
-        for i, record in enumerate(parsed.records, first)
-        if record.headers or record.content_type
-    }
+    headers = {}
+    for i, record in enumerate(parsed.records, first):
+        if record.tombstone and record.value:
+            raise BadData(f"`records[{i}]` has `tombstone` and a `value`; the value of a tombstone must be empty")
+        if record.headers or record.content_type or record.tombstone:
+            headers[i] = packed(record.headers, record.content_type, f"records[{i}]", record.tombstone)
     return RecordColumns(keys, [record.value for record in parsed.records], headers)
 
 

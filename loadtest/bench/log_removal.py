@@ -41,7 +41,7 @@ def measure(records: int, keys: int) -> str:
         part.load()
         part.keeper.cleaner.leave(part)  # it is done here, so that its time is known
         fill(part, records, keys, random.Random(1))
-        body = PoliciesBody([KeyPolicy(b"", 1)], [0], records, records, True)
+        body = PoliciesBody([KeyPolicy(b"", 1)], [0], records, records, True, [0])
         with part.lock:
             part.closed_below(records)
         part.gather()

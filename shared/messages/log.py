@@ -225,13 +225,15 @@ class KeyPolicy(msgspec.Struct, frozen=True, array_like=True):
 class PoliciesBody(msgspec.Struct):
     """Method log.policies (one shard): apply the policies to the records below `upto`, which are settled, for a moment.
     `too_old`: for each policy the number below which records are older than it allows, at most `upto`. `is_new`: begin
-    a pass; otherwise go on with the one that has begun. `closed`: as in AppendBody."""
+    a pass; otherwise go on with the one that has begun. `closed`: as in AppendBody. `expired`: as `too_old`, of
+    tombstones that are the newest records of their keys."""
 
     policies: list[KeyPolicy]
     too_old: list[int]
     upto: int
     closed: int
     is_new: bool
+    expired: list[int]
 
 
 class PoliciesReply(msgspec.Struct):

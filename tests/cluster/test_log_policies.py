@@ -81,6 +81,27 @@ def test_policies_are_shown_and_survive_a_restart(own: Cluster) -> None:
     assert "no policy 'a'" in refused(own.get(f"{PATH}/a"), 404)
 
 
+def test_a_tombstone_makes_the_key_go_and_then_itself(own: Cluster) -> None:
+    append(own, [(b"gone/1", b"1"), (b"gone/2", b"1"), (b"stays/1", b"1")])
+    stones = [
+        {"keyText": "gone/1", "tombstone": True},
+        {"keyText": "stays/1", "tombstone": True, "headers": {"a": "b"}},
+    ]
+    assert own.post_json("/api/v1/log/append", {"records": stones}).status == 200
+    last = scan(own, prefix="stays/", encoding="text")["records"][-1]
+    assert (last["text"], last["tombstone"], last["headers"]) == ("", True, {"a": "b"})
+    assert put(own, "stays", prefix="stays/", keepNewest=5).status == 200
+    eventually(own, "stays/", [b""])
+    assert put(own, "gone", prefix="gone/", keepNewest=5, deleteTombstonesAfter="1m").status == 200
+    eventually(own, "gone/", [b"1", b""])
+    answer = put(own, "gone", prefix="gone/", keepNewest=5, deleteTombstonesAfter="0s").json()
+    assert answer["deleteTombstonesAfter"] == "0s"
+    eventually(own, "gone/", [b"1"])
+    assert scan(own, prefix="stays/")["records"][0]["tombstone"] is True, "it stays for a day"
+    append(own, [(b"gone/1", b"again")])
+    eventually(own, "gone/", [b"1", b"again"])
+
+
 @pytest.mark.parametrize(
     ("name", "policy", "text"),
     [
@@ -88,6 +109,9 @@ def test_policies_are_shown_and_survive_a_restart(own: Cluster) -> None:
         ("a", {"prefix": "x", "maxAge": "long"}, "`maxAge`: 'long' is not a duration"),
         ("a", {"prefix": "x", "maxAge": "0s"}, "`maxAge` is '0s'"),
         ("a", {"prefix": "x", "keepNewest": 0}, "`keepNewest` is 0"),
+        ("a", {"prefix": "x", "maxAge": "1d", "deleteTombstonesAfter": "1d"}, "`deleteTombstonesAfter` needs"),
+        ("a", {"prefix": "x", "keepNewest": 1, "deleteTombstonesAfter": "-1d"}, "`deleteTombstonesAfter`: '-1d'"),
+        ("a", {"prefix": "x", "keepNewest": 1, "deleteTombstonesAfter": "101y"}, "must be 0ms to 100y"),
         ("a", {"keepNewest": 1}, "either `prefix`"),
         ("a", {"prefix": "x", "prefixBase64": "eA==", "keepNewest": 1}, "either `prefix`"),
         ("a", {"prefix": "x", "keepNewest": 1, "keep": 2}, "keep"),

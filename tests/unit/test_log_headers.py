@@ -50,7 +50,7 @@ def parsed(content_type: str, body: bytes) -> list[tuple[bytes, bytes]]:
 def test_headers_are_in_front_of_a_value() -> None:
     value = split(joined(PACKED, b"value"))
     assert (value, value.headers, size_of(value)) == (b"value", PACKED, 5 + len(PACKED))
-    assert unpacked(PACKED) == (dict(sorted(HEADERS.items())), "text/plain")
+    assert unpacked(PACKED) == (dict(sorted(HEADERS.items())), "text/plain", False)
     assert size_of(b"value") == 5
     with pytest.raises(ValueError, match="a stored value of 3 bytes is said to begin with"):
         split(b"\xff\xff\xff")

@@ -25,17 +25,24 @@ def shard(tmp_path: Path) -> Iterator[OneShard]:
 
 
 def run(
-    shard: OneShard, wanted: Sequence[KeyPolicy], upto: int, is_new: bool, closed: int = 0, too_old: int = 0
+    shard: OneShard,
+    wanted: Sequence[KeyPolicy],
+    upto: int,
+    is_new: bool,
+    closed: int = 0,
+    too_old: int = 0,
+    expired: int = 0,
 ) -> bool:
-    body = PoliciesBody(list(wanted), [too_old] * len(wanted), upto, closed or upto, is_new)
+    numbers = [too_old] * len(wanted), [expired] * len(wanted)
+    body = PoliciesBody(list(wanted), numbers[0], upto, closed or upto, is_new, numbers[1])
     return policies.run(shard.part, body)
 
 
-def apply(shard: OneShard, wanted: Sequence[KeyPolicy], upto: int, too_old: int = 0) -> int:
+def apply(shard: OneShard, wanted: Sequence[KeyPolicy], upto: int, too_old: int = 0, expired: int = 0) -> int:
     """A whole pass; returns how many slices it took."""
     slices, more = 0, True
     while more:
-        more = run(shard, wanted, upto, slices == 0, too_old=too_old)
+        more = run(shard, wanted, upto, slices == 0, too_old=too_old, expired=expired)
         slices += 1
         clean(shard)
     return slices

@@ -223,7 +223,8 @@ def _rest(entry: GatheringEntry, is_gone: NDArray[np.bool_], settled: int, is_ne
             return None
     used = np.unique(codes)
     keys = [entry.keys[code] for code in used.tolist()]
-    return GatheringEntry(entry.settled, groups, numbers, np.searchsorted(used, codes).astype(np.uint32), keys)
+    codes = np.searchsorted(used, codes).astype(np.uint32)
+    return GatheringEntry(entry.settled, groups, numbers, codes, keys, entry.tombstones_of(numbers))
 
 
 def _clean_stray(part: CleanPart, segment: int, key: bytes, number: int) -> None:

@@ -7,7 +7,7 @@ key of each record. Scans of a prefix and the recovery after a crash read the en
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -18,19 +18,22 @@ from worker.logs import rows
 from worker.logs.recent import time_of
 from worker.storage.faces import Rows
 
+NO_NUMBERS: NDArray[np.uint64] = np.zeros(0, np.uint64)
+
 Groups = list[tuple[int, tuple[Batch, ...]]]
 """(group, its batches), ascending."""
 
 
 class _PackedEntry(msgspec.Struct, frozen=True, array_like=True):
-    """An entry as stored. `sequences`: uint64[n]; `codes`: uint32[n], the position of each record's key in `keys`; both
-    little-endian."""
+    """An entry as stored. `sequences`: uint64[n]; `codes`: uint32[n], the position of each record's key in `keys`;
+    `tombstones`: the numbers of those among the records, uint64[…]; all little-endian."""
 
     settled: int
     groups: Groups
     sequences: bytes
     codes: bytes
     keys: list[bytes]
+    tombstones: bytes = b""
 
 
 class _PackedGroups(msgspec.Struct, frozen=True, array_like=True):
@@ -47,13 +50,14 @@ _GROUPS = msgspec.msgpack.Decoder(_PackedGroups)
 @dataclass(frozen=True, slots=True)
 class GatheringEntry:
     """Records with ascending `numbers` uint64[n]; record i has the key keys[codes[i]]. Every batch below `settled` is
-    whole and on the disk of every shard concerned."""
+    whole and on the disk of every shard concerned. `tombstones` uint64[…]: the numbers of those, ascending."""
 
     settled: int
     groups: Groups
     numbers: NDArray[np.uint64]
     codes: NDArray[np.uint32]
     keys: Sequence[bytes]
+    tombstones: NDArray[np.uint64] = field(default_factory=lambda: NO_NUMBERS)
 
     @property
     def above(self) -> int:
@@ -70,12 +74,23 @@ class GatheringEntry:
         assert (self.numbers[1:] > self.numbers[:-1]).all(), "numbers ascend"
         assert not len(self.codes) or int(self.codes.max()) < len(self.keys)
         numbers, codes = self.numbers.astype("<u8", copy=False), self.codes.astype("<u4", copy=False)
-        entry = _PackedEntry(self.settled, self.groups, numbers.tobytes(), codes.tobytes(), list(self.keys))
+        tombstones = self.tombstones.astype("<u8", copy=False).tobytes()
+        entry = _PackedEntry(self.settled, self.groups, numbers.tobytes(), codes.tobytes(), list(self.keys), tombstones)
         return msgspec.msgpack.encode(entry)
 
     def of_rows(self, selected: NDArray[np.bool_], groups: Groups) -> GatheringEntry:
         """The entry with only the `selected` records (bool[n]) and these groups."""
-        return GatheringEntry(self.settled, groups, self.numbers[selected], self.codes[selected], self.keys)
+        numbers, codes = self.numbers[selected], self.codes[selected]
+        return GatheringEntry(self.settled, groups, numbers, codes, self.keys, self.tombstones_of(numbers))
+
+    def tombstones_of(self, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Those tombstones that have one of these numbers."""
+        return self.tombstones[np.isin(self.tombstones, numbers)] if len(self.tombstones) else NO_NUMBERS
+
+    def last_tombstones(self) -> dict[int, int]:
+        """Code of a key → the number of its last tombstone."""
+        codes = self.codes[np.searchsorted(self.numbers, self.tombstones)]
+        return dict(zip(codes.tolist(), self.tombstones.tolist(), strict=True))
 
 
 def unpacked(value: bytes) -> GatheringEntry:
@@ -87,7 +102,10 @@ def unpacked(value: bytes) -> GatheringEntry:
         raise ValueError(f"it has {len(numbers)} numbers and {len(codes)} codes; each record needs one of both")
     if len(codes) and int(codes.max()) >= len(entry.keys):
         raise ValueError(f"it has the code {codes.max()} and {len(entry.keys)} keys; a code must be below their number")
-    return GatheringEntry(entry.settled, entry.groups, numbers, codes, entry.keys)
+    tombstones = np.frombuffer(entry.tombstones, "<u8").astype(np.uint64, copy=False)
+    if len(tombstones) and not np.isin(tombstones, numbers).all():
+        raise ValueError(f"it has {len(tombstones)} tombstones; each must be one of its records")
+    return GatheringEntry(entry.settled, entry.groups, numbers, codes, entry.keys, tombstones)
 
 
 def scan(store: Rows, segments: tuple[int, int], start: int, end: int) -> Iterator[tuple[bytes, GatheringEntry]]:

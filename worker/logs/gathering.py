@@ -42,7 +42,8 @@ def _put_segment(changes: RowBatch, segment: int, recent: Recent, settled: int) 
     ascending = snapshot.rows(0, SEQUENCE_MAX)
     grouped = snapshot.grouped(ascending)
     keys = [snapshot.key(row) for row in grouped.order[grouped.starts[:-1]].tolist()]
-    entry = GatheringEntry(settled, groups, snapshot.numbers[ascending], grouped.codes.astype(np.uint32), keys)
+    numbers, tombstones = snapshot.numbers[ascending], snapshot.numbers[snapshot.tombstones(ascending)]
+    entry = GatheringEntry(settled, groups, numbers, grouped.codes.astype(np.uint32), keys, tombstones)
     changes.put("log", rows.entry(segment, groups[0][0]), entry.packed())
     return put_runs(changes, segment, snapshot, grouped)
 

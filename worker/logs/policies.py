@@ -5,6 +5,10 @@ than their policy allows (worker.logs.trimming); the removal follows from that. 
 settled: a newer record that may still be revoked must not make an older one go. For each policy with an age, it then
 looks at the entries that have become too old since the last pass.
 
+Where the newest records are kept, a tombstone makes all older ones of its key go. An entry says which of its records
+are tombstones, so no value is read for it. A tombstone goes itself when it is old enough, unless a newer record of its
+key is settled: then it is one of those that are kept or not.
+
 Where the next pass begins is stored with the starts, in one write. A pass under other policies begins with the first
 entry.
 """
@@ -13,10 +17,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from shared.messages.log import KeyPolicy, PoliciesBody
 from worker.logs import entries, rows, trimming
@@ -42,19 +48,30 @@ class Position(NamedTuple):
     number: int
 
 
-class Reached(NamedTuple):
-    """How far a pass is: with those policies that keep the newest records (`policy` −1), or with the age of one."""
+class Goal(Enum):
+    """What a pass looks for in the entries: keys with more records than are kept, records that are too old, and
+    tombstones that are."""
 
+    NEWEST = 0
+    AGE = 1
+    TOMBSTONES = 2
+
+
+class Reached(NamedTuple):
+    """How far a pass is with a goal: for all policies with NEWEST, else for one."""
+
+    goal: Goal
     policy: int
     position: Position
 
 
 class _Stored(msgspec.Struct, array_like=True):
-    """`newest`, and `ages` of each policy: the positions."""
+    """The positions: for all policies with `newest`, and of each with `ages` and `tombstones`."""
 
     policies: list[KeyPolicy]
     newest: Position
     ages: list[Position]
+    tombstones: list[Position] = []
 
 
 _STORED = msgspec.msgpack.Decoder(_Stored)
@@ -66,16 +83,17 @@ Step = Reached | tuple[bytes, int] | None
 class PolicyPass:
     """A pass over one shard that has begun. Not safe for threads."""
 
-    def __init__(self, part: LogPart, policies: Sequence[KeyPolicy], too_old: Sequence[int], upto: int) -> None:
+    def __init__(self, part: LogPart, body: PoliciesBody) -> None:
         self._part = part
-        self._policies = list(policies)
+        self._policies = list(body.policies)
         self._has_moved = False
         value = part.store.get("log", rows.POLICIES)
         stored = _STORED.decode(value) if value is not None else None
-        if stored is None or stored.policies != self._policies:
-            stored = _Stored(self._policies, _BEGIN, [_BEGIN] * len(self._policies))
+        begins = [_BEGIN] * len(self._policies)
+        if stored is None or stored.policies != self._policies or len(stored.tombstones) != len(begins):
+            stored = _Stored(self._policies, _BEGIN, begins, list(begins))
         self._stored = stored
-        self._steps = _steps(part, _Prefixes(self._policies), stored, too_old, min(upto, part.gathered))
+        self._steps = _steps(part, _Prefixes(self._policies), stored, body, min(body.upto, part.gathered))
 
     def is_under(self, policies: Sequence[KeyPolicy]) -> bool:
         return self._policies == list(policies)
@@ -91,7 +109,7 @@ class PolicyPass:
             if isinstance(step, Reached):
                 self._move(step)
             elif step is not None:
-                wanted[step[0]] = step[1]
+                wanted[step[0]] = max(step[1], wanted.get(step[0], 0))
                 size += len(step[0]) + START_BYTES
             if time.monotonic() > give_up or len(wanted) >= KEYS_A_SLICE or size >= KEY_BYTES_A_SLICE:
                 more = True
@@ -106,10 +124,11 @@ class PolicyPass:
 
     def _move(self, reached: Reached) -> None:
         self._has_moved = True
-        if reached.policy < 0:
+        if reached.goal == Goal.NEWEST:
             self._stored.newest = reached.position
         else:
-            self._stored.ages[reached.policy] = reached.position
+            positions = self._stored.ages if reached.goal == Goal.AGE else self._stored.tombstones
+            positions[reached.policy] = reached.position
 
 
 class _Prefixes:
@@ -124,26 +143,40 @@ class _Prefixes:
         return next((at for at in self._longest_first if key.startswith(self.policies[at].prefix)), -1)
 
 
-def _steps(
-    part: LogPart, prefixes: _Prefixes, stored: _Stored, too_old: Sequence[int], gathered: int
-) -> Iterator[Step]:
+def _steps(part: LogPart, prefixes: _Prefixes, stored: _Stored, body: PoliciesBody, gathered: int) -> Iterator[Step]:
     """The steps of a pass over entries whose numbers are all below `gathered`, those that were looked at left out."""
     if any(policy.keep_newest for policy in prefixes.policies):
         for entry, following in _entries(part, stored.newest):
             if entry.above > gathered:
                 break
             yield from _newest_of(part, prefixes, entry)
-            yield Reached(-1, following)
+            yield Reached(Goal.NEWEST, -1, following)
     for at, policy in enumerate(prefixes.policies):
-        if not policy.max_age_ms:
-            continue
-        for entry, following in _entries(part, stored.ages[at]):
-            if len(entry.numbers) and int(entry.numbers[0]) >= too_old[at]:
-                break
-            yield from _aged_of(part, prefixes, at, entry, too_old[at])
-            if entry.above > too_old[at]:
-                break  # the rest of it is not too old yet
-            yield Reached(at, following)
+        if policy.max_age_ms:
+            too_old = body.too_old[at]
+            for entry, following in _entries_below(part, stored.ages[at], too_old):
+                yield from _aged_of(part, prefixes, at, entry, too_old)
+                if entry.above <= too_old:  # otherwise the rest of it is not too old yet
+                    yield Reached(Goal.AGE, at, following)
+    alike: dict[tuple[int, Position], set[int]] = {}  # policies of one age are usually at one place: one walk for all
+    for at, policy in enumerate(prefixes.policies):
+        if policy.keep_newest:
+            alike.setdefault((min(body.expired[at], gathered), stored.tombstones[at]), set()).add(at)
+    for (expired, begin), policies in alike.items():
+        for entry, following in _entries_below(part, begin, expired):
+            yield from _tombstones_of(part, prefixes, policies, entry, expired, (following.segment, gathered))
+            if entry.above <= expired:
+                yield from (Reached(Goal.TOMBSTONES, at, following) for at in policies)
+
+
+def _entries_below(part: LogPart, begin: Position, end: int) -> Iterator[tuple[GatheringEntry, Position]]:
+    """The entries from `begin` on that have records below `end`, the last one perhaps others, too."""
+    for entry, following in _entries(part, begin):
+        if len(entry.numbers) and int(entry.numbers[0]) >= end:
+            break
+        yield entry, following
+        if entry.above > end:
+            break
 
 
 def _entries(part: LogPart, begin: Position) -> Iterator[tuple[GatheringEntry, Position]]:
@@ -163,19 +196,46 @@ def _newest_of(part: LogPart, prefixes: _Prefixes, entry: GatheringEntry) -> Ite
     """The starts that the entry's records give to its keys, of which some newest ones are kept."""
     order = np.argsort(entry.codes, kind="stable")
     codes, firsts, counts = np.unique(entry.codes[order], return_index=True, return_counts=True)
+    numbers, tombstones = entry.numbers[order], entry.last_tombstones()
     for code, first, count in zip(codes.tolist(), firsts.tolist(), counts.tolist(), strict=True):
         key = entry.keys[code]
         policy = prefixes.policy_of(key)
         keep = prefixes.policies[policy].keep_newest if policy >= 0 else 0
-        oldest = int(entry.numbers[order[first]])
+        own = numbers[first : first + count]
         if not keep:
             yield None
-        elif count > keep:
-            yield key, int(entry.numbers[order[first + count - keep]])
-        elif (start := _start_before(part, key, oldest, keep - count)) is not None:
+        elif (start := _start_of(part, key, own, keep, tombstones.get(code))) is not None:
             yield key, start
         else:
             yield None
+
+
+def _start_of(part: LogPart, key: bytes, own: NDArray[np.uint64], keep: int, tombstone: int | None) -> int | None:
+    """The start of a key that has the numbers `own` in an entry, among them its last tombstone; None if none go."""
+    if tombstone is not None:
+        own = own[int(np.searchsorted(own, np.uint64(tombstone))) :]
+    if len(own) > keep:
+        return int(own[-keep])
+    if tombstone is not None:
+        keep = len(own)  # nothing before it
+    return _start_before(part, key, int(own[0]), keep - len(own))
+
+
+def _tombstones_of(
+    part: LogPart,
+    prefixes: _Prefixes,
+    policies: set[int],
+    entry: GatheringEntry,
+    expired: int,
+    later: tuple[int, int],
+) -> Iterator[Step]:
+    """The starts that make those tombstones go that are below `expired` and the newest records of their keys, which
+    have one of these policies. `later`: the first segment that newer records may be in, and the number up to which they
+    count."""
+    for code, number in entry.last_tombstones().items():
+        key = entry.keys[code]
+        is_due = number < expired and part.starts.all.get(key, 0) <= number and prefixes.policy_of(key) in policies
+        yield (key, number + 1) if is_due and not _has_newer(part, key, number, *later) else None
 
 
 def _aged_of(part: LogPart, prefixes: _Prefixes, policy: int, entry: GatheringEntry, too_old: int) -> Iterator[Step]:
@@ -203,6 +263,21 @@ def _start_before(part: LogPart, key: bytes, before: int, keep: int) -> int | No
     return None
 
 
+def _has_newer(part: LogPart, key: bytes, number: int, first_segment: int, end: int) -> bool:
+    """Whether the key has a stored record with a higher number, below `end`, in this segment or a later one."""
+    for segment in part.stored_segments():
+        if segment < first_segment:
+            continue
+        head = rows.runs_of(segment, key)
+        for _, packed in part.store.scan("log", head, head + rows.sequence_bytes(end), reverse=True):
+            run = unpacked(packed)
+            if len(run.between(number + 1, end).sequences):
+                return True
+            if int(run.sequences[0]) <= number:
+                break  # earlier runs are below it
+    return False
+
+
 def run(part: LogPart, body: PoliciesBody) -> bool:
     """A slice of a pass; see `PoliciesBody`. A new pass gathers what is in memory first. Returns whether there is more
     to do. Raises Unavailable."""
@@ -212,7 +287,7 @@ def run(part: LogPart, body: PoliciesBody) -> bool:
             with part.lock:
                 part.closed_below(body.closed)
             part.gather()
-            going_on = PolicyPass(part, body.policies, body.too_old, body.upto)
+            going_on = PolicyPass(part, body)
         part.policy_pass = None  # so it stays if the slice fails: the next one begins again
         more = going_on.slice()
         if more:

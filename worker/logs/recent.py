@@ -17,6 +17,7 @@ from shared import log_blocks
 from shared.errors import Internal
 from shared.hashing import hash64
 from shared.log_blocks import HAS_HEADERS, KEY, KEY_LENGTH, VALUE, VALUE_LENGTH
+from shared.log_headers import TOMBSTONE, TOMBSTONE_AT
 from shared.messages.log import Batch, Records, Span
 from shared.wire import Frame
 from worker.logs import kernels
@@ -109,6 +110,11 @@ class RecentSnapshot:
         value_lengths, key_lengths = lengths[:, VALUE_LENGTH].copy(), lengths[:, KEY_LENGTH].copy()
         headed = lengths[:, HAS_HEADERS] != 0
         return Records(self.numbers[rows], value_lengths, values, key_lengths, keys, self.times[rows], headed)
+
+    def tombstones(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of the rows whose records are tombstones."""
+        headed = rows[(self.table[rows, HAS_HEADERS] != 0) & (self.table[rows, VALUE_LENGTH] > TOMBSTONE_AT)]
+        return headed[self.data[self.table[headed, VALUE] + TOMBSTONE_AT] == TOMBSTONE[0]]
 
     def with_prefix(self, rows: NDArray[np.int64], prefix: bytes) -> NDArray[np.int64]:
         if not prefix or not len(rows):

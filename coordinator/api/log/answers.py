@@ -25,7 +25,7 @@ _PAGES_FIELD = log_pb2.ScanResponse.PAGES_FIELD_NUMBER
 
 
 class _Record(msgspec.Struct, omit_defaults=True):
-    """`timeMs` is left out if it is unknown, and headers if there are none."""
+    """`timeMs` is left out if it is unknown, and headers if there are none. The value of a `tombstone` is empty."""
 
     sequence: int
     key: bytes
@@ -33,6 +33,7 @@ class _Record(msgspec.Struct, omit_defaults=True):
     timeMs: int = 0
     headers: dict[str, str] = {}
     contentType: str = ""
+    tombstone: bool = False
 
 
 class _ReadableRecord(msgspec.Struct, omit_defaults=True):
@@ -47,6 +48,7 @@ class _ReadableRecord(msgspec.Struct, omit_defaults=True):
     timeMs: int = 0
     headers: dict[str, str] = {}
     contentType: str = ""
+    tombstone: bool = False
 
 
 class Encoding(StrEnum):
@@ -90,12 +92,12 @@ def _text(octets: bytes) -> str | None:
 def _record(row: Row, encoding: Encoding) -> _Record | _ReadableRecord:
     sequence, key, value, time_ms = row
     headers: dict[str, str] = {}
-    content_type = ""
+    content_type, tombstone = "", False
     if isinstance(value, HeadedValue):
-        (headers, content_type), value = unpacked(value.headers), bytes(value)
+        (headers, content_type, tombstone), value = unpacked(value.headers), bytes(value)
     if encoding == Encoding.BASE64:
-        return _Record(sequence, key, value, time_ms, headers, content_type)
-    record = _ReadableRecord(sequence, timeMs=time_ms, headers=headers, contentType=content_type)
+        return _Record(sequence, key, value, time_ms, headers, content_type, tombstone)
+    record = _ReadableRecord(sequence, timeMs=time_ms, headers=headers, contentType=content_type, tombstone=tombstone)
     record.keyText, record.text = _text(key), _text(value)
     if record.keyText is None:
         record.key = key

@@ -12,7 +12,7 @@ from aiohttp import web
 from coordinator.api.strict import known_parameters
 from coordinator.bodies import read_body
 from coordinator.context import CONTEXT
-from coordinator.log.policies import KEEP_MAX, Policy
+from coordinator.log.policies import KEEP_MAX, TOMBSTONE_AGE_MS, Policy
 from coordinator.responses import json_answer
 from shared.durations import format_duration, parse_duration_ms
 from shared.errors import BadData
@@ -23,10 +23,12 @@ AGE_MS_MAX = 100 * 365 * 86_400_000
 
 
 class _Put(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """`prefix`: as text; `prefix_base64`: as bytes. One of the two. `max_age`: a duration such as 7d."""
+    """`prefix`: as text; `prefix_base64`: as bytes. One of the two. `max_age`: a duration such as 7d, as is
+    `delete_tombstones_after`."""
 
     keep_newest: int | None = None
     max_age: str | None = None
+    delete_tombstones_after: str | None = None
     prefix: str | None = None
     prefix_base64: bytes | None = None
 
@@ -67,7 +69,15 @@ def _policy(name: str, body: bytes) -> Policy:
     assert prefix is not None
     if len(prefix) > KEY_BYTES_MAX:
         raise BadData(f"`prefix` has {len(prefix)} bytes; it may have at most {KEY_BYTES_MAX}")
-    return Policy(name, prefix, _keep_newest(parsed.keep_newest), _max_age_ms(parsed.max_age))
+    if parsed.delete_tombstones_after is not None and parsed.keep_newest is None:
+        raise BadData("`deleteTombstonesAfter` needs `keepNewest`: other policies have no rule for tombstones")
+    return Policy(
+        name,
+        prefix,
+        keep_newest=_keep_newest(parsed.keep_newest),
+        max_age_ms=_age_ms("maxAge", parsed.max_age, 1, 0),
+        tombstone_age_ms=_age_ms("deleteTombstonesAfter", parsed.delete_tombstones_after, 0, TOMBSTONE_AGE_MS),
+    )
 
 
 def _keep_newest(value: int | None) -> int:
@@ -78,15 +88,15 @@ def _keep_newest(value: int | None) -> int:
     return value
 
 
-def _max_age_ms(text: str | None) -> int:
+def _age_ms(name: str, text: str | None, least: int, default: int) -> int:
     if text is None:
-        return 0
+        return default
     try:
         age_ms = parse_duration_ms(text)
     except ValueError as error:
-        raise BadData(f"`maxAge`: {error}") from error
-    if not 1 <= age_ms <= AGE_MS_MAX:
-        raise BadData(f"`maxAge` is {text!r}; it must be 1ms to {format_duration(AGE_MS_MAX)}")
+        raise BadData(f"`{name}`: {error}") from error
+    if not least <= age_ms <= AGE_MS_MAX:
+        raise BadData(f"`{name}` is {text!r}; it must be {least}ms to {format_duration(AGE_MS_MAX)}")
     return age_ms
 
 
@@ -96,6 +106,8 @@ def _shown(policy: Policy) -> dict[str, Any]:
         shown["prefix"] = policy.prefix.decode()
     if policy.keep_newest:
         shown["keepNewest"] = policy.keep_newest
+        if policy.tombstone_age_ms != TOMBSTONE_AGE_MS:
+            shown["deleteTombstonesAfter"] = format_duration(policy.tombstone_age_ms)
     if policy.max_age_ms:
         shown["maxAge"] = format_duration(policy.max_age_ms)
     return shown

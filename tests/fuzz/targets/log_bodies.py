@@ -83,6 +83,7 @@ def json_bodies() -> Iterator[bytes]:
     yield json.dumps({"records": few}).encode()
     yield json.dumps({"records": few[:1], "awaitDurable": True, "producerId": "p", "producerSeq": 7}).encode()
     yield b'{"awaitDurable":false,"records":[{"key":{"value":"aw=="},"value":""}]}'
+    yield b'{"records":[{"keyText":"k","tombstone":true},{"key":"aw==","tombstone":true,"headers":{"a":"b"}}]}'
     yield b'{"records":[{"keyText":"k","text":"\xc3\xa9"},{"json":{"a": [1, "b"]},"keyText":"\\u00e9"}]}'
     yield b'{"await_durable":null,"records":[{"key":"aw","value":null}],"producer_id":"p","producer_seq":"8"}'
 
@@ -93,6 +94,7 @@ def _proto_bodies() -> Iterator[bytes]:
         request.records.add(key=log_pb2.Key(value=b"k%d" % i), value=b"v" * i)
     yield request.SerializeToString()
     yield log_pb2.AppendRequest(records=[log_pb2.Record(key=log_pb2.Key(), value=b"x")]).SerializeToString()
+    yield log_pb2.AppendRequest(records=[log_pb2.Record(key=log_pb2.Key(), tombstone=True)]).SerializeToString()
 
 
 _BASE64 = st.binary(max_size=6).map(_text) | st.sampled_from(("aw", "a_-=", "====", "\u00e9", "a\\/b"))
@@ -106,7 +108,8 @@ def json_strategy() -> st.SearchStrategy[bytes]:
     keys = _BASE64 | _BASE64.map(lambda text: {"value": text}) | _ODD
     record = st.fixed_dictionaries(
         {},
-        optional={"key": keys, "value": _BASE64 | _ODD, "other": _ODD, "keyText": _TEXT, "text": _TEXT, "json": _ODD},
+        optional={"key": keys, "value": _BASE64 | _ODD, "other": _ODD, "keyText": _TEXT, "text": _TEXT, "json": _ODD}
+        | {"tombstone": st.booleans() | _ODD, "headers": _ODD, "contentType": _ODD},
     )
     usual = st.fixed_dictionaries({"key": _BASE64, "value": _BASE64}) | st.fixed_dictionaries(
         {"keyText": _TEXT, "text": _TEXT}
@@ -133,6 +136,7 @@ _TOKENS = (
     "keyText",
     "text",
     "json",
+    "tombstone",
     "awaitDurable",
     "producerId",
     "producerSeq",

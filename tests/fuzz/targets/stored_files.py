@@ -136,6 +136,7 @@ def _run(data: bytes) -> None:
 def _entry(data: bytes) -> None:
     entry = entries.unpacked(data)
     entry.of_rows(np.zeros(len(entry.numbers), np.bool_), entry.groups)
+    entry.last_tombstones()
 
 
 def _series_row(data: bytes) -> None:
@@ -240,6 +241,7 @@ def _runs() -> Iterator[bytes]:
 def _entries() -> Iterator[bytes]:
     numbers, codes = np.array([5, 6], np.uint64), np.array([0, 1], np.uint32)
     yield GatheringEntry(7, [(2, (_BATCH,))], numbers, codes, [b"k", b"l"]).packed()
+    yield GatheringEntry(7, [(2, (_BATCH,))], numbers, codes, [b"k", b"l"], numbers[1:]).packed()
 
 
 def _saved_columns() -> Iterator[bytes]:
