@@ -19,7 +19,7 @@ from coordinator.log.reads import KeySelection, Reader, Warnings
 from shared.errors import Overloaded
 from shared.hashing import hash64
 from shared.log_headers import size_of
-from shared.messages import log
+from shared.messages.log_pages import Records
 
 QUEUE_RECORDS_MAX = 1000
 QUEUE_BYTES_MAX = 256 << 10
@@ -233,7 +233,7 @@ def _offer(
         follower.offer(row)
 
 
-def rows_of(records: log.Records, selection: KeySelection) -> Iterator[Row]:
+def rows_of(records: Records, selection: KeySelection) -> Iterator[Row]:
     numbers: list[int] = np.asarray(records.sequences).tolist()
     keys = records.key_list() if selection.key is None else [selection.key] * len(numbers)
     return zip(numbers, keys, records.value_list(), records.times.tolist(), strict=True)

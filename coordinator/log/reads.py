@@ -17,6 +17,7 @@ from shared.config import Settings
 from shared.errors import DeadlineExceeded
 from shared.hashing import shard_of
 from shared.messages import log
+from shared.messages.log_pages import NO_NUMBERS, Page, Records, check_progress, merge_pages
 from shared.wire import pack, unpack
 
 PAGE_RECORDS = 4096
@@ -123,14 +124,14 @@ class Reader:
         limit: int,
         reverse: bool = False,
         warnings: Warnings | None = None,
-    ) -> log.Page:
+    ) -> Page:
         """One page of the records with start ≤ number < end. The next page begins (in reverse: ends) at `Page.next`."""
         shards = self._shards(selection)
         await self.wait_for(selection)
         span = self._range(start, end)
         if span is None:
-            nothing = log.Records.of(log.NO_NUMBERS, [])
-            return log.Page(nothing, start if reverse else max(start, min(end, self._frontier.visible)), True)
+            nothing = Records.of(NO_NUMBERS, [])
+            return Page(nothing, start if reverse else max(start, min(end, self._frontier.visible)), True)
         limit = min(limit, PAGE_RECORDS)
         body = log.ScanBody(span, limit, selection.key or b"", selection.prefix, reverse, selection.search)
         method, timeout_s = ("log.scan", self._timeout_s)
@@ -144,9 +145,9 @@ class Reader:
         pages = []
         for reply in replies:
             head = unpack(reply.message.body, log.ScanReply)
-            pages.append(log.Page(log.Records.from_frames(reply.message.frames), head.next, head.done))
-            log.check_progress(pages[-1], span.start, span.end, reverse)
-        return pages[0] if len(pages) == 1 else log.merge_pages(pages, limit)
+            pages.append(Page(Records.from_frames(reply.message.frames), head.next, head.done))
+            check_progress(pages[-1], span.start, span.end, reverse)
+        return pages[0] if len(pages) == 1 else merge_pages(pages, limit)
 
     async def pages(
         self,
@@ -157,7 +158,7 @@ class Reader:
         reverse: bool = False,
         warnings: Warnings | None = None,
         give_up: float | None = None,
-    ) -> AsyncGenerator[log.Page, None]:
+    ) -> AsyncGenerator[Page, None]:
         """All pages, up to `limit` records. The next page is requested while the caller uses the last one. There is
         always at least one page. `give_up` is of `time.monotonic()`, by default `scan_deadline`.
 

@@ -21,7 +21,8 @@ from coordinator.log.producers import Producers
 from coordinator.log.recovery import Recovery
 from coordinator.log.sequencer import Revoked, Sequencer
 from shared.errors import Unavailable
-from shared.messages.log import SEQUENCE_MAX, Records, Span
+from shared.messages.log import SEQUENCE_MAX, Span
+from shared.messages.log_pages import Records
 from worker.logs import reading
 from worker.logs.part import LogPart
 from worker.logs.starts import KeyStarts

@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.api.log.answers import JSON_START, event, json_end, json_records, protobuf_page, warning_event
 from proto import log_pb2
-from shared.messages.log import Records
+from shared.messages.log_pages import Records
 
 ROWS = [(7, b"k", b"v", 1735689600123), (9, b"\xff", b"", 0)]
 

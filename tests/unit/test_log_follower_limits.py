@@ -12,7 +12,7 @@ from coordinator.log.follow import QUEUE_BYTES_MAX, QUEUE_RECORDS_MAX, Follower,
 from coordinator.log.frontier import Frontier, Group
 from coordinator.log.reads import KeySelection, Reader
 from shared.errors import Overloaded
-from shared.messages.log import Page, Records
+from shared.messages.log_pages import Page, Records
 
 MIDDLE = KeySelection(b"k")
 EVERY = KeySelection(None, b"")

@@ -27,8 +27,9 @@ from shared.errors import BadData, Conflict, NotFound, Overloaded, Unavailable
 from shared.hashing import hash64, shard_of
 from shared.log_blocks import block_of
 from shared.log_slots import NOT_OWNED, SlotFilter, slot_count, slot_of, slots_of, slots_per_shard
-from shared.messages import log, log_groups
-from shared.messages.log import Batch, CursorMove, Page, Range, Records
+from shared.messages import log_groups
+from shared.messages.log import Batch, CursorMove, Range
+from shared.messages.log_pages import Page, Records
 from shared.wire import Reply, Request
 from tests.unit.log_shard import OneShard
 from worker.logs import cursors, groups, reading, writing
@@ -440,5 +441,5 @@ def test_a_member_reads_the_records_of_its_slots_and_no_others(shard: OneShard, 
     body = log_groups.SlotsBody(span, b"p", starts.tobytes(), 1, {0: 20}, 1 << 20)
     reply = call(shard, "log.group_read", body)
     ((following, done),) = wire.unpack(reply.body, log_groups.SlotsReply).pages
-    assert log.Records.from_frames(reply.frames).sequences.tolist() == [number for number, _ in expected[:20]]
+    assert Records.from_frames(reply.frames).sequences.tolist() == [number for number, _ in expected[:20]]
     assert (following > expected[19][0], done) == (True, False)

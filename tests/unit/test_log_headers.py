@@ -24,7 +24,8 @@ from shared.errors import BadData, TooLarge
 from shared.hashing import hash64
 from shared.log_blocks import block_of
 from shared.log_headers import HeadedValue, joined, size_of, split
-from shared.messages.log import SEQUENCE_MAX, Batch, Range, Records
+from shared.messages.log import SEQUENCE_MAX, Batch, Range
+from shared.messages.log_pages import Records
 from tests.unit.log_area import EVERYTHING, Log
 from tests.unit.log_shard import OneShard
 from worker.logs import reading, writing

@@ -20,7 +20,8 @@ from coordinator.log.records import Append
 from coordinator.log.sequencer import Segment
 from coordinator.log.waiting import FEW_BATCHES, SMALL_BYTES, SMALL_RECORDS, Queue, Waiting
 from shared.config import Settings
-from shared.messages.log import NO_NUMBERS, SEQUENCE_MAX
+from shared.messages.log import SEQUENCE_MAX
+from shared.messages.log_pages import NO_NUMBERS
 from shared.wire import Reply
 
 MIDDLE = KeySelection(b"k")

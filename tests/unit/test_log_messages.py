@@ -15,7 +15,8 @@ from coordinator.log.records import Append
 from shared import wire
 from shared.config import Settings
 from shared.errors import BadData, Unavailable
-from shared.messages.log import PRODUCER_ANSWERS_MAX, Page, ProducerReply, Records, merge_pages
+from shared.messages.log import PRODUCER_ANSWERS_MAX, ProducerReply
+from shared.messages.log_pages import Page, Records, merge_pages
 from shared.wire import Reply
 
 

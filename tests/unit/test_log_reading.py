@@ -11,7 +11,8 @@ import pytest
 
 from coordinator.log.reads import KeySelection, Warnings
 from shared.errors import DeadlineExceeded, Internal
-from shared.messages.log import NO_NUMBERS, SEQUENCE_MAX, Page, Range, Records, check_progress
+from shared.messages.log import SEQUENCE_MAX, Range
+from shared.messages.log_pages import NO_NUMBERS, Page, Records, check_progress
 from tests.unit.log_area import EVERYTHING, Log, batch, eventually, key_on, read
 from tests.unit.log_shard import OneShard
 from worker.damage import DamageReport

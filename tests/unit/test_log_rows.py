@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.messages.log import Page, Range, Records, merge_pages
+from shared.messages.log import Range
+from shared.messages.log_pages import Page, Records, merge_pages
 from tests.unit.log_shard import OneShard
 from worker.logs import entries, reading, rows
 from worker.logs.runs import run_of, unpacked

@@ -17,7 +17,8 @@ from shared import wire
 from shared.errors import DeadlineExceeded
 from shared.log_search import condition as conditions
 from shared.messages import log as messages
-from shared.messages.log import SEQUENCE_MAX, Page, Range, Search, check_progress
+from shared.messages.log import SEQUENCE_MAX, Range, Search
+from shared.messages.log_pages import Page, Records, check_progress
 from shared.wire import Request
 from tests.unit.log_area import Log, batch, key_on, read
 from tests.unit.log_shard import OneShard
@@ -160,7 +161,7 @@ def test_the_methods_of_a_worker_search_and_end_at_the_deadline(shard: OneShard)
         "log.count": messages.CountBody(span, KEY, b"", RARE),
     }
     for name in ("log.search", "log.merge"):
-        records = messages.Records.from_frames(call(shard, name, bodies[name]).frames)
+        records = Records.from_frames(call(shard, name, bodies[name]).frames)
         assert records.sequences.tolist() == [n for n in RARE_ONES if n % 2]
     assert wire.unpack(call(shard, "log.count", bodies["log.count"]).body, messages.CountReply).records == 3
     for name, body in bodies.items():

@@ -14,7 +14,8 @@ from coordinator.log.sequencer import Segment, Sequencer
 from shared.config import Settings
 from shared.control import LocalControl
 from shared.errors import DeadlineExceeded
-from shared.messages.log import SEQUENCE_MAX, Range, Records
+from shared.messages.log import SEQUENCE_MAX, Range
+from shared.messages.log_pages import Records
 from tests.unit.log_area import EVERYTHING, Log, batch, key_on
 from tests.unit.log_shard import OneShard, named
 from worker.logs import reading, times

@@ -23,7 +23,8 @@ from proto import log_pb2
 from shared.config import Settings
 from shared.errors import BadData, Unavailable
 from shared.log_headers import TOMBSTONE, HeadedValue, joined, split
-from shared.messages.log import Batch, KeyPolicy, PoliciesBody, Range, Records
+from shared.messages.log import Batch, KeyPolicy, PoliciesBody, Range
+from shared.messages.log_pages import Records
 from shared.wire import pack, unpack
 from tests.unit.log_area import Log, batch
 from tests.unit.log_shard import OneShard

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from shared.log_search.filter import compiled
-from shared.messages.log import Records, Search
+from shared.messages.log import Search
+from shared.messages.log_pages import Records
 
 EXAMINED_BYTES_MAX = 16 << 20
 EXAMINED_S = 0.25

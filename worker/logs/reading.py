@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.log_slots import SlotFilter
-from shared.messages.log import NO_NUMBERS, Page, Range, Records
+from shared.messages.log import Range
+from shared.messages.log_pages import NO_NUMBERS, Page, Records
 from worker.logs import entries, rows
 from worker.logs.entries import GatheringEntry
 from worker.logs.examination import Examination

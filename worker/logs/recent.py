@@ -18,7 +18,8 @@ from shared.errors import Internal
 from shared.hashing import hash64
 from shared.log_blocks import HAS_HEADERS, KEY, KEY_LENGTH, VALUE, VALUE_LENGTH
 from shared.log_headers import TOMBSTONE, TOMBSTONE_AT
-from shared.messages.log import Batch, Records, Span
+from shared.messages.log import Batch, Span
+from shared.messages.log_pages import Records
 from shared.wire import Frame
 from worker.logs import kernels
 from worker.logs.runs import RecordRun

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.log_headers import HEADED, LENGTH_MASK
-from shared.messages.log import Records, Span
+from shared.messages.log import Span
+from shared.messages.log_pages import Records
 
 TIMED = 1 << 31
 TIME_SPAN_MS_MAX = (1 << 32) - 1

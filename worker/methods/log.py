@@ -7,6 +7,7 @@ from functools import partial
 
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.messages import log
+from shared.messages.log_pages import Page, check_progress, merge_pages
 from shared.wire import Reply, Request, pack, unpack
 from worker.logs import cursors, policies, reading, times, trimming, writing
 from worker.logs.examination import Examination
@@ -107,11 +108,11 @@ def merge(shards: Shards, request: Request) -> Reply:
     check = _checking(request)
     search = _examination(body.search, check)
     pages = [reading.merge(shard.logs, body.range, body.prefix, body.limit, check, search) for shard in shards.values()]
-    return _page_reply(body, log.merge_pages(pages, body.limit), search)
+    return _page_reply(body, merge_pages(pages, body.limit), search)
 
 
-def _page_reply(body: log.ScanBody, page: log.Page, search: Examination | None = None) -> Reply:
-    log.check_progress(page, body.range.start, body.range.end, body.reverse)
+def _page_reply(body: log.ScanBody, page: Page, search: Examination | None = None) -> Reply:
+    check_progress(page, body.range.start, body.range.end, body.reverse)
     left_out = sorted(search.left_out) if search else ()
     return Reply(pack(log.ScanReply(page.next, page.done)), page.records.frames(), warnings=left_out)
 

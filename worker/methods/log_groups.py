@@ -10,6 +10,7 @@ import numpy as np
 from shared.errors import DeadlineExceeded
 from shared.log_slots import SlotFilter, slot_of
 from shared.messages import log, log_groups
+from shared.messages.log_pages import check_progress
 from shared.wire import Reply, Request, pack, unpack
 from worker.logs import cursors, groups, reading
 from worker.methods.method import Method
@@ -60,7 +61,7 @@ def read(shards: Shards, request: Request) -> Reply:
     for number, shard in shards.items():
         limit = body.limits[number]
         page = reading.merge(shard.logs, body.range, body.prefix, limit, check, None, slots, body.page_bytes)
-        log.check_progress(page, body.range.start, body.range.end)
+        check_progress(page, body.range.start, body.range.end)
         reply.pages.append((page.next, page.done))
         frames += page.records.frames()
     return Reply(pack(reply), frames)

@@ -18,7 +18,7 @@ from coordinator.log.headers import unpacked
 from proto import log_pb2
 from shared.errors import BadData
 from shared.log_headers import HeadedValue
-from shared.messages.log import Records
+from shared.messages.log_pages import Records
 from shared.protobuf_fields import delimited_head
 
 _PAGES_FIELD = log_pb2.ScanResponse.PAGES_FIELD_NUMBER

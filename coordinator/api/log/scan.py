@@ -26,7 +26,8 @@ from coordinator.queries.running import FOLLOW, TEXT_MAX, RunningQuery
 from coordinator.streaming import Outlet, Piece, gathered, outlet
 from proto import log_pb2
 from shared.errors import BadData, TriptychError
-from shared.messages.log import SEQUENCE_MAX, Page, Records
+from shared.messages.log import SEQUENCE_MAX
+from shared.messages.log_pages import Page, Records
 
 LIMIT_DEFAULT = 1000
 LIMIT_MAX = 10_000_000

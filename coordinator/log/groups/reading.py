@@ -16,8 +16,8 @@ from coordinator.log.reads import Reader, Warnings
 from coordinator.log.recovery import Recovery
 from shared.log_slots import NOT_OWNED, slots_per_shard
 from shared.messages import log
-from shared.messages.log import Records
 from shared.messages.log_groups import LagBody, LagReply, SlotsBody, SlotsReply
+from shared.messages.log_pages import Page, Records, check_progress
 from shared.wire import pack, unpack
 
 PAGE_BYTES_MAX = 4 << 20
@@ -72,8 +72,8 @@ class GroupReader:
             each = len(reply.message.frames) // len(heads)
             for at, (following, done) in enumerate(heads):
                 records = Records.from_frames(reply.message.frames[at * each : (at + 1) * each])
-                pages.append(log.Page(records, following, done))
-                log.check_progress(pages[-1], span.start, span.end)
+                pages.append(Page(records, following, done))
+                check_progress(pages[-1], span.start, span.end)
         return _together(pages, limit)
 
     async def count(self, prefix: bytes, starts: NDArray[np.uint64], warnings: Warnings) -> int:
@@ -105,7 +105,7 @@ class GroupReader:
         return keys[:limit], len(keys) > limit
 
 
-def _together(pages: list[log.Page], limit: int) -> GroupPage:
+def _together(pages: list[Page], limit: int) -> GroupPage:
     """The pages, cut at the number up to which all are complete, and to `limit` records."""
     upto = min(page.next for page in pages)
     done = all(page.done for page in pages)

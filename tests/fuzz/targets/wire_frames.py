@@ -17,7 +17,7 @@ from shared import exemplar_frames, log_blocks, reference_frames, sample_frames,
 from shared.histograms import references
 from shared.labels import LabelFrame, Symbols
 from shared.messages import exchange
-from shared.messages.log import Records
+from shared.messages.log_pages import Records
 from shared.messages.sub_queries import EvaluateBody, Shape, SubQuery
 from shared.promql.model import Matrix
 from shared.wire import Reply, Request
