@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 IN_MEMORY = Path("/dev/shm")
 FREE_BYTES_MIN = 4 << 30
 LONGEST = (
+    "test_worst_body_memory",
     "test_store_damage",
     "test_hypothesis_comparison",
     "test_simulation",
@@ -35,6 +36,7 @@ LONGEST = (
     "test_backup",
     "test_watching",
     "test_histograms_merging",
+    "test_log_groups",
 )
 """Files of tests that take more than twenty seconds."""
 

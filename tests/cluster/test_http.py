@@ -25,7 +25,7 @@ ENDPOINTS = {
     "/api/v1/log/append": (POST,),
     "/api/v1/log/segments": (GET,),
     "/api/v1/log/scan": (GET,),
-    "/api/v1/log/keys": (GET,),
+    "/api/v1/log/keys": (GET, "DELETE"),
     "/api/v1/log/offsets": (GET,),
     "/api/v1/log/count": (GET,),
     "/api/v1/vector/write": (POST,),
