@@ -7,13 +7,13 @@ SOURCES := shared coordinator worker tests loadtest
 # Takes a minute, which would otherwise compete with the first requests; what is in the cache on disk is left as it is.
 COMPILE_KERNELS = $(BIN)/triptych warm
 
-.PHONY: run test load lint types format proto proto-check conformance bench bench-history bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-vector-large bench-path bench-small bench-access bench-start chaos chaos-minute powerloss check-damage simulate comparison mutants fuzz fuzz-minute attacks overload backup-drill lock audit clean
+.PHONY: run test load lint types format proto proto-check ui ui-check test-page conformance bench bench-history bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-vector-large bench-path bench-small bench-access bench-start chaos chaos-minute powerloss check-damage simulate comparison mutants fuzz fuzz-minute attacks overload backup-drill lock audit clean
 
 run: $(VENV)/.warm  ## install what is missing and start the cluster on 127.0.0.1:9090
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
 
-test: $(VENV)/.installed-test  ## install what is missing and run the whole test suite, a file at a time in each of TEST_JOBS
-	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
+test: $(VENV)/.installed-test  ## install what is missing and run the test suite, a file at a time in each of TEST_JOBS (the page: test-page)
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder --ignore tests/page
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -72,6 +72,15 @@ powerloss: $(VENV)/.installed-test  ## power lost at 10,000 points of recorded w
 
 check-damage: $(VENV)/.installed-test  ## a flipped byte at 500 places of a data directory, of every kind of file (FLIPS, SEED)
 	CHECK_FLIPS=$(or $(FLIPS),500) CHECK_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/check
+
+ui:  ## make coordinator/ui/vendor.js of the packages that its lock file names; needs npm
+	cd coordinator/ui/vendor && npm ci --no-audit --no-fund --silent && npm run --silent build
+
+ui-check: ui  ## fail unless the vendor.js that is committed is what its lock file gives
+	git diff --exit-code --stat -- coordinator/ui
+
+test-page: $(VENV)/.installed-test  ## the page in a real browser; needs Debian's chromium
+	$(BIN)/python -m pytest tests/page
 
 conformance: $(VENV)/.installed-test
 	$(BIN)/python -m tests.conformance

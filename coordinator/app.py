@@ -21,6 +21,7 @@ from coordinator.api import (
     debug,
     exemplars,
     metadata,
+    page,
     queries,
     query,
     selected_vectors,
@@ -87,6 +88,7 @@ def build(context: Context) -> web.Application:
         backup,
         debug,
         status,
+        page,
     ]
     if context.settings.remote_write:
         modules.append(write)

@@ -32,6 +32,7 @@ LABEL_NAMES = "/api/v1/label/"
 """Paths that begin so name a label."""
 RESERVED = (
     "/-/",
+    "/ui/",
     "/metrics",
     "/api/v1/status/",
     "/api/v1/cluster",

@@ -74,7 +74,7 @@ class Level(IntEnum):
 
 COUNTED_HERE = ""
 """The reason of errors that `Pressure.refused` counts."""
-STATE_PATHS = ("/-/", "/metrics", "/api/v1/status/", "/api/v1/cluster", "/api/v1/queries", "/api/v1/debug/")
+STATE_PATHS = ("/-/", "/ui/", "/metrics", "/api/v1/status/", "/api/v1/cluster", "/api/v1/queries", "/api/v1/debug/")
 WRITE_PATHS = frozenset(("/api/v1/write", "/api/v1/log/append", "/api/v1/vector/write", "/api/v1/vector/update"))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from coordinator.access.credentials import UNNAMED, Credentials, Grant
 from coordinator.access.passwords import Comparisons
 from coordinator.access.policy import Policy, read, require_no_weaker, require_safe, stamps
-from coordinator.access.roles import HEALTH, Need
+from coordinator.access.roles import HEALTH, PAGE, Need
 from coordinator.access.tls import Tls
 from shared.config import Settings
 from shared.errors import ConfigError, Forbidden, Overloaded, TriptychError, Unauthorized
@@ -76,7 +76,7 @@ class Gatekeeper:
     async def compared(self, header: str | None, route: str | None, need: Need, client: str) -> Grant:
         """As `known`, after a comparison of the credential; raises Unauthorized, too. `client`: where the request comes
         from."""
-        if route in HEALTH and self._settings.health_open:
+        if route in PAGE or (route in HEALTH and self._settings.health_open):
             return UNNAMED
         try:
             grant = await self._credentials.compared(header, client)

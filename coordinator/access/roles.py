@@ -52,6 +52,8 @@ ANY_CREDENTIAL = Need(None, Role.NONE)
 ALL_ADMIN = Need(None, Role.ADMIN)
 HEALTH = ("/-/healthy", "/-/ready")
 """Open to everybody unless a setting closes them."""
+PAGE = ("/", "/ui/{version}/{path}")
+"""Open to everybody: the page asks for a credential itself, and its files are the same everywhere."""
 
 _READ, _WRITE, _ADMIN = ({area: Need(area, role) for area in Area} for role in (Role.READ, Role.WRITE, Role.ADMIN))
 _LOG, _VECTOR = "/api/v1/log", "/api/v1/vector"
@@ -59,7 +61,7 @@ _LOG_READS = ("scan", "segments", "keys", "offsets", "count", "frontier")
 _QUERIES = ("query", "query_range", "query_exemplars", "format_query", "parse_query", "series", "labels")
 
 NEEDS: dict[tuple[str, str], Need] = {
-    **{("GET", path): ANY_CREDENTIAL for path in HEALTH},
+    **{("GET", path): ANY_CREDENTIAL for path in (*HEALTH, *PAGE)},
     ("GET", "/metrics"): ANY_CREDENTIAL,
     ("GET", "/api/v1/status/buildinfo"): ANY_CREDENTIAL,
     ("GET", "/api/v1/status/memory"): ANY_CREDENTIAL,

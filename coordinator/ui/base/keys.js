@@ -1,0 +1,34 @@
+// Keys that do something, wherever the focus is outside of text; a list of them is shown under '?'.
+import { signal, useEffect } from "../vendor.js";
+
+/** All that are there now: [{keys, label, run}]. `keys`: as KeyboardEvent.key says it, "g m" for one after the other. */
+export const known = signal([]);
+
+let before = "";
+let at = 0;
+
+const isText = (node) =>
+  node?.isContentEditable || ["INPUT", "TEXTAREA", "SELECT"].includes(node?.tagName) || node?.closest?.(".editor");
+
+function pressed(event) {
+  const target = event.composedPath()[0];
+  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (isText(target) || isText(event.target) || document.querySelector("dialog[open]")) return;
+  const pair = event.timeStamp - at < 1500 ? `${before} ${event.key}` : "";
+  const found = known.value.findLast((one) => one.keys === pair) ?? known.value.findLast((one) => one.keys === event.key);
+  [before, at] = [event.key, event.timeStamp];
+  if (!found) return;
+  event.preventDefault();
+  before = "";
+  found.run(event);
+}
+
+addEventListener("keydown", pressed);
+
+/** Makes keys work while the component is shown: [{keys, label, run}]. `inputs`: as for useEffect. */
+export function useKeys(own, inputs = []) {
+  useEffect(() => {
+    known.value = [...known.value, ...own];
+    return () => { known.value = known.value.filter((one) => !own.includes(one)); };
+  }, inputs);
+}

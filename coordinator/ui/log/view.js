@@ -1,0 +1,6 @@
+// The area "log".
+import { html } from "../vendor.js";
+
+export function View() {
+  return html`<h1>Log</h1>`;
+}

@@ -1,0 +1,6 @@
+// The area "vectors".
+import { html } from "../vendor.js";
+
+export function View() {
+  return html`<h1>Vectors</h1>`;
+}
