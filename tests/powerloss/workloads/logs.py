@@ -214,9 +214,9 @@ def _compare_answers(answers: list, history: History, expected: _Expected, there
     starts = [start for _, start, _ in answers]
     known = {(own.start, len(own)) for own in expected.producers}
     require(all((start, count) in known for _, start, count in answers), f"an answer is invented: {answers}")
-    kept = [own.start for own in expected.producers if own.start in there and own.start not in expected.may_be_gone][
-        -PRODUCER_ANSWERS_MAX // 2 :
-    ]
+    # The answer about a batch takes a place also when its records have been trimmed since.
+    last = [own.start for own in expected.producers if own.start in there or own.start in expected.may_be_gone]
+    kept = [start for start in last[-PRODUCER_ANSWERS_MAX // 2 :] if start not in expected.may_be_gone]
     missing = [start for start in kept if start not in starts and start in expected.needed]
     require(not missing, f"answers {some(missing)} to the producer are forgotten; there are {starts}")
     orphans = [
