@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import nullcontext
+from functools import partial
 
 import uvloop
 
@@ -17,7 +18,9 @@ from shared import (
     confinement,
     environment,
     interpreter,
+    listen_address,
     manifest,
+    no_arguments,
     open_files,
     telemetry,
     tracing,
@@ -29,6 +32,7 @@ from shared.kernels import compile_first, load_all
 
 
 def main() -> None:
+    no_arguments.require("python -m coordinator", "the cluster's HTTP interface")
     os.umask(FILE_UMASK)
     try:
         settings = config.load()
@@ -36,12 +40,12 @@ def main() -> None:
         interpreter.collect_seldom()
         interpreter.switch_often()
         telemetry.configure(settings.log_level)
-        environment.warn_of_unknown_variables()
+        environment.require_known_variables()
         confinement.confine(settings)
         tracing.load(settings.traces)
         open_files.raise_limit()
         control = LocalControl(settings.data)
-        identity = manifest.open_manifest(settings, control)
+        identity = manifest.open_manifest(settings, control, partial(listen_address.require_free, settings))
         manifest.lock(control, "coordinator")
         compile_first()
         array_memory.prepare()

@@ -1,6 +1,7 @@
-"""`triptych log append|tail|scan|keys` uses the log from a shell, through the HTTP interface only. `triptych check`
-reports damage in a data directory that is not in use, `triptych doctor` what is wrong with the machine, the settings,
-the data directory and a running cluster. `triptych token` makes a token, `triptych warm` compiles the kernels."""
+"""`triptych serve` starts the service. `triptych log append|tail|scan|keys` uses the log from a shell, through the HTTP
+interface only. `triptych check` reports damage in a data directory that is not in use, `triptych doctor` what is
+wrong with the machine, the settings, the data directory and a running cluster. `triptych token` makes a token,
+`triptych warm` compiles the kernels."""
 
 from __future__ import annotations
 
@@ -18,11 +19,12 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from coordinator import check, command_client, group_commands, token_command, warm
+from coordinator import check, command_client, group_commands, serve_command, token_command, warm
 from coordinator.backup import command as backup
 from coordinator.backup.inventory import BackupError
 from coordinator.command_client import Away, Client, CommandError
 from coordinator.doctor import report
+from coordinator.version import VERSION
 
 BATCH_RECORDS = 1000
 BATCH_BYTES = 8 << 20
@@ -236,8 +238,22 @@ Command = Callable[[Client, argparse.Namespace, BinaryIO, BinaryIO], None]
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="triptych", description="Triptych from a shell.")
+    parser = argparse.ArgumentParser(
+        prog="triptych",
+        description="Metrics, logs and vectors in one service. `triptych serve` starts it; `triptych COMMAND --help` "
+        "says more.",
+    )
+    parser.add_argument("--version", action="version", version=f"triptych {VERSION}")
     areas = parser.add_subparsers(required=True, metavar="AREA", dest="area")
+    serve_command.add_options(
+        areas.add_parser(
+            "serve",
+            help="start the service",
+            description=serve_command.DESCRIPTION,
+            epilog=serve_command.EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+    )
     log = areas.add_parser("log", help="the append-only log").add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run: Command, text: str) -> argparse.ArgumentParser:
@@ -313,6 +329,8 @@ def main(argv: list[str] | None = None) -> int:
     `coordinator.check`."""
     arguments = _parser().parse_args(argv)
     try:
+        if arguments.area == "serve":
+            return serve_command.run(arguments)
         if arguments.area == "check":
             return check.run(arguments.data, as_json=arguments.json)
         if arguments.area == "doctor":

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
 
 from shared import config
-from shared.telemetry import event
+from shared.errors import ConfigError
 
 PREFIX = "TRIPTYCH_"
 NAME_CHARS_MAX = 100
@@ -36,8 +35,15 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     return PREFIX + matches[0] if matches else ""
 
 
-def warn_of_unknown_variables() -> None:
-    """Say in the log which variables have no effect. Their values may be secret and are not logged."""
-    for name, nearest in unknown_variables().items():
-        hint = {"nearest": nearest} if nearest else {}
-        event(logging.WARNING, "this variable is no setting and has no effect", variable=name[:NAME_CHARS_MAX], **hint)
+def require_known_variables(environ: Mapping[str, str] = os.environ) -> None:
+    """Raises ConfigError that names all variables that would have no effect. Their values may be secret and are not
+    named."""
+    unknown = unknown_variables(environ)
+    if unknown:
+        names = [
+            f"{name[:NAME_CHARS_MAX]}{f' (did you mean {near}?)' if near else ''}" for name, near in unknown.items()
+        ]
+        raise ConfigError(
+            f"{', '.join(names)}: not a setting, and would have no effect; unset it, or see docs/operations.md for the "
+            "list of settings"
+        )

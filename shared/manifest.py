@@ -7,7 +7,7 @@ import logging
 import os
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -89,9 +89,9 @@ def _checksum(fields: Mapping[str, Any]) -> str:
     return xxhash.xxh3_64_hexdigest(json.dumps(fields, sort_keys=True).encode())
 
 
-def open_manifest(settings: Settings, control: Control) -> Manifest:
-    """The manifest in `control`, the data directory's documents. It is written if the data directory is new. A copy is
-    kept in `shards/`. A directory in an earlier format is upgraded.
+def open_manifest(settings: Settings, control: Control, creating: Callable[[], None] | None = None) -> Manifest:
+    """The manifest in `control`, the data directory's documents. It is written if the data directory is new, after
+    `creating`, which may raise ConfigError. A copy is kept in `shards/`. A directory in an earlier format is upgraded.
 
     Coordinator and supervisor may both be first, so a lock is held meanwhile. Raises ConfigError if the directory
     cannot be used, is in a newer format, holds data without a manifest, was made with another number of shards, has
@@ -101,7 +101,7 @@ def open_manifest(settings: Settings, control: Control) -> Manifest:
     try:
         control.prepare()
         with control.locked("manifest.lock"):
-            manifest = _read_or_write(control, settings)
+            manifest = _read_or_write(control, settings, creating)
             if manifest.shards == settings.shards:
                 _keep_copy(control, manifest)
                 shards = {number: shard_control(control, number) for number in range(manifest.shards)}
@@ -154,10 +154,12 @@ def copy_of(path: Path) -> Path:
     return path.parent / SHARDS / NAME
 
 
-def _read_or_write(control: Control, settings: Settings) -> Manifest:
+def _read_or_write(control: Control, settings: Settings, creating: Callable[[], None] | None) -> Manifest:
     location = control.location(NAME)
     if not control.exists(NAME):
         _refuse_without(control)
+        if creating is not None:
+            creating()
         manifest = Manifest(uuid.uuid4().hex, settings.shards)
         control.replace(NAME, manifest.encode())
         return manifest

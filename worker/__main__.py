@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.context import ForkProcess
 from typing import Any
 
@@ -21,7 +22,9 @@ from shared import (
     environment,
     forking,
     interpreter,
+    listen_address,
     manifest,
+    no_arguments,
     open_files,
     supervision,
     telemetry,
@@ -192,18 +195,19 @@ def _exit_text(code: int | None) -> str:
 
 
 def main() -> None:
+    no_arguments.require("python -m worker", "the workers")
     os.umask(FILE_UMASK)
     try:
         settings = config.load()
         allocator.keep_pages()
         telemetry.configure(settings.log_level)
-        environment.warn_of_unknown_variables()
+        environment.require_known_variables()
         confinement.confine(settings)
         tracing.load(settings.traces)
         open_files.raise_limit()
         open_files.warn_below(open_files.needed_by_worker(settings.shards, settings.worker_count()))
         control = LocalControl(settings.data)
-        identity = manifest.open_manifest(settings, control)
+        identity = manifest.open_manifest(settings, control, partial(listen_address.require_free, settings))
         lock = manifest.lock(control, "workers")
         address = manifest.endpoint(settings, identity)
         layout.prepare(settings.data, settings.worker_count(), identity.cluster_id)

@@ -16,17 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.bench.log_load import CONNECTIONS, KEYS, RECEIVE_BYTES, VALUE_BYTES, in_threads, keys_from
+from loadtest.harness.ports import free_port
 
 STARTS_WITHIN_S = 10.0
 
 Load = Callable[[int, float], float]
 """(port, seconds) → records a second."""
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def connect(port: int) -> socket.socket:

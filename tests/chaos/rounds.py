@@ -7,7 +7,6 @@ import ctypes
 import os
 import random
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadtest.harness.cluster import ROOT
+from loadtest.harness.ports import free_port
 from tests.chaos.client import Silence
 from tests.chaos.damage import FileKind, Harm
 from tests.chaos.findings import Findings
@@ -89,12 +89,6 @@ class Workshop:
         )
         cluster.data.mkdir(mode=0o700)
         return cluster
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

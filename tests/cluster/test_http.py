@@ -65,7 +65,9 @@ def test_a_wrong_method_is_405_in_the_envelope_of_its_area(cluster, path, method
     assert answer.headers["allow"]
 
 
-@pytest.mark.parametrize("path", ["/ui", "/nothing", "/api/v1/nothing", "/api/v1/log/nothing", "/api/v1/vector/nothing"])
+@pytest.mark.parametrize(
+    "path", ["/ui", "/nothing", "/api/v1/nothing", "/api/v1/log/nothing", "/api/v1/vector/nothing"]
+)
 def test_an_unknown_path_is_404_in_the_envelope_of_its_area(cluster, path):
     body = assert_error(path, cluster.get(path), 404)
     assert path in (body.get("error") or body.get("message"))

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -21,6 +20,7 @@ import snappy
 
 from loadtest.harness.cluster import Cluster
 from loadtest.harness.histogram_messages import histogram_message
+from loadtest.harness.ports import free_port
 from loadtest.harness.remote_write_bodies import HEADERS
 from proto.remote_write_pb2 import WriteRequest
 
@@ -66,12 +66,6 @@ ROUGH = {
     "histogram_quantile(0.99, native_gauge)": 0.1,
 }
 """Its tolerance: version 2.42 interpolates within buckets in another way."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -20,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.harness.cluster import Cluster
+from loadtest.harness.ports import free_port
 from shared import hashing
 
 PROGRAMS = ("prometheus", "promtool", "vmagent", "prometheus-node-exporter")
@@ -37,12 +37,6 @@ pytestmark = [
     ),
     pytest.mark.timeout(180),
 ]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def scrape_config(path: Path, agent: str, targets: list[str], remote_write: str | None) -> str:

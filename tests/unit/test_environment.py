@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shared import telemetry
-from shared.environment import unknown_variables, warn_of_unknown_variables
+from shared.environment import require_known_variables, unknown_variables
+from shared.errors import ConfigError
 
 
 def test_a_misspelt_setting_is_found_with_the_name_that_was_meant() -> None:
@@ -31,12 +31,11 @@ def test_what_kubernetes_says_of_a_service_named_triptych_is_no_setting() -> Non
     assert unknown_variables({f"TRIPTYCH_{name}": "x" for name in names}) == {}
 
 
-def test_the_log_names_the_variable_and_not_its_value(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("TRIPTYCH_ALLOWED_HOST", "secret")
-    telemetry.configure("info")
-    warn_of_unknown_variables()
-    said = capsys.readouterr().err
-    assert "variable=TRIPTYCH_ALLOWED_HOST nearest=TRIPTYCH_ALLOWED_HOSTS" in said
+def test_a_start_with_unknown_variables_is_refused_by_their_names_and_not_their_values() -> None:
+    environ = {"TRIPTYCH_ALLOWED_HOST": "secret", "TRIPTYCH_BANANA": "secret", "TRIPTYCH_LISTEN": "127.0.0.1:1"}
+    with pytest.raises(ConfigError) as refused:
+        require_known_variables(environ)
+    said = str(refused.value)
+    assert "TRIPTYCH_ALLOWED_HOST (did you mean TRIPTYCH_ALLOWED_HOSTS?), TRIPTYCH_BANANA: not a setting" in said
     assert "secret" not in said
+    require_known_variables({"TRIPTYCH_LISTEN": "127.0.0.1:1", "TRIPTYCH_URL": ""})

@@ -22,7 +22,7 @@ import numpy as np
 import snappy
 from numpy.typing import NDArray
 
-from loadtest.bench.metrics.servers import free_port
+from loadtest.harness.ports import free_port
 from proto import remote_write_pb2
 
 RECORDING = Path(__file__).with_name("node_exporter.npz.xz")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import re
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -17,6 +16,7 @@ import orjson
 import psutil
 
 from loadtest.harness.cluster import MEASURED, Cluster
+from loadtest.harness.ports import free_port
 
 READY_WITHIN_S = 120.0
 STOP_WITHIN_S = 60.0
@@ -261,12 +261,6 @@ class VictoriaMetrics(Server):
 
 
 SERVERS: tuple[type[Server], ...] = (Triptych, VictoriaMetrics, Prometheus)
-
-
-def free_port() -> int:
-    with socket.socket() as own:
-        own.bind(("127.0.0.1", 0))
-        return int(own.getsockname()[1])
 
 
 def _first_version(command: list[str]) -> str:

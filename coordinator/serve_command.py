@@ -1,0 +1,105 @@
+"""`triptych serve`: coordinator and workers as children of one process, which end when it ends, however that is.
+
+The children are what the Procfile starts. When one of them ends, so does the other: a part of a cluster serves nobody,
+and whoever started it (systemd, a container engine, a person) sees an exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from types import FrameType
+
+MODULES = {"workers": "worker", "coordinator": "coordinator"}
+GRACE_S = 8.0
+"""Children that were told to stop have so long; the workers take up to 4 s, and requests in flight 2 s."""
+LOOK_S = 0.1
+PR_SET_PDEATHSIG = 1
+
+DESCRIPTION = """Start the whole service in the foreground: what `honcho start` does, without a checkout.
+
+Metrics, logs and vectors are served at one address, by default http://127.0.0.1:9090/, where there is also a page to
+look at them. Everything is stored in one directory, by default ./data. Ctrl-C or SIGTERM stops it in order; kill -9 and
+a loss of power lose nothing that was acknowledged."""
+EPILOG = """Settings are environment variables (TRIPTYCH_RETENTION=30d triptych serve) or a TOML file that
+TRIPTYCH_CONFIG names; docs/operations.md has the list, and `triptych doctor` says what is wrong with them and with the
+machine. The first start of a version compiles for some minutes beside the first requests; `triptych warm` does it
+before."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--listen", metavar="HOST:PORT", help="address of the HTTP interface (TRIPTYCH_LISTEN)")
+    parser.add_argument("--data", metavar="DIRECTORY", help="directory of all data (TRIPTYCH_DATA)")
+    parser.add_argument("--shards", metavar="N", help="number of shards of a new data directory (TRIPTYCH_SHARDS)")
+    parser.add_argument("--workers", metavar="N", help="worker processes; 0: one per core (TRIPTYCH_WORKERS)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until told to stop. The exit code: 0 when it was told, else that of the child that ended first."""
+    environ = environment(arguments)
+    told = False
+
+    def tell(number: int, frame: FrameType | None) -> None:
+        nonlocal told
+        told = True
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, tell)
+    children = {name: _spawn(module, environ) for name, module in MODULES.items()}
+    while not told and all(child.poll() is None for child in children.values()):
+        time.sleep(LOOK_S)
+    code = 0
+    if not told:
+        name, code = next((name, child.returncode) for name, child in children.items() if child.poll() is not None)
+        sys.stderr.write(f"triptych serve: {name} ended ({_said(code)}); stopping the rest\n")
+    _stop(list(children.values()))
+    return 128 - code if code < 0 else code or (0 if told else 1)
+
+
+def environment(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The children's environment: options are settings, and win over variables."""
+    options = {name: getattr(arguments, name) for name in ("listen", "data", "shards", "workers")}
+    return {**environ, **{f"TRIPTYCH_{name.upper()}": value for name, value in options.items() if value is not None}}
+
+
+def _spawn(module: str, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    parent = os.getpid()
+
+    def die_with_parent() -> None:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)  # it died before
+
+    # -P: a folder here that is named worker or shared is not what is meant. A group of its own: Ctrl-C in a terminal
+    # reaches this process only, which stops the children in order.
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", module],
+        env=dict(environ),
+        stdin=subprocess.DEVNULL,
+        preexec_fn=die_with_parent,
+        process_group=0,
+    )
+
+
+def _stop(children: list[subprocess.Popen[bytes]]) -> None:
+    for child in children:
+        if child.poll() is None:
+            child.terminate()
+    give_up = time.monotonic() + GRACE_S
+    for child in children:
+        try:
+            child.wait(max(0.0, give_up - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            sys.stderr.write(f"triptych serve: process {child.pid} did not stop within {GRACE_S:g} s; killed\n")
+            child.kill()
+            child.wait()
+
+
+def _said(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"

@@ -1,0 +1,21 @@
+"""The address of the HTTP interface, before anybody listens there."""
+
+from __future__ import annotations
+
+import socket
+
+from shared.config import Settings
+from shared.errors import ConfigError
+
+
+def require_free(settings: Settings) -> None:
+    """Raises ConfigError when nobody could listen there now. Asked before a data directory is created: a start that
+    fails for its port must not leave one behind."""
+    host, port = settings.address()
+    try:
+        places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, _, _, _, place in dict.fromkeys(places):
+            socket.create_server(place, family=family).close()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(f"TRIPTYCH_LISTEN is {settings.listen}, which cannot be bound: {reason}") from error
