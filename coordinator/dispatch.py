@@ -18,6 +18,7 @@ from aiohttp import HttpVersion10, hdrs, web
 from coordinator.bodies import Malformed, check_escapes
 from coordinator.context import CONTEXT
 from coordinator.entrance import turned_away
+from coordinator.pressure import is_state
 from coordinator.protocol import Server, connection_of
 from coordinator.request_ids import HEADER, id_of
 from coordinator.responses import BODY_BYTES_MAX, SERVER, at_once, error_answer
@@ -30,18 +31,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LABEL_NAMES = "/api/v1/label/"
 """Paths that begin so name a label."""
-RESERVED = (
-    "/-/",
-    "/ui/",
-    "/metrics",
-    "/api/v1/status/",
-    "/api/v1/cluster",
-    "/api/v1/queries",
-    "/api/v1/debug/",
-    "/api/v1/write",
-    "/api/v1/log/append",
-)
-"""Requests to paths that begin so are answered at once, or write: some places in flight are kept for them."""
+RESERVED_WRITES = ("/api/v1/write", "/api/v1/log/append")
+"""Some places in flight are kept for requests to paths that begin so, and for those that tell a state."""
 
 
 class Request(web.Request):
@@ -179,7 +170,8 @@ async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         if context.pressure.is_on:
             context.pressure.require(request.path)
-        context.admission.enter(holder, may_use_reserve=request.path.startswith(RESERVED))
+        may_use_reserve = is_state(request.path) or request.path.startswith(RESERVED_WRITES)
+        context.admission.enter(holder, may_use_reserve=may_use_reserve)
     except errors.Overloaded as error:
         context.telemetry.refuse(error)
         return error_answer(request.path, error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from aiohttp import hdrs, web
+from multidict import istr
 
 from coordinator.access.roles import need_of
 from coordinator.admission import Holder
@@ -12,6 +13,9 @@ from coordinator.context import Context
 from coordinator.protocol import connection_of
 from coordinator.responses import at_once, error_answer
 from shared.errors import TriptychError
+
+OF_A_PAGE = istr("X-Requested-With")
+"""Scripts of pages say with this header that they are no navigation of the browser."""
 
 
 async def turned_away(request: web.Request, context: Context) -> web.StreamResponse | None:
@@ -35,11 +39,18 @@ async def turned_away(request: web.Request, context: Context) -> web.StreamRespo
         context.telemetry.refuse(error)
         response = error_answer(request.path, error)
         for challenge in access.challenges(error):
-            response.headers.add(hdrs.WWW_AUTHENTICATE, challenge)
+            response.headers.add(hdrs.WWW_AUTHENTICATE, _for_client(challenge, request))
         response.headers.update(access.headers)
         context.telemetry.served(request.method, route or "other", error.status, time.perf_counter() - started)
         return at_once(request, response)
     return None
+
+
+def _for_client(challenge: str, request: web.Request) -> str:
+    """The page asks for a user and a password itself. At the scheme Basic a browser would do so, too, with a window of
+    its own that is in the way and never shown again."""
+    is_page = OF_A_PAGE in request.headers
+    return f"X-{challenge}" if is_page and challenge.startswith("Basic ") else challenge
 
 
 def _rest(context: Context, holder: Holder) -> None:

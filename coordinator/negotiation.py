@@ -66,6 +66,13 @@ def accepts_gzip(request: web.Request) -> bool:
     return "gzip" in encodings and _qualities(encodings).get("gzip", 0.0) > 0
 
 
+def names_etag(request: web.Request, etag: str) -> bool:
+    """Whether `If-None-Match` has this entity tag, by the weak comparison (RFC 9110, sections 8.8.3.2 and 13.1.2)."""
+    texts = ",".join(request.headers.getall(hdrs.IF_NONE_MATCH, ())).split(",")
+    tags = {text.strip().removeprefix("W/") for text in texts}
+    return etag.removeprefix("W/") in tags or "*" in tags
+
+
 def boolean(parameters: Mapping[str, str], name: str, default: bool) -> bool:
     """The parameter as a boolean; the default when it is missing or empty. Raises BadData for another text."""
     text = parameters.get(name, "")

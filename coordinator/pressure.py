@@ -78,9 +78,15 @@ STATE_PATHS = ("/-/", "/ui/", "/metrics", "/api/v1/status/", "/api/v1/cluster", 
 WRITE_PATHS = frozenset(("/api/v1/write", "/api/v1/log/append", "/api/v1/vector/write", "/api/v1/vector/update"))
 
 
+def is_state(path: str) -> bool:
+    """Whether a request to this path is answered at once, without the workers, and never refused: health, state, the
+    page and its files."""
+    return path == "/" or path.startswith(STATE_PATHS)
+
+
 def is_read(path: str) -> bool:
     """Whether a request to this path is a read, of which only so many may begin at a time."""
-    return path not in WRITE_PATHS and not path.startswith(STATE_PATHS)
+    return path not in WRITE_PATHS and not is_state(path)
 
 
 class Work(Protocol):
@@ -186,7 +192,7 @@ class Pressure:
     def refusal(self, path: str) -> str:
         """Why a request to this path is refused now, or an empty text. To be asked while `is_on`."""
         why = self.memory_refusal(path)
-        if why or self._limit is None or path.startswith(STATE_PATHS):
+        if why or self._limit is None or is_state(path):
             return why
         is_write = path in WRITE_PATHS
         limit = max(self._limit, REFUSED_FROM) * (WRITES_SHARE if is_write else 1.0)
@@ -203,7 +209,7 @@ class Pressure:
 
     def has_to_wait(self, path: str) -> bool:
         """Whether a request to this path must wait for its turn."""
-        if path.startswith(STATE_PATHS):
+        if is_state(path):
             return False
         return not self.has_place() or (path not in WRITE_PATHS and not self.has_place_for_read())
 

@@ -6,39 +6,52 @@ import asyncio
 
 from aiohttp import hdrs, web
 
-from coordinator.negotiation import accepts_gzip
+from coordinator.negotiation import accepts_gzip, names_etag
 from coordinator.responses import PAGE_HEADERS
-from coordinator.ui.files import PREFIX, File, load
+from coordinator.ui.files import PREFIX, File, Files, load
 from shared.errors import NotFound
 
 FOR_EVER = "public, max-age=31536000, immutable"
 ASK_AGAIN = "no-cache"
+PATH_CHARS_SHOWN = 200
+"""Of a path that is not there: it may have 64 KiB."""
 
 
 async def index(request: web.Request) -> web.Response:
     """The page. It names the files of this version, so that it is asked for anew each time."""
-    files = await asyncio.to_thread(load)
-    return _answer(request, files.index, ASK_AGAIN)
+    return _answer(request, (await _files()).index, ASK_AGAIN)
 
 
 async def file(request: web.Request) -> web.Response:
     """A file of the page. Raises NotFound for those of another version, too."""
-    files = await asyncio.to_thread(load)
-    found = files.files.get(request.match_info["path"])
-    if found is None or request.match_info["version"] != files.version:
-        raise NotFound(f"there is no {request.path}; the files of this version lie under /{files.base}/")
-    return _answer(request, found, FOR_EVER)
+    files = await _files()
+    wanted = files.files.get(request.match_info["path"])
+    if wanted is None or request.match_info["version"] != files.version:
+        raise NotFound(
+            f"there is no {_shown(request.path)}; the page at / names the files of this version, which lie under "
+            f"/{files.base}/"
+        )
+    return _answer(request, wanted, FOR_EVER)
+
+
+async def _files() -> Files:
+    """Loaded once, in a thread. From then on no thread is needed: all may be busy when the page is looked at."""
+    return load() if load.cache_info().currsize else await asyncio.to_thread(load)
 
 
 def _answer(request: web.Request, file: File, caching: str) -> web.Response:
     headers = {hdrs.ETAG: file.etag, hdrs.CACHE_CONTROL: caching, hdrs.VARY: "Accept-Encoding", **PAGE_HEADERS}
-    if file.etag in request.headers.get(hdrs.IF_NONE_MATCH, ""):
+    if names_etag(request, file.etag):
         return web.Response(status=304, headers=headers)
     gzipped = accepts_gzip(request)
     if gzipped:
         headers[hdrs.CONTENT_ENCODING] = "gzip"
-    body = file.gzipped if gzipped else file.content()
+    body = file.gzipped if gzipped else file.content
     return web.Response(body=body, headers=headers, content_type=file.content_type, charset="utf-8")
+
+
+def _shown(path: str) -> str:
+    return path if len(path) <= PATH_CHARS_SHOWN else f"{path[:PATH_CHARS_SHOWN]}…"
 
 
 ROUTES = [web.get("/", index), web.get(f"/{PREFIX}/{{version}}/{{path:.+}}", file)]

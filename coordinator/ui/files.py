@@ -29,14 +29,14 @@ _LEVEL = 9
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """`gzipped`: the content as a gzip member, which is all that is kept of it."""
+    """`gzipped`: the content as a gzip member. Both are kept: if the content were made of it for each request, slow
+    readers would hold a copy each."""
 
     content_type: str
+    content: bytes
     gzipped: bytes
     etag: str
-
-    def content(self) -> bytes:
-        return gzip.decompress(self.gzipped)
+    """A weak one, which stands for both forms (RFC 9110, section 8.8.3.3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,17 @@ def load() -> Files:
 
 
 def _paths() -> list[Path]:
-    found = (path for path in DIRECTORY.rglob("*") if path.suffix in TYPES and path.is_file())
-    return sorted(path for path in found if path.relative_to(DIRECTORY).parts[0] != NOT_SERVED)
+    """Files that are served, in the order in which the page names them. Those of others are first: vendor.js is the
+    largest, and our styles have the last word."""
+    folders = [path for path in DIRECTORY.iterdir() if path.is_dir() and path.name != NOT_SERVED]
+    paths = [*DIRECTORY.iterdir(), *(path for folder in folders for path in folder.rglob("*"))]
+    served = [path for path in paths if path.suffix in TYPES and path.is_file()]
+    return sorted(served, key=lambda path: (not path.name.startswith(NOT_SERVED), path))
 
 
 def _file(content: bytes, content_type: str) -> File:
     etag = hashlib.sha256(content).hexdigest()[:24]
-    return File(content_type, gzip.compress(content, _LEVEL, mtime=0), f'"{etag}"')
+    return File(content_type, content, gzip.compress(content, _LEVEL, mtime=0), f'W/"{etag}"')
 
 
 def _page(template: str, base: str, names: list[str]) -> str:

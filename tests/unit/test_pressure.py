@@ -14,7 +14,7 @@ from shared.errors import Overloaded
 
 RESERVE = 1000
 TARGET_MS = 15
-READ, WRITE, STATE = "/api/v1/query", "/api/v1/log/append", "/metrics"
+READ, WRITE, STATE, PAGE = "/api/v1/query", "/api/v1/log/append", "/metrics", "/"
 DELETE = "/api/v1/vector/delete"
 
 
@@ -158,6 +158,7 @@ def test_heavy_queries_are_refused_first_then_writes_then_reads_and_never_the_st
         if not seen or now != seen[-1][1]:
             seen.append((requests, now))
         assert not service.pressure.refusal(STATE)
+        assert not service.pressure.refusal(PAGE)
     assert seen == [
         (0, []),
         (REFUSED_FROM // 2, ["heavy"]),
@@ -178,6 +179,7 @@ def test_a_request_waits_for_its_turn_from_the_bound_on_and_the_state_is_told_at
     assert pressure.has_to_wait(READ)
     assert pressure.has_to_wait(WRITE)
     assert not pressure.has_to_wait(STATE)
+    assert not pressure.has_to_wait(PAGE)
 
 
 def test_reads_wait_for_their_turn_from_the_first_burst_on_and_writes_do_not() -> None:
@@ -191,6 +193,7 @@ def test_reads_wait_for_their_turn_from_the_first_burst_on_and_writes_do_not() -
     assert pressure.has_to_wait(READ)
     assert not pressure.has_to_wait(WRITE)
     assert not pressure.has_to_wait(STATE)
+    assert not pressure.has_to_wait(PAGE)
     assert pressure.has_place()
     assert not pressure.is_on
     assert service.refused() == []
@@ -198,7 +201,9 @@ def test_reads_wait_for_their_turn_from_the_first_burst_on_and_writes_do_not() -
     assert service.work.looks == 2
 
 
-@pytest.mark.parametrize(("path", "expected"), [(READ, True), (DELETE, True), (WRITE, False), (STATE, False)])
+@pytest.mark.parametrize(
+    ("path", "expected"), [(READ, True), (DELETE, True), (WRITE, False), (STATE, False), (PAGE, False)]
+)
 def test_which_requests_are_reads(path: str, expected: bool) -> None:
     assert module.is_read(path) is expected
 

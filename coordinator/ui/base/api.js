@@ -16,7 +16,7 @@ export const isCancelled = (error) => error?.name === "AbortError";
 
 /** The address of a path of the API ("api/v1/query"), also behind a proxy that serves this page under a prefix. */
 export function address(path, query = {}) {
-  const url = new URL(path.replace(/^\//, ""), document.baseURI);
+  const url = new URL(path.replace(/^\/+/, "") || ".", document.baseURI);
   url.hash = "";
   url.search = form(query).toString();
   return url;
@@ -35,44 +35,44 @@ export function form(query) {
 
 /** The response to a request, whatever its status but for 401, which asks for a credential and tries again.
  * `query`: parameters in the address; `body`: URLSearchParams, text or bytes; `json`: a body as JSON;
- * `signal`: cancels; `deadline`: in ms, 0 for none (a stream). Throws ApiError when there is no response. */
+ * `signal`: cancels; `deadline`: in ms, 0 for none (a stream). Both count until the body has been read.
+ * Throws ApiError when there is no response. */
 export async function fetched(method, path, { query, body, json, headers = {}, signal, deadline = DEADLINE_MS } = {}) {
   for (;;) {
-    const controller = new AbortController();
-    const cancel = () => controller.abort(signal.reason);
-    if (signal?.aborted) cancel();
-    signal?.addEventListener("abort", cancel, { once: true });
-    let late = false;
-    const timer = deadline && setTimeout(() => { late = true; controller.abort(); }, deadline);
-    try {
-      const used = authorization.value;
-      const response = await fetch(address(path, query), {
-        method,
-        body: json === undefined ? body : JSON.stringify(json),
-        headers: {
-          ...(json === undefined ? {} : { "Content-Type": "application/json" }),
-          ...(used ? { Authorization: used } : {}),
-          ...headers,
-        },
-        credentials: "omit", // else the browser asks for a password with a window of its own
-        cache: "no-store",
-        signal: controller.signal,
-      });
-      if (response.status !== 401) return response;
-      const why = await failure(response);
-      if (authorization.value === used && !(await askCredential(why.message))) throw why;
-    } catch (error) {
-      if (late) throw new ApiError(`no answer to ${path} within ${deadline / 1000} s`, { advice: "Try again, or ask for less." });
-      if (error instanceof ApiError || isCancelled(error)) throw error;
-      throw new ApiError(`the server at ${location.host} does not answer`, {
-        kind: "unreachable",
-        advice: "Is it running, and can this machine reach it? What is shown is what it said last.",
-      });
-    } finally {
-      clearTimeout(timer);
-      signal?.removeEventListener("abort", cancel);
-    }
+    const used = authorization.value;
+    const ends = [signal, deadline && AbortSignal.timeout(deadline)].filter(Boolean);
+    const asking = fetch(address(path, query), {
+      method,
+      body: json === undefined ? body : JSON.stringify(json),
+      headers: {
+        "X-Requested-With": "page", // else the browser asks for a password with a window of its own
+        ...(json === undefined ? {} : { "Content-Type": "application/json" }),
+        ...(used ? { Authorization: used } : {}),
+        ...headers,
+      },
+      credentials: "same-origin", // certificates of clients, and cookies of a proxy in between
+      cache: "no-store",
+      signal: AbortSignal.any(ends),
+    });
+    const response = await asking.catch((error) => { throw explained(error, path, { signal, deadline }); });
+    if (response.status !== 401) return response;
+    const why = await failure(response);
+    const isGiven = authorization.value !== used || (await askCredential(used && why.message, response.headers.get("WWW-Authenticate") ?? ""));
+    signal?.throwIfAborted();
+    if (!isGiven) throw why;
   }
+}
+
+/** Why there is no answer, or not all of it, as an error for people. */
+function explained(error, path, { signal, deadline = DEADLINE_MS }, what = `the server at ${location.host} does not answer`) {
+  if (signal?.aborted) return isCancelled(error) ? error : new DOMException("cancelled", "AbortError");
+  if (["TimeoutError", "AbortError"].includes(error.name)) { // while a body is read, browsers call either AbortError
+    return new ApiError(`no answer to ${path} within ${deadline / 1000} s`, { kind: "timeout", advice: "Try again, or ask for less." });
+  }
+  return new ApiError(what, {
+    kind: "unreachable",
+    advice: "Is it running, and can this machine reach it? What is shown is what it said last.",
+  });
 }
 
 /** The JSON that a request answers, with `seconds` (until it was read) and `bytes` (of its text). Options: as `fetched`.
@@ -81,9 +81,22 @@ export async function request(method, path, options = {}) {
   const started = performance.now();
   const response = await fetched(method, path, options);
   if (!response.ok) throw await failure(response);
-  const text = await response.text();
-  const answer = text ? JSON.parse(text) : {};
-  return { answer, seconds: (performance.now() - started) / 1000, bytes: text.length, headers: response.headers };
+  const text = await response.text().catch((error) => {
+    throw explained(error, path, options, `the answer to ${path} broke off`);
+  });
+  const seconds = (performance.now() - started) / 1000;
+  return { answer: text ? parsed(text, path) : {}, seconds, bytes: text.length, headers: response.headers };
+}
+
+function parsed(text, path) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new ApiError(`the answer to ${path} is not of this service; it begins with ${JSON.stringify(text.slice(0, 60))}`, {
+      kind: "unreadable",
+      advice: "Perhaps a proxy in between wants you to log in: reload the page.",
+    });
+  }
 }
 
 /** `data` of a Prometheus envelope. */
@@ -93,25 +106,32 @@ export async function read(path, query = {}, options = {}) {
 
 /** The error that a response with a status of 400 and more says. */
 export async function failure(response) {
-  let said = {};
   const text = await response.text().catch(() => "");
-  try {
-    said = JSON.parse(text);
-  } catch {
-    said = { error: text.trim().slice(0, 500) };
-  }
-  const message = said.error ?? said.message ?? `status ${response.status}`;
+  const said = envelope(text);
+  const isPlain = (response.headers.get("Content-Type") ?? "").startsWith("text/plain");
+  const plain = isPlain && text.trim().slice(0, 500);
   const retryAfter = Number(response.headers.get("Retry-After")) || null;
-  return new ApiError(message, {
+  return new ApiError(said?.error ?? said?.message ?? (plain || `status ${response.status} ${response.statusText}`.trim()), {
     status: response.status,
-    kind: said.errorType ?? "",
+    kind: said?.errorType ?? "",
     retryAfter,
-    advice: adviceOn(response.status, retryAfter),
+    advice: said || plain ? adviceOn(response.status, retryAfter) : "A proxy in between may say so: is the server behind it running?",
   });
 }
 
+/** The envelope of an error of either area, null for what is none. */
+function envelope(text) {
+  try {
+    const said = JSON.parse(text);
+    return typeof (said?.error ?? said?.message) === "string" ? said : null;
+  } catch {
+    return null;
+  }
+}
+
 function adviceOn(status, retryAfter) {
-  if (status === 401 || status === 403) return "Give a credential that may do this: the key at the top right.";
+  if (status === 401) return "Give a credential: the key at the top right.";
+  if (status === 403 && authorization.value) return "Another credential may do this: the key at the top right.";
   if (status === 404) return "It may have been deleted, or the page is of another version than the server: reload it.";
   if (status === 422) return "Ask for less: a shorter range, a longer step, fewer series.";
   if (status === 503) return retryAfter ? `Try again in ${retryAfter} s.` : "Try again in a moment.";

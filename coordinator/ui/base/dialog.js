@@ -1,20 +1,27 @@
 // A dialog over the page. The browser keeps the focus in it, closes it with Escape, and gives the focus back.
-import { html, useEffect, useId, useRef } from "../vendor.js";
+import { html, useId, useLayoutEffect, useRef } from "../vendor.js";
 
 export function Dialog({ title, onClose, children, class: kind = "" }) {
   const ref = useRef(null);
+  const isOver = useRef(false);
+  const isPressedOutside = useRef(false);
   const id = useId();
-  useEffect(() => {
+  useLayoutEffect(() => {
     const dialog = ref.current;
     dialog.showModal();
-    return () => dialog.close();
+    return () => {
+      isOver.current = true; // what closes it from now on is no doing of the person
+      dialog.close();
+    };
   }, []);
-  return html`<dialog ref=${ref} class=${kind} aria-labelledby=${id} onClose=${onClose}
-      onCancel=${(event) => { event.preventDefault(); onClose(); }}
-      onClick=${(event) => { if (event.target === ref.current) onClose(); }}>
+  const isOutside = (event) => event.target === ref.current;
+  return html`<dialog ref=${ref} class=${kind} aria-labelledby=${id} onClose=${() => { if (!isOver.current) onClose(); }}
+      onCancel=${(event) => { if (!isOutside(event)) return; event.preventDefault(); onClose(); }}
+      onPointerDown=${(event) => { isPressedOutside.current = isOutside(event); }}
+      onClick=${(event) => { if (isOutside(event) && isPressedOutside.current) onClose(); }}>
     <div class="dialog-body">
       <header><h2 id=${id}>${title}</h2>
-        <button class="quiet" aria-label="Close" onClick=${onClose}>✕</button></header>
+        <button type="button" class="quiet" aria-label="Close" onClick=${onClose}>✕</button></header>
       ${children}
     </div>
   </dialog>`;
@@ -24,7 +31,7 @@ export function Dialog({ title, onClose, children, class: kind = "" }) {
 export function Confirm({ title, action, onConfirm, onClose, children }) {
   return html`<${Dialog} title=${title} onClose=${onClose}>
     <div>${children}</div>
-    <footer><button onClick=${onClose}>Leave it</button>
-      <button class="danger" onClick=${() => { onClose(); onConfirm(); }}>${action}</button></footer>
+    <footer><button type="button" onClick=${onClose}>Leave it</button>
+      <button type="button" class="danger" onClick=${() => { onClose(); onConfirm(); }}>${action}</button></footer>
   <//>`;
 }

@@ -93,3 +93,8 @@ export function series(labels) {
 
 /** A text in double quotes with the escapes of PromQL, which are those of JSON for all that can be in a label. */
 export const quoted = (text) => JSON.stringify(text);
+
+/** A text for a place that has room for so many characters; of a longer one, the beginning, and how much is missing. */
+export function cut(text, chars) {
+  return text.length <= chars ? text : `${text.slice(0, chars)}… (${count(text.length - chars)} characters more)`;
+}

@@ -7,8 +7,11 @@ export const known = signal([]);
 let before = "";
 let at = 0;
 
+const NOT_TEXT = ["checkbox", "radio", "button", "submit", "reset", "range", "color", "file"];
+
 const isText = (node) =>
-  node?.isContentEditable || ["INPUT", "TEXTAREA", "SELECT"].includes(node?.tagName) || node?.closest?.(".editor");
+  node?.isContentEditable || ["TEXTAREA", "SELECT"].includes(node?.tagName) || node?.closest?.(".editor") ||
+  (node?.tagName === "INPUT" && !NOT_TEXT.includes(node.type));
 
 function pressed(event) {
   const target = event.composedPath()[0];

@@ -1,6 +1,6 @@
 // The state that a link carries, in the part after '#': `#area?name=value&name=value`. What a person would want to send
 // to somebody else, or to see again after a reload, is kept here and nowhere else. It never reaches the server.
-import { signal } from "../vendor.js";
+import { batch, signal } from "../vendor.js";
 
 export const AREAS = ["metrics", "log", "vectors", "cluster"];
 
@@ -9,12 +9,22 @@ export const area = signal("metrics");
 /** The parameters of the area that is shown, a URLSearchParams: not to be changed, see `change`. */
 export const params = signal(new URLSearchParams());
 
+const LINK_CHARS_MAX = 1_000_000; // browsers lose the page above 2 MB
+
 const left = new Map(); // of the areas that are not shown, what their parameters were
 
 function read() {
   const [name, query = ""] = splitOnce(location.hash.slice(1), "?");
-  area.value = AREAS.includes(name) ? name : AREAS[0];
-  params.value = new URLSearchParams(query);
+  show(AREAS.includes(name) ? name : AREAS[0], new URLSearchParams(query));
+}
+
+// One step back is told twice, by hashchange and popstate: what is shown already changes nothing.
+function show(name, next) {
+  if (name === area.value && next.toString() === params.value.toString()) return;
+  batch(() => {
+    area.value = name;
+    params.value = next;
+  });
 }
 
 function splitOnce(text, separator) {
@@ -25,7 +35,12 @@ function splitOnce(text, separator) {
 function write(isStep) {
   const query = params.value.toString();
   const target = `#${area.value}${query ? `?${query}` : ""}`;
-  if (target !== location.hash) history[isStep ? "pushState" : "replaceState"](null, "", target);
+  if (target === location.hash || target.length > LINK_CHARS_MAX) return;
+  try {
+    history[isStep ? "pushState" : "replaceState"](null, "", target);
+  } catch {
+    // Too many changes in a short time for this browser: the next one is written again.
+  }
 }
 
 /** Set parameters of the area: {name: value}, an array for one that comes several times, null or "" to take it away.
@@ -46,9 +61,7 @@ export function change(changes, { step = true } = {}) {
 /** Show an area as it was left, or with these parameters ({name: value or array}). */
 export function go(name, changes = null) {
   left.set(area.value, params.value);
-  area.value = name;
-  params.value = changes ? new URLSearchParams() : (left.get(name) ?? new URLSearchParams());
-  if (changes) change(changes, { step: false });
+  show(name, changes ? new URLSearchParams(linkTo(name, changes).split("?")[1] ?? "") : (left.get(name) ?? new URLSearchParams()));
   write(true);
 }
 
@@ -56,7 +69,9 @@ export function go(name, changes = null) {
 export function linkTo(name, changes = {}) {
   const query = new URLSearchParams();
   for (const [key, value] of Object.entries(changes)) {
-    for (const one of Array.isArray(value) ? value : [value]) query.append(key, String(one));
+    for (const one of Array.isArray(value) ? value : [value]) {
+      if (one !== null && one !== undefined && one !== "") query.append(key, String(one));
+    }
   }
   return `#${name}${query.size ? `?${query}` : ""}`;
 }

@@ -1,9 +1,10 @@
 // Asking again and again, and only while somebody looks.
 import { useEffect, useRef, useSignal } from "../vendor.js";
+import { authorization } from "./access.js";
 import { isCancelled } from "./api.js";
 
 /** Calls `ask(signal)`, which returns a promise, at once and then `interval` ms after each answer (0: not again), while the
- * page is seen. Asks anew when one of `inputs` changes. Returns signals {value, error, busy} and `again()`. What was
+ * page is seen. Asks anew when one of `inputs` or the credential changes. Returns signals {value, error, busy} and `again()`. What was
  * answered last stays while a later request fails. */
 export function usePoll(ask, interval, inputs = []) {
   const value = useSignal(undefined);
@@ -27,8 +28,8 @@ export function usePoll(ask, interval, inputs = []) {
         value.value = answer;
         error.value = null;
       } catch (problem) {
-        if (isOver || own !== controller || isCancelled(problem)) return;
-        error.value = problem;
+        if (isOver || own !== controller) return;
+        if (!isCancelled(problem)) error.value = problem;
       }
       busy.value = false;
       if (interval) timer = setTimeout(() => document.hidden || run(), interval);
@@ -43,6 +44,6 @@ export function usePoll(ask, interval, inputs = []) {
       controller?.abort();
       document.removeEventListener("visibilitychange", seen);
     };
-  }, [interval, ...inputs]);
+  }, [interval, authorization.value, ...inputs]);
   return { value, error, busy, again: () => again.current() };
 }

@@ -1,11 +1,15 @@
 // What an answer says beside its data, and what went wrong.
 import { html } from "../vendor.js";
+import { cut } from "./format.js";
+
+const CHARS_MAX = 2000; // of a text: it may quote a query of 64 KiB
+const REMARKS_MAX = 50;
 
 /** An ApiError or another error: its message, and what can be done. Nothing for null. `onRetry`: shows a button. */
 export function Problem({ error, onRetry }) {
   if (!error) return null;
   return html`<div class="problem" role="alert">
-    <p><strong>${error.kind ? `${error.kind}: ` : ""}</strong>${error.message}</p>
+    <p><strong>${error.kind ? `${error.kind}: ` : ""}</strong>${cut(String(error.message), CHARS_MAX)}</p>
     ${error.advice && html`<p class="advice">${error.advice}</p>`}
     ${onRetry && html`<button onClick=${onRetry}>Try again</button>`}
   </div>`;
@@ -18,7 +22,10 @@ export function Remarks({ warnings = [], infos = [], onPlace }) {
   const one = (kind) => (text) => html`<li class=${kind}>
     <span class="tag">${kind}</span> ${placed(text, onPlace)}
   </li>`;
-  return html`<ul class="remarks" aria-label="Remarks">${warnings.map(one("warning"))}${infos.map(one("info"))}</ul>`;
+  const most = (texts) => texts.slice(0, REMARKS_MAX).map((text) => cut(text, CHARS_MAX));
+  const rest = Math.max(0, warnings.length - REMARKS_MAX) + Math.max(0, infos.length - REMARKS_MAX);
+  return html`<ul class="remarks" aria-label="Remarks">${most(warnings).map(one("warning"))}${most(infos).map(one("info"))}
+    ${rest > 0 && html`<li class="hint">and ${rest} more</li>`}</ul>`;
 }
 
 function placed(text, onPlace) {

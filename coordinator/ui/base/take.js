@@ -39,9 +39,11 @@ export function Copy({ text, label = "Copy", title }) {
 function copyBySelection(content) {
   const area = document.createElement("textarea");
   area.value = content;
-  document.body.append(area);
+  const focused = document.activeElement;
+  (focused?.closest("dialog") ?? document.body).append(area); // all but an open dialog is inert
   area.select();
   const isDone = document.execCommand("copy");
   area.remove();
+  focused?.focus();
   return isDone;
 }

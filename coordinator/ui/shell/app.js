@@ -1,17 +1,16 @@
 // The frame of the page: the areas, the state of the cluster, and what belongs to all of them.
-import { html, useEffect, useErrorBoundary, useSignal } from "../vendor.js";
+import { html, useEffect, useRef, useSignal } from "../vendor.js";
 import { asked, authorization } from "../base/access.js";
-import { read } from "../base/api.js";
 import { utc } from "../base/format.js";
 import { useKeys } from "../base/keys.js";
 import { area, AREAS, go, linkTo } from "../base/link.js";
-import { usePoll } from "../base/poll.js";
 import { Problem } from "../base/remarks.js";
 import { Credential } from "./credential.js";
+import { Fence } from "./fence.js";
 import { Help } from "./help.js";
+import { State } from "./state.js";
 import { setTheme, theme, THEMES } from "./theme.js";
 
-const STATE_EVERY_MS = 5000;
 const TITLES = { metrics: "Metrics", log: "Log", vectors: "Vectors", cluster: "Cluster" };
 const views = {
   metrics: () => import("../metrics/view.js"),
@@ -29,15 +28,20 @@ export function App() {
     { keys: "t", label: "Light, dark, or as the system", run: nextTheme },
     { keys: "z", label: "Times in UTC or of this browser", run: () => { utc.value = !utc.value; } },
   ]);
-  useEffect(() => { document.title = `${TITLES[area.value]} – Triptych`; }, [area.value]);
+  const isFirst = useRef(true);
+  useEffect(() => {
+    document.title = `${TITLES[area.value]} – Triptych`;
+    if (!isFirst.current && document.activeElement === document.body) document.getElementById("main").focus();
+    isFirst.current = false;
+  }, [area.value]);
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
     <header class="bar">
       <span class="brand">Triptych</span>
       <nav aria-label="Areas">${AREAS.map((name) => html`<a href=${linkTo(name)} aria-current=${area.value === name ? "page" : undefined}
-        onClick=${(event) => { if (!event.ctrlKey && !event.metaKey && !event.shiftKey) { event.preventDefault(); if (area.value !== name) go(name); } }}>${TITLES[name]}</a>`)}</nav>
+        onClick=${(event) => follow(event, name)}>${TITLES[name]}</a>`)}</nav>
       <span class="space"></span>
-      <${State} />
+      <${Fence}><${State} onAsk=${() => { isAsking.value = true; }} /><//>
       <button class="quiet" title="Times in UTC or of this browser (z)" onClick=${() => { utc.value = !utc.value; }}>${utc.value ? "UTC" : "Local"}</button>
       <button class="quiet" title="Light, dark, or as the system (t)" aria-label=${`Colours: ${theme.value}`} onClick=${nextTheme}>${{ light: "☀", dark: "☾", system: "◐" }[theme.value]}</button>
       <button class="quiet" title="Credential" aria-label="Credential" aria-pressed=${Boolean(authorization.value)} onClick=${() => { isAsking.value = true; }}>⚿</button>
@@ -48,6 +52,12 @@ export function App() {
     ${(isAsking.value || asked.value) && html`<${Credential} onClose=${() => { isAsking.value = false; }} />`}`;
 }
 
+function follow(event, name) {
+  if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return; // a new tab or window, or a download
+  event.preventDefault();
+  if (area.value !== name) go(name);
+}
+
 function nextTheme() {
   setTheme(THEMES[(THEMES.indexOf(theme.value) + 1) % THEMES.length]);
 }
@@ -56,27 +66,11 @@ function nextTheme() {
 function View({ name }) {
   const view = useSignal(null);
   const problem = useSignal(null);
-  const [fault, forget] = useErrorBoundary((error) => console.error(error));
   useEffect(() => {
     views[name]().then((module) => { view.value = module.View; }, () => {
       problem.value = new Error("this part of the page could not be loaded: the server may have been upgraded. Reload the page.");
     });
   }, []);
-  if (fault) return html`<${Problem} error=${new Error(`this part of the page failed: ${fault.message}`)} onRetry=${forget} />`;
   if (problem.value) return html`<${Problem} error=${problem.value} />`;
-  return view.value && html`<${view.value} />`;
-}
-
-/** Whether all shards are there. */
-function State() {
-  const { value, error } = usePoll((signal) => read("api/v1/cluster", {}, { signal }), STATE_EVERY_MS);
-  const state = value.value;
-  if (error.value) {
-    const text = error.value.kind === "unreachable" ? "no answer" : `${error.value.status || "error"}`;
-    return html`<span role="status"><a class="state bad" href=${linkTo("cluster")} title=${error.value.message}>● ${text}</a></span>`;
-  }
-  if (!state) return html`<span class="state" role="status">…</span>`;
-  const total = state.shards.length;
-  const text = state.ready ? `${total} shards ready` : `${state.shardsReady} of ${total} shards ready`;
-  return html`<span role="status"><a class="state ${state.ready ? "good" : "bad"}" href=${linkTo("cluster")}>● ${text}</a></span>`;
+  return view.value && html`<${Fence}><${view.value} /><//>`;
 }

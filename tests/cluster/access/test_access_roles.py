@@ -71,6 +71,11 @@ def test_refusals_have_the_envelope_of_their_area_and_say_what_would_be_right(se
     challenges = connection.getresponse().headers.get_all("WWW-Authenticate")
     connection.close()
     assert challenges == ['Basic realm="triptych", charset="UTF-8"', 'Bearer realm="triptych"']
+    connection.request("GET", QUERY, headers={"X-Requested-With": "page"})
+    challenges = connection.getresponse().headers.get_all("WWW-Authenticate")
+    connection.close()
+    # At the scheme Basic, a browser would ask with a window of its own.
+    assert challenges == ['X-Basic realm="triptych", charset="UTF-8"', 'Bearer realm="triptych"']
     forbidden = ask(server, "/api/v1/log/append", bearer("reader"), "POST", RECORDS)
     assert forbidden.json()["message"] == (
         "the token reader has not the role write in the area log, which this request needs"
