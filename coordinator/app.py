@@ -18,6 +18,7 @@ from coordinator.access.policy import is_loopback
 from coordinator.api import (
     admin,
     backup,
+    cardinality,
     debug,
     exemplars,
     metadata,
@@ -26,6 +27,7 @@ from coordinator.api import (
     query,
     selected_vectors,
     series,
+    settings_in_force,
     status,
     vector,
     write,
@@ -73,6 +75,7 @@ def build(context: Context) -> web.Application:
         series,
         exemplars,
         metadata,
+        cardinality,
         append,
         scan,
         contents,
@@ -88,6 +91,7 @@ def build(context: Context) -> web.Application:
         backup,
         debug,
         status,
+        settings_in_force,
         page,
     ]
     if context.settings.remote_write:

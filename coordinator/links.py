@@ -357,6 +357,8 @@ class Links:
             shard = self._states[entry.shard]
             shard.worker, shard.state, shard.detail = worker.name, SHARD_STATES[entry.state], entry.detail
             shard.counts = dict(entry.counts)
+            if shard.state == "ready":
+                shard.rates.note(shard.counts, worker.seen)
         for progress in message.progress:
             if (part := worker.pending.get(progress.call)) is not None:
                 part.samples = progress.samples

@@ -74,7 +74,12 @@ class Level(IntEnum):
 
 COUNTED_HERE = ""
 """The reason of errors that `Pressure.refused` counts."""
-STATE_PATHS = ("/-/", "/ui/", "/metrics", "/api/v1/status/", "/api/v1/cluster", "/api/v1/queries", "/api/v1/debug/")
+STATUS_PATHS = tuple(
+    f"/api/v1/status/{name}"
+    for name in ("buildinfo", "runtimeinfo", "walreplay", "flags", "config", "settings", "memory")
+)
+"""Those under /api/v1/status/ that are answered at once: tsdb counts all series."""
+STATE_PATHS = ("/-/", "/ui/", "/metrics", *STATUS_PATHS, "/api/v1/cluster", "/api/v1/queries", "/api/v1/debug/")
 WRITE_PATHS = frozenset(("/api/v1/write", "/api/v1/log/append", "/api/v1/vector/write", "/api/v1/vector/update"))
 
 

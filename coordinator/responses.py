@@ -45,11 +45,13 @@ def json_answer(data: Any, status: int = 200) -> web.Response:
     return web.Response(body=orjson.dumps(data), status=status, content_type=JSON)
 
 
-def success(data: Any, warnings: list[str] | None = None) -> web.Response:
-    """The time-series area's envelope around `data`."""
+def success(data: Any, warnings: list[str] | None = None, infos: list[str] | None = None) -> web.Response:
+    """The time-series area's envelope around `data`. `warnings`: what is missing from it; `infos`: hints."""
     envelope = {"status": "success", "data": data}
     if warnings:
         envelope["warnings"] = warnings
+    if infos:
+        envelope["infos"] = infos
     return json_answer(envelope)
 
 

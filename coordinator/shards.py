@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,6 +16,36 @@ SHARD_STATES = {
 }
 
 
+RATES = {"samples": "samples_in", "records": "records_in", "vectors": "vectors_in"}
+"""Rate → the count of which it is the growth per second."""
+RATE_INTERVAL_S, RATE_INTERVALS = 5.0, 3
+IN_MEMORY = ("head_bytes", "index_bytes", "log_bytes")
+
+
+class Rates:
+    """How fast the counts of a shard grow, over the last RATE_INTERVALS intervals and the one that has begun."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, tuple[int, ...]]] = deque(maxlen=RATE_INTERVALS + 1)
+        self._last: tuple[float, tuple[int, ...]] | None = None
+
+    def note(self, counts: Mapping[str, int], now: float) -> None:
+        """These are the counts now."""
+        self._last = now, tuple(counts.get(name, 0) for name in RATES.values())
+        if self._seen and any(new < old for new, old in zip(self._last[1], self._seen[-1][1], strict=True)):
+            self._seen.clear()  # the shard was opened anew, or a collection was dropped
+        if not self._seen or now - self._seen[-1][0] >= RATE_INTERVAL_S:
+            self._seen.append(self._last)
+
+    def per_second(self) -> dict[str, float]:
+        """Each rate; {} while nothing is known."""
+        if self._last is None or self._last[0] <= self._seen[0][0]:
+            return {}
+        (began, before), (ended, after) = self._seen[0], self._last
+        counts = zip(RATES, before, after, strict=True)
+        return {name: round((new - old) / (ended - began), 3) for name, old, new in counts}
+
+
 @dataclass(slots=True)
 class Shard:
     """What the coordinator knows about one shard. `state`: "down", "loading", "ready" or "failed"."""
@@ -24,6 +55,12 @@ class Shard:
     detail: str = "no worker has registered it"
     worker: str | None = None
     counts: dict[str, int] = field(default_factory=dict)
+    rates: Rates = field(default_factory=Rates)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What its series and its log have in memory; the vectors of a worker's shards are in common arrays."""
+        return sum(self.counts.get(name, 0) for name in IN_MEMORY)
 
     def why(self) -> str:
         """Why it is not ready."""

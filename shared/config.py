@@ -370,18 +370,21 @@ def table() -> str:
     """The settings as a Markdown table for docs/operations.md; `python -m shared.config` prints it."""
     rows = ["| variable | default | meaning |", "|---|---|---|"]
     for field in dataclasses.fields(Settings):
-        default: Any = field.default
-        if isinstance(default, bool):
-            default = str(default).lower()
-        elif isinstance(default, tuple):
-            default = ",".join(default)
-        elif field.name.endswith("_ms"):
-            default = format_duration(default)
-        elif "_bytes" in field.name:
-            default = _size(default)
-        shown = f"`{default}`" if default != "" else ""
+        default = as_text(field.name, field.default)
+        shown = f"`{default}`" if default else ""
         rows.append(f"| `{_variable(field.name)}` | {shown} | {field.metadata['doc']} |")
     return "\n".join(rows) + "\n"
+
+
+def as_text(name: str, value: Any) -> str:
+    """The value of a setting as its variable may have it; `name`: of the field."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(value)
+    if name.endswith("_ms"):
+        return format_duration(value)
+    return _size(value) if "_bytes" in name else str(value)
 
 
 def _size(count: int) -> str:

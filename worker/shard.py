@@ -61,11 +61,18 @@ class Shard:
         )
 
     def counts(self) -> dict[str, int]:
-        """Items held, for status pages; cheap and never blocking."""
+        """Items held, those that came since the start, and bytes of memory, for status pages; cheap and never
+        blocking."""
         counts: dict[str, int] = {}
         for part in (self.series, self.logs, self.vectors):
             counts.update(part.counts())
-        return counts
+        return counts | {
+            "head_bytes": self.series.contents.unsealed_bytes(),
+            "index_bytes": self.series.contents.index.size_bytes,
+            "log_bytes": self.logs.memory_bytes(),
+            "records_in": self.logs.records_in,
+            "vectors_in": self.vectors.engine.written(self.id),
+        }
 
     def close(self) -> None:
         for part in (self.series, self.logs, self.vectors):

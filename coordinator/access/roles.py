@@ -69,13 +69,15 @@ NEEDS: dict[tuple[str, str], Need] = {
     **{(method, f"/api/v1/{name}"): _READ[Area.METRICS] for method in ("GET", "POST") for name in _QUERIES},
     ("GET", "/api/v1/label/{name}/values"): _READ[Area.METRICS],
     ("GET", "/api/v1/metadata"): _READ[Area.METRICS],
+    **{("GET", f"/api/v1/status/{name}"): _READ[Area.METRICS] for name in ("tsdb", "runtimeinfo", "walreplay")},
     ("POST", "/api/v1/write"): _WRITE[Area.METRICS],
     ("POST", "/api/v1/admin/tsdb/delete_series"): _ADMIN[Area.METRICS],
     **{(method, "/api/v1/admin/tsdb/snapshot"): ALL_ADMIN for method in ("POST", "PUT")},
     ("POST", "/api/v1/admin/backup"): ALL_ADMIN,
     **{(method, "/api/v1/admin/backup/{view}"): ALL_ADMIN for method in ("POST", "DELETE")},
     **{("GET", f"/api/v1/admin/backup/{{view}}/{name}"): ALL_ADMIN for name in ("files", "content")},
-    # What others ask, in every area, may be secret.
+    # Settings tell where files lie; what others ask, in every area, may be secret.
+    **{("GET", f"/api/v1/status/{name}"): ALL_ADMIN for name in ("flags", "config", "settings")},
     ("GET", "/api/v1/queries"): ALL_ADMIN,
     ("GET", "/api/v1/queries/slow"): ALL_ADMIN,
     ("DELETE", "/api/v1/queries/{id}"): ALL_ADMIN,

@@ -41,9 +41,22 @@ async def answer(
     shards: Iterable[int] | None = None,
     text: str | None = None,
 ) -> web.Response:
-    """What these shards (default: all) have of a list, merged in a thread, when there is a place for it. The running
-    queries show it with `text`, by default its selectors. Raises Unavailable when none of the shards answers, or when
-    one does not and `partial_response` is false; Overloaded."""
+    """What these shards (default: all) have of a list, merged; see `gathered`."""
+    return await gathered(request, fields, method, body, partial(_answered, merge=merge), shards, text)
+
+
+async def gathered(
+    request: web.Request,
+    fields: MultiDict[str],
+    method: str,
+    body: msgspec.Struct,
+    answered: Callable[[FanOut], web.Response],
+    shards: Iterable[int] | None = None,
+    text: str | None = None,
+) -> web.Response:
+    """What `answered` makes, in a thread, of the replies of these shards (default: all), when there is a place for it.
+    The running queries show it with `text`, by default its selectors. Raises Unavailable when none of the shards
+    answers, or when one does not and `partial_response` is false; Overloaded."""
     context = request.app[CONTEXT]
     numbers = range(context.links.shards) if shards is None else tuple(shards)
     is_partial = parameters.partial_response(fields)
@@ -64,7 +77,7 @@ async def answer(
             raise TooHeavy(f"{method} has a longer list than a light request")
         running.enter("merging")
         run = copy_context().run
-        return await asyncio.get_running_loop().run_in_executor(threads_of(place), run, _answered, replies, merge)
+        return await asyncio.get_running_loop().run_in_executor(threads_of(place), run, answered, replies)
 
     async def served(running: RunningQuery) -> web.Response:
         work = running.waits(partial(attempt, running))

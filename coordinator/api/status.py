@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import platform
+import time
+from datetime import UTC, datetime
+from pathlib import Path
 
 from aiohttp import web
 
@@ -10,6 +13,7 @@ from coordinator.context import CONTEXT
 from coordinator.responses import success
 from coordinator.version import VERSION
 from coordinator.watching import memory as watched_memory
+from shared.config import Settings, as_text
 
 
 async def healthy(request: web.Request) -> web.Response:
@@ -48,6 +52,48 @@ async def buildinfo(request: web.Request) -> web.Response:
     )
 
 
+async def runtimeinfo(request: web.Request) -> web.Response:
+    """Those fields of Prometheus's that have a meaning here."""
+    context = request.app[CONTEXT]
+    await context.watch.refresh()
+    damaged = context.telemetry.values().by_name.get("triptych_damaged", [])
+    started_at = _rfc_3339(context.started_at)
+    return success(
+        {
+            "startTime": started_at,
+            "CWD": str(Path.cwd()),
+            "hostname": platform.node(),
+            "serverTime": _rfc_3339(time.time()),
+            "reloadConfigSuccess": context.access.is_current,
+            "lastConfigTime": started_at,
+            "corruptionCount": int(sum(count for _, count in damaged if not isinstance(count, list))),
+            "storageRetention": _retention(context.settings),
+        }
+    )
+
+
+def _rfc_3339(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _retention(settings: Settings) -> str:
+    limits = [
+        as_text(name, value)
+        for name, value in (("retention_ms", settings.retention_ms), ("retention_bytes", settings.retention_bytes))
+        if value
+    ]
+    return " or ".join(limits) or "unlimited"
+
+
+async def walreplay(request: web.Request) -> web.Response:
+    """How many shards have been loaded, which is when their part of the write-ahead log has been replayed."""
+    shards = request.app[CONTEXT].links.states()
+    loaded = sum(shard.state == "ready" for shard in shards)
+    is_replaying = any(shard.state == "loading" for shard in shards)
+    state = "done" if loaded == len(shards) else "in progress" if is_replaying else "waiting"
+    return success({"min": 0, "max": len(shards), "current": loaded, "state": state})
+
+
 async def memory(request: web.Request) -> web.Response:
     """For each process: resident, anonymous, shared and proportional bytes, and by owner what holds them."""
     context = request.app[CONTEXT]
@@ -59,7 +105,15 @@ async def cluster(request: web.Request) -> web.Response:
     """Every shard with its owner, state and counts, and every worker."""
     context = request.app[CONTEXT]
     shards = [
-        {"shard": s.number, "state": s.state, "detail": s.detail, "worker": s.worker, "counts": s.counts}
+        {
+            "shard": s.number,
+            "state": s.state,
+            "detail": s.detail,
+            "worker": s.worker,
+            "counts": s.counts,
+            "memoryBytes": s.memory_bytes,
+            "rates": s.rates.per_second(),
+        }
         for s in context.links.states()
     ]
     workers = [
@@ -83,6 +137,8 @@ ROUTES = [
     web.get("/-/ready", ready),
     web.get("/metrics", metrics),
     web.get("/api/v1/status/buildinfo", buildinfo),
+    web.get("/api/v1/status/runtimeinfo", runtimeinfo),
+    web.get("/api/v1/status/walreplay", walreplay),
     web.get("/api/v1/status/memory", memory),
     web.get("/api/v1/cluster", cluster),
 ]

@@ -13,6 +13,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from coordinator.pressure import STATUS_PATHS
 from coordinator.watching.catalogue import METRICS, Metric
 from shared.errors import TriptychError
 from shared.measurements import LONG_S, Latencies, Value, Values
@@ -20,7 +21,7 @@ from shared.measurements import LONG_S, Latencies, Value, Values
 Source = Callable[[Values], None]
 
 LOG_PATHS, VECTOR_PATHS, METRICS_PATHS = "/api/v1/log/", "/api/v1/vector/", "/api/v1/"
-SERVICE_PATHS = ("/api/v1/status/", "/api/v1/cluster")
+SERVICE_PATHS = (*STATUS_PATHS, "/api/v1/cluster")
 AREAS, OUTCOMES = ("metrics", "log", "vector", "service"), ("ok", "refused", "failed", "left")
 ALERTED_REASONS = (
     "unavailable",

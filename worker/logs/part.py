@@ -104,6 +104,7 @@ class LogPart:
         self._epoch = self._closed = self._life = 0
         self._newest_ms = self._floor_ms = self._floor_life = 0
         self._next_position = 0
+        self.records_in = 0
         self._unflushed = 0  # bytes gathered since the store wrote them out
         self._revoked: OrderedDict[int, None] = OrderedDict()
         self._closing = False
@@ -170,6 +171,7 @@ class LogPart:
     def take_in(self, message: Message, position: int) -> None:
         """Add the message that was staged last to memory. It is in the write-ahead log at `position`."""
         records, size = self._memory.add(message, position)
+        self.records_in += records
         old = self._totals.get(message.segment, Totals(0, 0, message.group))
         self._totals[message.segment] = old.plus(records, size, message.group, time_of(message.batches))
         self._closed = max(self._closed, message.closed)

@@ -6,11 +6,12 @@ it forks the workers.
 
 from __future__ import annotations
 
-from worker.methods import backup, debug, log, log_groups, queries, selected_vectors, series, vectors
+from worker.methods import backup, cardinality, debug, log, log_groups, queries, selected_vectors, series, vectors
 from worker.methods.method import Method
 
 METHODS: dict[str, Method] = {
     **series.METHODS,
+    **cardinality.METHODS,
     **queries.METHODS,
     **log.METHODS,
     **log_groups.METHODS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from threading import Lock
@@ -17,6 +18,8 @@ from worker.series.blocks.layers import Layers
 from worker.series.growing_array import GrowingArray
 from worker.series.head import Head
 from worker.series.index.index import Index
+from worker.series.index.lookup import Lookup
+from worker.series.index.newcomers import Newcomers
 from worker.series.index.patterns import Patterns
 from worker.series.index.postings import Ids
 
@@ -31,6 +34,24 @@ class Contents:
         self.permanent = GrowingArray(np.int64)
         self.head = Head()
         self.layers = Layers()
+        self.opened_at = time.time()
+        """From then on it is known which series are new."""
+        self._newcomers = Newcomers()
+
+    def extend(self, series: int, first_permanent: int) -> None:
+        """Make room for the new series below `series`, which the index has; series 0 would have the permanent id
+        `first_permanent`. The caller has the lock."""
+        known = len(self.permanent)
+        self._newcomers.came(known)
+        self.head.extend(series)
+        self.permanent.extend(np.arange(known, series) + first_permanent)
+
+    def newcomers(self, age_s: float) -> tuple[Lookup, int]:
+        """(the index as it is now, the lowest id of the series that came within `age_s`, an hour at most, and since
+        `opened_at`)."""
+        with self.lock:
+            lookup = self.index.lookup()
+            return lookup, self._newcomers.first(age_s, lookup.size)
 
     def change(self, change: Callable[[Layers], Layers]) -> Layers:
         """Replace the layers for all readers at once. Returns the new layers."""
@@ -47,6 +68,23 @@ class Contents:
             size += layers.slab.size_bytes
             earliest = min(earliest, int(layers.slab.samples.timestamps_ms.min(initial=earliest)))
         return size, earliest
+
+    def unsealed_bytes(self) -> int:
+        """Memory of the samples that are not in blocks yet. Takes no lock."""
+        layers = self.layers
+        return sum(part.size_bytes for part in (self.head, layers.frozen, layers.slab) if part is not None)
+
+    def head_chunks(self) -> tuple[int, int, int]:
+        """(chunks, earliest time, latest time in ms) of the samples in memory; a slab has none, and (NEVER, BEFORE) are
+        the times where there are no samples."""
+        with self.lock:
+            heads = [self.head] if self.layers.frozen is None else [self.head, self.layers.frozen]
+            slab = self.layers.slab
+            times = [head.times() for head in heads]
+        if slab is not None and len(slab.samples.timestamps_ms):
+            times.append((int(slab.samples.timestamps_ms.min()), int(slab.samples.timestamps_ms.max())))
+        earliest, latest = zip(*times, strict=True)
+        return sum(head.chunks for head in heads), min(earliest), max(latest)
 
     def index_bytes(self) -> int:
         """Memory of the index, without the texts that all shards share."""

@@ -97,6 +97,11 @@ class Head:
         return int(self._tally[STORED])
 
     @property
+    def chunks(self) -> int:
+        """Number of chunks, those of series that were rewritten since included."""
+        return int(self._tally[CHUNKS])
+
+    @property
     def size_bytes(self) -> int:
         """Memory of the samples, their histograms and their chunks, without the fixed cost of each series. The
         histograms of samples that later ones have replaced or a deletion has removed are freed only with the head, and

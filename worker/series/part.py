@@ -342,9 +342,7 @@ class SeriesPart:
                 arrival.resolve(contents.index)
             series = len(contents.index)
             if series > len(contents.permanent):
-                contents.head.extend(series)
-                first = self._registry.next_id - self._series_saved
-                contents.permanent.extend(np.arange(len(contents.permanent), series) + first)
+                contents.extend(series, self._registry.next_id - self._series_saved)
             new = contents.index.label_bytes(self._series_saved) if series > self._series_saved else None
         if new is not None:
             batch = self._store.batch()

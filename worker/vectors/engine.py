@@ -114,6 +114,10 @@ class Engine:
         pairs = [collection.counts(shard) for collection in list(self._collections.values())]
         return {"vectors": sum(n for n, _ in pairs), "vectors_to_index": sum(n for _, n in pairs)}
 
+    def written(self, shard: int) -> int:
+        """The number of vectors that were ever written to the shard, over all collections."""
+        return sum(collection.highest.get(shard, -1) + 1 for collection in list(self._collections.values()))
+
     def wake(self) -> None:
         """Wake the thread, because something new is to be indexed."""
         self._work.set()

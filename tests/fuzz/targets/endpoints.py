@@ -145,7 +145,7 @@ _TEXTS = st.sampled_from(("", "0", "1", "-1", "5m", "1e9", "NaN", "inf", "é", "
 _NAMES = (
     "query", "time", "start", "end", "step", "timeout", "match[]", "limit", "partial_response", "explain", "stats",
     "lookback_delta", "key", "key_base64", "prefix", "start_seq", "end_seq", "follow", "reverse", "after", "metric",
-    "collection", "start_segment", "end_segment", "limit_per_metric",
+    "collection", "start_segment", "end_segment", "limit_per_metric", "topN", "focusLabel",
 )  # fmt: skip
 _LOG_NAMES = (
     "key", "key_base64", "prefix", "start_seq", "end_seq", "limit", "reverse", "follow", "timeout", "encoding", "grep",
@@ -160,6 +160,7 @@ _QUERY_PATHS = (
     "labels",
     "label/job/values",
     "metadata",
+    "status/tsdb",
     "format_query",
     "parse_query",
 )
@@ -168,6 +169,7 @@ _READS = (
     "log/cursors", "log/groups", "log/groups/g",
     "vector/vectors/v1", "vector/stats",
     "vector/collections", "vector/collections/default", "status/buildinfo", "status/memory", "cluster",
+    "status/runtimeinfo", "status/walreplay", "status/flags", "status/config", "status/settings",
 )  # fmt: skip
 
 

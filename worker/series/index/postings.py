@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 TAIL_PAIRS_MAX = 65_536
 """Pairs collected before the writer sorts them (4 ms). A reader sorts any number of them."""
+TAIL_PAIR_BYTES = 12
+"""A key and an id."""
 
 Ids = NDArray[np.int64]
 Keys = NDArray[np.int64]
@@ -131,9 +133,8 @@ class Postings:
     @property
     def size_bytes(self) -> int:
         """Memory of the pairs, sorted ones and others."""
-        arrays = [array for run in self._runs for array in (run.keys, run.starts, run.ids)]
-        arrays += [array for keys_and_ids in self._tail for array in keys_and_ids]
-        return sum(array.nbytes for array in arrays)
+        runs = sum(run.keys.nbytes + run.starts.nbytes + run.ids.nbytes for run in tuple(self._runs))
+        return runs + TAIL_PAIR_BYTES * self._tail_pairs
 
     def lists(self) -> PostingLists:
         if self._tail:

@@ -61,6 +61,14 @@ class TextTable(Symbols):
     def texts(self, codes: Codes) -> list[str]:
         return [text.decode() for text in self.encoded(codes)]
 
+    def sizes(self, codes: Codes) -> NDArray[np.int64]:
+        """int64[n]: the bytes of the texts of `codes` int32[n], as UTF-8."""
+        return self._map.sizes_of(codes.astype(np.int64))
+
+    def hashes(self, codes: Codes) -> NDArray[np.uint64]:
+        """uint64[n]: the xxh64 of the texts of `codes` int32[n], as UTF-8."""
+        return self._map.hashes_of(codes.astype(np.int64))
+
     def encoded(self, codes: Codes) -> list[bytes]:
         raw, bounds = self._map.bytes_of(codes.astype(np.int64))
         return [raw[first:last] for first, last in pairwise(bounds.tolist())]

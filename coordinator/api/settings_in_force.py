@@ -1,0 +1,80 @@
+"""The settings in force: as Prometheus shows its flags and its configuration, and with what each of them means."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import orjson
+from aiohttp import web
+
+from coordinator.context import CONTEXT
+from coordinator.responses import success
+from shared import config
+from shared.config import Settings
+
+HIDDEN = "***"
+
+
+async def listed(request: web.Request) -> web.Response:
+    """Each setting with its variable, value, default and meaning."""
+    return success({"settings": in_force(request.app[CONTEXT].settings)})
+
+
+async def flags(request: web.Request) -> web.Response:
+    """Name → value, as text."""
+    return success({one["name"]: one["value"] for one in in_force(request.app[CONTEXT].settings)})
+
+
+async def configuration(request: web.Request) -> web.Response:
+    """All settings as one document. A text in JSON is a text in YAML, too."""
+    lines = [f"{one['name']}: {_yaml(one['value'])}\n" for one in in_force(request.app[CONTEXT].settings)]
+    return success({"yaml": "".join(lines)})
+
+
+def in_force(settings: Settings) -> list[dict[str, Any]]:
+    """What is known of each setting, in the order of the documentation. Values that may hold secrets are hidden in
+    part."""
+    rows = []
+    for field, variable in zip(dataclasses.fields(settings), config.variables(), strict=True):
+        value = getattr(settings, field.name)
+        rows.append(
+            {
+                "name": variable.removeprefix("TRIPTYCH_").lower(),
+                "variable": variable,
+                "value": without_secrets(config.as_text(field.name, value)),
+                "default": config.as_text(field.name, field.default),
+                "isDefault": value == field.default,
+                "meaning": field.metadata["doc"],
+            }
+        )
+    return rows
+
+
+def without_secrets(text: str) -> str:
+    """A URL without its credentials and its query, which may have a key; any other text as it is."""
+    if "://" not in text:
+        return text
+    return ",".join(_without_secrets(part) for part in text.split(","))
+
+
+def _without_secrets(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return HIDDEN
+    _, at, host = parts.netloc.rpartition("@")
+    netloc = f"{HIDDEN}@{host}" if at else host
+    return urlunsplit((parts.scheme, netloc, parts.path, HIDDEN if parts.query else "", ""))
+
+
+def _yaml(text: str) -> str:
+    return text if text in ("true", "false") or text.isdigit() else orjson.dumps(text).decode()
+
+
+ROUTES: list[web.RouteDef] = [
+    web.get("/api/v1/status/settings", listed),
+    web.get("/api/v1/status/flags", flags),
+    web.get("/api/v1/status/config", configuration),
+]
