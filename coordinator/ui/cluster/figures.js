@@ -1,0 +1,32 @@
+// What the parts of this area show alike: figures, shares, rates, and what the answer to a request says beside its data.
+import { html } from "../vendor.js";
+import { count, short } from "../base/format.js";
+import { Problem, Remarks } from "../base/remarks.js";
+
+/** `figures`: [[label, value, title?]], the most important facts of a part. */
+export function Figures({ figures }) {
+  return html`<dl class="figures">${figures.map(([label, value, title]) => html`<div title=${title}>
+    <dt>${label}</dt><dd>${value}</dd></div>`)}</dl>`;
+}
+
+/** A part of a whole as a bar and in percent. */
+export function Share({ of, value }) {
+  const share = of > 0 ? Math.min(1, value / of) : 0;
+  return html`<span class="share"><span class="share-bar" aria-hidden="true"><span style=${{ width: `${share * 100}%` }}></span></span>
+    ${(share * 100).toFixed(1)} %</span>`;
+}
+
+/** Items a second, "–" while nobody knows. */
+export const rate = (value) => (value === undefined || value === null ? "–" : value && value < 10 ? value.toFixed(1) : short(Math.round(value)));
+
+/** How many came, with a plus. */
+export const growth = (value) => (value ? `+${count(value)}` : "0");
+
+/** What was said at the last request: its error, its warnings and hints; and a sign while nothing has come yet. */
+export function Said({ poll }) {
+  const { value, error, again } = poll;
+  const answer = value.value?.answer;
+  return html`<${Problem} error=${error.value} onRetry=${again} />
+    ${answer && html`<${Remarks} warnings=${answer.warnings} infos=${answer.infos} />`}
+    ${!answer && !error.value && html`<p class="hint" role="status">Asking …</p>`}`;
+}
