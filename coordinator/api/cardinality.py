@@ -17,9 +17,9 @@ from coordinator.api.selectors import selectors, time_range
 from coordinator.calls import FanOut
 from coordinator.context import CONTEXT
 from coordinator.responses import success
-from coordinator.series.cardinality import HASHES_MAX, kept_for, merged
+from coordinator.series.cardinality import asked_for, merged
 from shared.errors import BadData
-from shared.messages.cardinality import CardinalityBody, CardinalityReply
+from shared.messages.cardinality import CardinalityReply
 from shared.wire import unpack
 
 LIMIT, LIMIT_MAX = 10, 10_000
@@ -33,13 +33,7 @@ async def cardinality(request: web.Request) -> web.Response:
     if len(focus) > FOCUS_CHARS_MAX:
         raise BadData(f"parameter 'focusLabel' has {len(focus)} characters; the limit is {FOCUS_CHARS_MAX}")
     workers = max(1, request.app[CONTEXT].links.worker_count())
-    wanted = CardinalityBody(
-        await selectors(fields) or [()],
-        *time_range(fields),
-        focus,
-        kept_for(limit),
-        HASHES_MAX // workers if workers > 1 else 0,
-    )
+    wanted = asked_for(await selectors(fields) or [()], time_range(fields), focus, limit, workers)
     return await gathered(request, fields, "series.cardinality", wanted, partial(_answered, limit=limit))
 
 

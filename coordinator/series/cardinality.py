@@ -16,14 +16,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.messages.cardinality import CardinalityReply, LabelName, Ranking
+from shared.messages.cardinality import CardinalityBody, CardinalityReply, LabelName, Ranking
+from shared.messages.series import Selectors
 
 HASHES_MAX = 1 << 20
 """Of all workers together: 8 MB."""
-KEPT_MIN = 1000
+KEPT_MIN, KEPT_MAX = 1000, 100_000
 KEPT_PER_ITEM = 4
 """Entries of a ranking that a worker sends for one that is answered: those with the most series in all shards have many
-in each, since series are spread by their hash."""
+in each, since series are spread by their hash. All workers together send KEPT_MAX, but each KEPT_MIN."""
+TEXT_BYTES_MAX = 16 << 20
+"""Texts of one ranking, of all workers together."""
 HOUR_S = 3600
 _HASH_VALUES = 2.0**64
 
@@ -31,9 +34,16 @@ Hashes = NDArray[np.uint64]
 Entry = dict[str, Any]
 
 
-def kept_for(limit: int) -> int:
-    """How many entries of each ranking to ask the workers for."""
-    return max(KEPT_MIN, KEPT_PER_ITEM * limit)
+def asked_for(selectors: Selectors, span: tuple[int, int], focus: str, limit: int, workers: int) -> CardinalityBody:
+    """What to ask so many workers for, so that their replies together stay within bounds."""
+    return CardinalityBody(
+        selectors,
+        *span,
+        focus,
+        kept=max(KEPT_MIN, min(KEPT_PER_ITEM * limit, KEPT_MAX // workers)),
+        text_bytes_max=TEXT_BYTES_MAX // workers,
+        hashes_max=HASHES_MAX // workers if workers > 1 else 0,  # one worker has counted all
+    )
 
 
 @dataclass(slots=True)

@@ -11,8 +11,9 @@ from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 class CardinalityBody(msgspec.Struct):
     """Counts the series that match any selector. If a range of times is given, only those with samples in it count.
 
-    `focus`: the label whose values are counted, too. `kept`: entries of a ranking that a worker sends. `hashes_max`:
-    hashes of label values that it sends, so that values which several workers have are counted once; 0: none.
+    `focus`: the label whose values are counted, too. `kept`, `text_bytes_max`: entries of a ranking, and bytes of their
+    texts, that a worker sends. `hashes_max`: hashes of label values that it sends, so that values which several workers
+    have are counted once; 0: none.
     """
 
     selectors: Selectors
@@ -20,6 +21,7 @@ class CardinalityBody(msgspec.Struct):
     end_ms: int = TIME_MS_MAX
     focus: str = ""
     kept: int = 1000
+    text_bytes_max: int = 4 << 20
     hashes_max: int = 0
 
     @property

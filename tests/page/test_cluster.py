@@ -221,7 +221,7 @@ def test_settings_show_what_is_not_the_default(tabs: Tabs, busy: Cluster) -> Non
     expect(table).not_to_contain_text("longest timeout of a query")
     with page.expect_download() as download:
         page.get_by_role("button", name="CSV").click()
-    assert "slow_query,50ms,10s," in download.value.path().read_text()
+    assert "TRIPTYCH_SLOW_QUERY,50ms,10s," in download.value.path().read_text()
     page.reload()
     expect(table).to_contain_text("slow_query")
     expect(table).not_to_contain_text("longest timeout of a query")

@@ -12,7 +12,15 @@ from typing import cast
 import numpy as np
 import pytest
 
-from coordinator.series.cardinality import HOUR_S, merged
+from coordinator.series.cardinality import (
+    HASHES_MAX,
+    HOUR_S,
+    KEPT_MAX,
+    KEPT_MIN,
+    TEXT_BYTES_MAX,
+    asked_for,
+    merged,
+)
 from shared.errors import NotExecutable
 from shared.hashing import hash64
 from shared.labels import Labels, encode
@@ -114,6 +122,22 @@ def test_a_worker_sends_what_has_most_and_says_what_the_rest_has_at_most() -> No
     sets = [(("__name__", f"m{i}"), ("n", str(j))) for i in range(10) for j in range(i + 1)]
     reply, _ = cardinality([part_of(TextTable(), sets)], CardinalityBody(EVERY, kept=3), lambda: None)
     assert (reply.metrics.names, reply.metrics.series, reply.metrics.rest_max) == (["m9", "m8", "m7"], [10, 9, 8], 7)
+
+
+def test_long_texts_are_left_out_before_a_reply_gets_large() -> None:
+    sets = [(("__name__", "m"), ("l", f"{i:05}" + "x" * 995)) for i in range(50)]
+    reply, _ = cardinality([part_of(TextTable(), sets)], CardinalityBody(EVERY, text_bytes_max=10_500), lambda: None)
+    assert (len(reply.pairs.names), reply.pairs.rest_max) == (11, 1)  # __name__="m", and ten of the others
+    assert [one.values for one in reply.label_names] == [50, 1]
+
+
+@pytest.mark.parametrize(("limit", "workers"), [(10, 1), (10_000, 2), (10_000, 64), (1, 1024)])
+def test_replies_of_all_workers_together_are_bounded(limit: int, workers: int) -> None:
+    wanted = asked_for(EVERY, (0, 1), "job", limit, workers)
+    assert workers * wanted.hashes_max <= HASHES_MAX
+    assert workers * wanted.text_bytes_max <= TEXT_BYTES_MAX
+    assert workers * wanted.kept <= max(KEPT_MAX, KEPT_MIN * workers)
+    assert wanted.kept >= min(limit, KEPT_MAX // workers)
 
 
 def test_more_different_labels_than_are_counted_at_a_time_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,8 +23,6 @@ from worker.series.index.postings import Ids
 from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart
 
-TEXT_BYTES_MAX = 4 << 20
-"""Texts of one ranking, and of the label names."""
 LABEL_NAMES_MAX = 10_000
 
 Hashes = NDArray[np.uint64]
@@ -86,8 +84,8 @@ def _reply(
     metric_codes, metric_series, metric_new = _of_label(symbols, pairs, METRIC_NAME, counted.new_metrics)
     focus_codes, focus_series, focus_new = _of_label(symbols, pairs, wanted.focus, counted.new_focus)
     growing = np.flatnonzero(metric_new)
-    by_pair = _ranking(symbols, pairs.values, pairs.series, None, wanted.kept, (pairs.keys >> 32).astype(np.int32))
-    label_names, hashes, left_out = _label_names(symbols, pairs, wanted.hashes_max)
+    by_pair = _ranking(symbols, pairs.values, pairs.series, None, wanted, (pairs.keys >> 32).astype(np.int32))
+    label_names, hashes, left_out = _label_names(symbols, pairs, wanted)
     heads = [part.contents.head_chunks() for part in parts]
     reply = CardinalityReply(
         series=counted.series,
@@ -97,10 +95,10 @@ def _reply(
         chunks=sum(chunks for chunks, _, _ in heads),
         earliest_ms=min(earliest for _, earliest, _ in heads),
         latest_ms=max(latest for _, _, latest in heads),
-        metrics=_ranking(symbols, metric_codes, metric_series, metric_new, wanted.kept),
-        growth=_ranking(symbols, metric_codes[growing], metric_new[growing], None, wanted.kept),
+        metrics=_ranking(symbols, metric_codes, metric_series, metric_new, wanted),
+        growth=_ranking(symbols, metric_codes[growing], metric_new[growing], None, wanted),
         pairs=by_pair,
-        focus=_ranking(symbols, focus_codes, focus_series, focus_new, wanted.kept),
+        focus=_ranking(symbols, focus_codes, focus_series, focus_new, wanted),
         label_names=label_names,
         label_names_left_out=left_out,
     )
@@ -125,13 +123,13 @@ def _ranking(
     codes: Codes,
     series: NDArray[np.int64],
     grown: NDArray[np.int64] | None,
-    kept: int,
+    wanted: CardinalityBody,
     label_codes: Codes | None = None,
 ) -> Ranking:
-    """The `kept` texts with the most series, fewer if they are long. `codes` and `series` are of all, as are `grown`
+    """The texts with the most series, as many as are wanted. `codes` and `series` are of all, as are `grown`
     and the codes of their label names, if they are wanted."""
-    at = _highest(series, kept)
-    at = at[: int(np.searchsorted(np.cumsum(symbols.sizes(codes[at])), TEXT_BYTES_MAX, side="right"))]
+    at = _highest(series, wanted.kept)
+    at = at[: _fitting(symbols, codes[at], wanted)]
     is_left_out = np.ones(len(series), dtype=np.bool_)
     is_left_out[at] = False
     return Ranking(
@@ -143,24 +141,29 @@ def _ranking(
     )
 
 
+def _fitting(symbols: TextTable, codes: Codes, wanted: CardinalityBody) -> int:
+    """How many of these texts, from the first on, are within the bytes that are wanted."""
+    return int(np.searchsorted(np.cumsum(symbols.sizes(codes)), wanted.text_bytes_max, side="right"))
+
+
 def _highest(counts: NDArray[np.int64], kept: int) -> NDArray[np.int64]:
     """The positions of the highest counts, highest first."""
     at = np.arange(len(counts)) if len(counts) <= kept else np.argpartition(counts, len(counts) - kept)[-kept:]
     return at[np.argsort(-counts[at], kind="stable")]
 
 
-def _label_names(symbols: TextTable, pairs: LabelPairs, hashes_max: int) -> tuple[list[LabelName], Hashes, int]:
+def _label_names(symbols: TextTable, pairs: LabelPairs, wanted: CardinalityBody) -> tuple[list[LabelName], Hashes, int]:
     """(the label names, those with the most values first; the hashes of their values; how many names are left out)."""
     names, firsts = pairs.names()
     values = np.diff(firsts, append=len(pairs.keys))
     at = _highest(values, LABEL_NAMES_MAX)
-    at = at[: int(np.searchsorted(np.cumsum(symbols.sizes(names[at])), TEXT_BYTES_MAX, side="right"))]
+    at = at[: _fitting(symbols, names[at], wanted)]
     if not len(at):
         return [], np.zeros(0, dtype=np.uint64), len(names)
     codes = pairs.values
     series = np.add.reduceat(pairs.series, firsts)[at]
     sizes = np.add.reduceat(pairs.series * symbols.sizes(codes), firsts)[at]
-    lowest = hashes_each(values[at], hashes_max)
+    lowest = hashes_each(values[at], wanted.hashes_max)
     hashes = []
     for first, count, few in zip(firsts[at].tolist(), values[at].tolist(), lowest.tolist(), strict=True):
         if few:

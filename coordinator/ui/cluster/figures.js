@@ -13,11 +13,15 @@ export function Figures({ figures }) {
 export function Share({ of, value }) {
   const share = of > 0 ? Math.min(1, value / of) : 0;
   return html`<span class="share"><span class="share-bar" aria-hidden="true"><span style=${{ width: `${share * 100}%` }}></span></span>
-    ${(share * 100).toFixed(1)} %</span>`;
+    <span class="share-number">${(share * 100).toFixed(1)} %</span></span>`;
 }
 
 /** Items a second, "–" while nobody knows. */
-export const rate = (value) => (value === undefined || value === null ? "–" : value && value < 10 ? value.toFixed(1) : short(Math.round(value)));
+export function rate(value) {
+  if (value === undefined || value === null) return "–";
+  if (value && value < 10) return value.toFixed(1);
+  return value < 100_000 ? count(value) : short(Math.round(value));
+}
 
 /** How many came, with a plus. */
 export const growth = (value) => (value ? `+${count(value)}` : "0");

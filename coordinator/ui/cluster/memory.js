@@ -14,6 +14,7 @@ const PAGES = [
   ["sharedBytes", "Shared", "pages that other processes have, too"],
 ];
 const OWNERS = {
+  program: "modules, compiled code and the interpreter, which processes share in part", queries: "arrays of queries that run",
   index: "series: labels and index", head: "samples not in blocks yet", block_cache: "blocks in the cache", log: "the log’s newest records",
   rows: "stores", vectors: "vectors and their indexes", exemplars: "exemplars", known_labels: "known label sets",
   series_references: "series by number", bodies: "bodies of requests",
@@ -35,7 +36,7 @@ export function Memory() {
     { title: "Process", value: (row) => row.process },
     ...PAGES.map(([name, title, hint]) => column(title, (row) => row[name] ?? null, hint)),
     ...owners.map(([owner]) => column(owner.replaceAll("_", " "), (row) => row.owners?.[owner] ?? null, OWNERS[owner])),
-    column("no owner", (row) => row.unattributedBytes ?? null, "anonymous pages that no part has counted: the interpreter, compiled code, room of the allocator"),
+    column("no owner", (row) => row.unattributedBytes ?? null, "anonymous pages that no part has counted, such as room that the allocator keeps"),
   ];
   return html`<${Said} poll=${poll} />
     <${Figures} figures=${[

@@ -8,11 +8,10 @@ import { Table } from "../base/table.js";
 import { Said } from "./figures.js";
 
 const COLUMNS = [
-  { title: "Setting", value: (row) => row.name, render: (row) => html`<code title=${row.variable}>${row.name}</code>` },
+  { title: "Setting", value: (row) => row.variable, render: (row) => html`<code title=${row.variable}>${row.name}</code>` },
   { title: "Value", value: (row) => row.value, render: (row) => (row.isDefault ? row.value : html`<strong title="not the default">${row.value}</strong>`) },
   { title: "Default", value: (row) => row.default },
   { title: "Meaning", value: (row) => row.meaning, render: (row) => html`<span title=${row.meaning}>${row.meaning}</span>` },
-  { title: "Variable", value: (row) => row.variable, render: (row) => html`<code>${row.variable}</code>` },
 ];
 
 export function Settings() {
@@ -21,7 +20,7 @@ export function Settings() {
   const isChanged = params.value.get("changed") === "1";
   const rows = isChanged ? all?.filter((row) => !row.isDefault) : all;
   const variables = () => rows.map((row) => `${row.variable}=${row.value}\n`).join("");
-  const table = () => csv([COLUMNS.map((column) => column.title), ...rows.map((row) => COLUMNS.map((column) => column.value(row)))]);
+  const table = () => csv([["variable", "value", "default", "meaning"], ...rows.map((row) => [row.variable, row.value, row.default, row.meaning])]);
   return html`<${Said} poll=${poll} />
     ${rows && html`<div class="row">
       <label><input type="checkbox" checked=${isChanged} onChange=${(event) => change({ changed: event.target.checked ? 1 : null })} />Only those that are not the default</label>
