@@ -30,6 +30,7 @@ from coordinator.api import (
     settings_in_force,
     status,
     vector,
+    vector_map,
     write,
 )
 from coordinator.api.log import append, contents, cursors, deletion, groups, policies, scan, tail, times
@@ -87,6 +88,7 @@ def build(context: Context) -> web.Application:
         tail,
         vector,
         selected_vectors,
+        vector_map,
         admin,
         backup,
         debug,

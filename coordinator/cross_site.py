@@ -37,6 +37,7 @@ READING_PATHS = frozenset(
         "/api/v1/vector/scroll",
         "/api/v1/vector/count",
         "/api/v1/vector/facets",
+        "/api/v1/vector/map",
     )
 )
 """Requests to these change nothing, whatever their method. A path that is not listed is protected."""

@@ -120,7 +120,7 @@ class UpdateVectorsResponse(_message.Message):
     def __init__(self, status: _Optional[str] = ..., vectors_updated: _Optional[int] = ..., infos: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SearchRequest(_message.Message):
-    __slots__ = ("vector", "k", "filter", "include_fields", "vectors", "expansion", "exact", "collection", "text", "fusion", "recall", "score_threshold", "offset", "group_by")
+    __slots__ = ("vector", "k", "filter", "include_fields", "vectors", "expansion", "exact", "collection", "text", "fusion", "recall", "score_threshold", "offset", "group_by", "id")
     VECTOR_FIELD_NUMBER: _ClassVar[int]
     K_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
@@ -135,6 +135,7 @@ class SearchRequest(_message.Message):
     SCORE_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     GROUP_BY_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
     vector: _containers.RepeatedScalarFieldContainer[float]
     k: int
     filter: Filter
@@ -149,7 +150,8 @@ class SearchRequest(_message.Message):
     score_threshold: float
     offset: int
     group_by: GroupBy
-    def __init__(self, vector: _Optional[_Iterable[float]] = ..., k: _Optional[int] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., include_fields: _Optional[_Iterable[str]] = ..., vectors: _Optional[_Iterable[_Union[VectorValue, _Mapping]]] = ..., expansion: _Optional[int] = ..., exact: _Optional[bool] = ..., collection: _Optional[str] = ..., text: _Optional[_Union[TextQuery, _Mapping]] = ..., fusion: _Optional[_Union[Fusion, _Mapping]] = ..., recall: _Optional[float] = ..., score_threshold: _Optional[float] = ..., offset: _Optional[int] = ..., group_by: _Optional[_Union[GroupBy, _Mapping]] = ...) -> None: ...
+    id: str
+    def __init__(self, vector: _Optional[_Iterable[float]] = ..., k: _Optional[int] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., include_fields: _Optional[_Iterable[str]] = ..., vectors: _Optional[_Iterable[_Union[VectorValue, _Mapping]]] = ..., expansion: _Optional[int] = ..., exact: _Optional[bool] = ..., collection: _Optional[str] = ..., text: _Optional[_Union[TextQuery, _Mapping]] = ..., fusion: _Optional[_Union[Fusion, _Mapping]] = ..., recall: _Optional[float] = ..., score_threshold: _Optional[float] = ..., offset: _Optional[int] = ..., group_by: _Optional[_Union[GroupBy, _Mapping]] = ..., id: _Optional[str] = ...) -> None: ...
 
 class GroupBy(_message.Message):
     __slots__ = ("field", "groups", "per_group")
@@ -442,6 +444,46 @@ class Facet(_message.Message):
     value: AttributeValue
     count: int
     def __init__(self, value: _Optional[_Union[AttributeValue, _Mapping]] = ..., count: _Optional[int] = ...) -> None: ...
+
+class MapRequest(_message.Message):
+    __slots__ = ("collection", "filter", "limit", "attribute")
+    COLLECTION_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTE_FIELD_NUMBER: _ClassVar[int]
+    collection: str
+    filter: Filter
+    limit: int
+    attribute: str
+    def __init__(self, collection: _Optional[str] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., limit: _Optional[int] = ..., attribute: _Optional[str] = ...) -> None: ...
+
+class MapResponse(_message.Message):
+    __slots__ = ("status", "points", "variance", "vectors", "warnings", "infos")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    POINTS_FIELD_NUMBER: _ClassVar[int]
+    VARIANCE_FIELD_NUMBER: _ClassVar[int]
+    VECTORS_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    INFOS_FIELD_NUMBER: _ClassVar[int]
+    status: str
+    points: MapPoints
+    variance: _containers.RepeatedScalarFieldContainer[float]
+    vectors: int
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    infos: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status: _Optional[str] = ..., points: _Optional[_Union[MapPoints, _Mapping]] = ..., variance: _Optional[_Iterable[float]] = ..., vectors: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ..., infos: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class MapPoints(_message.Message):
+    __slots__ = ("ids", "x", "y", "values")
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    X_FIELD_NUMBER: _ClassVar[int]
+    Y_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    x: _containers.RepeatedScalarFieldContainer[float]
+    y: _containers.RepeatedScalarFieldContainer[float]
+    values: _containers.RepeatedCompositeFieldContainer[AttributeValue]
+    def __init__(self, ids: _Optional[_Iterable[str]] = ..., x: _Optional[_Iterable[float]] = ..., y: _Optional[_Iterable[float]] = ..., values: _Optional[_Iterable[_Union[AttributeValue, _Mapping]]] = ...) -> None: ...
 
 class ErrorResponse(_message.Message):
     __slots__ = ("status", "message")

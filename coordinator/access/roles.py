@@ -58,6 +58,7 @@ PAGE = ("/", "/ui/{version}/{path}")
 _READ, _WRITE, _ADMIN = ({area: Need(area, role) for area in Area} for role in (Role.READ, Role.WRITE, Role.ADMIN))
 _LOG, _VECTOR = "/api/v1/log", "/api/v1/vector"
 _LOG_READS = ("scan", "segments", "keys", "offsets", "count", "frontier")
+_VECTOR_READS = ("search", "get", "scroll", "count", "facets", "map")
 _QUERIES = ("query", "query_range", "query_exemplars", "format_query", "parse_query", "series", "labels")
 
 NEEDS: dict[tuple[str, str], Need] = {
@@ -97,11 +98,12 @@ NEEDS: dict[tuple[str, str], Need] = {
     # A poll changes nothing that lasts, but without commits, which write, its member is of no use.
     **{("POST", f"{_LOG}/groups/{{group}}/{act}"): _WRITE[Area.LOG] for act in ("join", "poll", "commit", "leave")},
     ("DELETE", f"{_LOG}/groups/{{group}}"): _WRITE[Area.LOG],
-    **{("POST", f"{_VECTOR}/{name}"): _READ[Area.VECTORS] for name in ("search", "get", "scroll", "count", "facets")},
+    **{("POST", f"{_VECTOR}/{name}"): _READ[Area.VECTORS] for name in _VECTOR_READS},
     ("GET", f"{_VECTOR}/vectors/{{id}}"): _READ[Area.VECTORS],
     ("GET", f"{_VECTOR}/stats"): _READ[Area.VECTORS],
     ("GET", f"{_VECTOR}/collections"): _READ[Area.VECTORS],
     ("GET", f"{_VECTOR}/collections/{{name}}"): _READ[Area.VECTORS],
+    ("GET", f"{_VECTOR}/collections/{{name}}/attributes"): _READ[Area.VECTORS],
     ("POST", f"{_VECTOR}/write"): _WRITE[Area.VECTORS],
     ("POST", f"{_VECTOR}/delete"): _WRITE[Area.VECTORS],
     ("POST", f"{_VECTOR}/update"): _WRITE[Area.VECTORS],

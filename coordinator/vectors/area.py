@@ -21,6 +21,7 @@ from coordinator.vectors.decode import Upserts
 from coordinator.vectors.fusion import RECIPROCAL, fuse
 from coordinator.vectors.groups import Group, GroupedSearch
 from coordinator.vectors.infos import unknown_fields
+from coordinator.vectors.map import VectorMaps
 from coordinator.vectors.merging import NO_HITS, Hits, MergedHits, merge
 from coordinator.vectors.placing import THREAD_IDS_MIN, id_parts, places
 from coordinator.vectors.refinements import GroupBy
@@ -32,10 +33,11 @@ from coordinator.vectors.text_calls import highlights, informed
 from shared import wire
 from shared.config import Settings
 from shared.control import Control
-from shared.errors import BadData, ConfigError, DeadlineExceeded
+from shared.errors import BadData, ConfigError, DeadlineExceeded, NotFound
 from shared.messages.vector_text import TextField
 from shared.messages.vectors import (
     READ_WHOLE,
+    VECTOR_FIELD,
     Collection,
     CollectionStats,
     Floats,
@@ -78,6 +80,7 @@ class VectorArea:
         self._links = links
         self._collections = Collections(settings, links, control)
         self.selected = SelectedVectors(settings, links, self._collections)
+        self.maps = VectorMaps(settings, links, self._collections)
         self._timeout_s = settings.vector_timeout_ms / 1000
         self._batches = SearchBatches(self._ask, self._timeout_s)
         self._write_timeout_s = settings.write_timeout_ms / 1000
@@ -226,6 +229,8 @@ class VectorArea:
         """Search all shards. Raises BadData, DeadlineExceeded, or Unavailable when no shard answers, or when the answer
         is not whole and `partial` is false."""
         collection = await self.find(request.collection)
+        if request.id:
+            request = await self._with_vector(request, partial=partial)
         if collection is None:
             if request.text is not None:
                 named = ", ".join(request.text.boosts) or "missing"
@@ -246,8 +251,10 @@ class VectorArea:
             require_whole(warnings)
         infos = _infos(collection, results, warnings)
         lists = results.lists
+        if request.id:
+            lists = [hits.without(request.id) for hits in lists]
         if request.hybrid():
-            lists = [fuse(lists, request.k + request.refinement.offset, request.fusion or RECIPROCAL)]
+            lists = [fuse(lists, request.depth, request.fusion or RECIPROCAL)]
         metric = "" if request.text is not None else collection.metric
         lists = [request.refinement.cut(hits, request.k, metric) for hits in lists]
         answer = Searched(lists, warnings, collection, infos=infos)
@@ -266,6 +273,14 @@ class VectorArea:
                 require_whole(missing)
             answer.warnings = list(dict.fromkeys([*warnings, *missing]))
         return answer
+
+    async def _with_vector(self, request: SearchRequest, *, partial: bool) -> SearchRequest:
+        """The search by an id as one by its vector. Raises NotFound, or Unavailable if a missing shard may have it."""
+        stored, warnings = await self.get(request.collection, [request.id], (VECTOR_FIELD,), partial=partial)
+        if not stored or stored[0].vector is None:
+            require_whole(warnings)
+            raise NotFound(f"there is no vector {request.id.decode()!r}")
+        return request.of_vector(stored[0].vector)
 
     async def _browse(self, request: SearchRequest, collection: Collection, *, partial: bool) -> Searched:
         """The vectors that satisfy the filter, in the order of their ids, all with the score 0."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from coordinator.vectors.values import shown
+from shared.messages.selected_vectors import SelectionReply
 
 FIELDS_NAMED_MAX = 10
 """Fields that have a hint of their own; the others are only counted."""
@@ -21,3 +22,13 @@ def unknown_fields(collection: str, unknown: Collection[str], nearest: Mapping[s
     if others > 0:
         hints.append(f"filter: no vector of the collection {collection!r} has {others} other fields")
     return hints
+
+
+def unknown_of(collection: str, replies: Sequence[SelectionReply], warnings: Sequence[str]) -> list[str]:
+    """As `unknown_fields`, from the replies of workers. While shards are missing, or have no vector, nobody knows which
+    fields there are."""
+    unknown = [set(reply.unknown) for reply in replies if reply.vectors]
+    if warnings or not unknown:
+        return []
+    nearest = {name: near for reply in replies for name, near in reply.nearest.items()}
+    return unknown_fields(collection, set.intersection(*unknown), nearest)

@@ -51,6 +51,12 @@ class Hits:
             self.vectors[order] if self.vectors is not None else None,
         )
 
+    def without(self, name: bytes) -> Hits:
+        """Those of other ids."""
+        if name not in self.ids:
+            return self
+        return self.take(np.array([place for place, own in enumerate(self.ids) if own != name], dtype=np.int64))
+
     def part(self, start: int, end: int) -> Hits:
         return Hits(
             self.near[start:end],

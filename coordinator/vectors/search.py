@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ from coordinator.vectors.numbers import COMPONENTS_BYTES_MAX
 from coordinator.vectors.refinements import NO_REFINEMENT, GroupBy, Refinement
 from coordinator.vectors.scroll import filter_of
 from coordinator.vectors.text import TextRequest, TextSearch
+from coordinator.vectors.values import id_bytes
 from proto import vector_pb2
 from shared.errors import BadData
 from shared.messages.vectors import DIMENSION_MAX, K_MAX, Collection, Condition, Floats, SearchBody
@@ -42,7 +43,7 @@ _RAW_VALUES = msgspec.json.Decoder(list[msgspec.Raw])
 class SearchRequest:
     """A request, checked as far as this needs no settings of the collection. `flat` holds the components of the
     queries, one query after the other, `counts[i]` of them for query i. `batch`: whether the queries came in
-    `vectors`."""
+    `vectors`. `id`: of the vector that is the query, which `of_vector` puts in its place."""
 
     collection: str
     flat: Floats
@@ -57,11 +58,21 @@ class SearchRequest:
     fusion: Fusion | None = None
     recall: float = 0.0
     refinement: Refinement = NO_REFINEMENT
+    id: bytes = b""
 
     @property
     def is_browse(self) -> bool:
         """Whether the request only filters: it is answered in the order of the ids, all scores being 0."""
         return not self.counts and self.text is None
+
+    @property
+    def depth(self) -> int:
+        """How many results the answer needs: one more if the query itself may be among them."""
+        return self.k + self.refinement.offset + bool(self.id)
+
+    def of_vector(self, vector: Floats) -> SearchRequest:
+        """The request with the components of the vector `id` as its query."""
+        return replace(self, flat=vector, counts=[len(vector)])
 
     def queries(self, collection: Collection) -> Floats:
         """The queries as float32[q, dimension]. Raises BadData that names the field when the request does not fit the
@@ -86,7 +97,7 @@ class SearchRequest:
 
     def summary(self) -> str:
         """What is searched for, in one line: without the numbers, and of the filter only that there is one."""
-        parts = [f"collection={self.collection or DEFAULT} vectors={len(self.counts)} k={self.k}"]
+        parts = [f"collection={self.collection or DEFAULT} vectors={len(self.counts) or bool(self.id):d} k={self.k}"]
         if self.expansion:
             parts.append(f"expansion={self.expansion}")
         if self.recall:
@@ -102,10 +113,9 @@ class SearchRequest:
     def body(self, collection: Collection, expansion: int, recall: float = RECALL_DEFAULT) -> SearchBody:
         """The message to the workers. `expansion` (0: as many as `recall` needs) is the default for requests that give
         neither."""
-        depth = self.k + self.refinement.offset
         return SearchBody(
             collection,
-            max(depth, FUSION_DEPTH) if self.hybrid() else depth,
+            max(self.depth, FUSION_DEPTH) if self.hybrid() else self.depth,
             self.fields,
             self.filter,
             self.expansion or (0 if self.recall else expansion),
@@ -118,6 +128,7 @@ class SearchRequest:
 class _Search(msgspec.Struct, forbid_unknown_fields=True):
     vector: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     vectors: list[msgspec.Raw] | None = None
+    id: str | None = None
     k: int = K_DEFAULT
     filter: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     includeFields: list[str] | None = None
@@ -140,7 +151,9 @@ def from_json(body: bytes) -> SearchRequest:
     single, several = request.vector is not msgspec.UNSET, request.vectors is not None
     arrays: list[Any] = [request.vector] if single else request.vectors or []
     condition = filter_of(request.filter)
-    _check_shape(single, several, len(arrays), request.text is not None, condition is not None)
+    own_id = b"" if request.id is None else id_bytes(request.id, "id")
+    _check_id(own_id, given=single or several, grouped=(request.groupBy or request.group_by) is not None)
+    _check_shape(single, several, len(arrays), bool(own_id) or request.text is not None, condition is not None)
     flat, counts = np.zeros(0, dtype=np.float32), []
     if arrays:
         flat, lengths = numbers(arrays, lambda place: f"vectors[{place}]" if several else "vector")
@@ -166,8 +179,9 @@ def from_json(body: bytes) -> SearchRequest:
                 request.groupBy or request.group_by,
                 request.k,
                 batch=several,
-                rankings=single + several + (request.text is not None),
+                rankings=single + several + bool(own_id) + (request.text is not None),
             ),
+            own_id,
         )
     )
 
@@ -202,7 +216,9 @@ def from_protobuf(body: bytes) -> SearchRequest:
     single, several = bool(request.vector), bool(vectors)
     arrays = [_components(request.vector, "vector")] if single else vectors
     by_text = request.HasField("text")
-    _check_shape(single, several, len(arrays), by_text, request.HasField("filter"))
+    own_id = id_bytes(request.id, "id") if request.id else b""
+    _check_id(own_id, given=single or several, grouped=request.HasField("group_by"))
+    _check_shape(single, several, len(arrays), bool(own_id) or by_text, request.HasField("filter"))
     return _checked(
         SearchRequest(
             request.collection,
@@ -217,7 +233,10 @@ def from_protobuf(body: bytes) -> SearchRequest:
             text.from_protobuf(request.text) if by_text else None,
             fusion.from_protobuf(request.fusion) if request.HasField("fusion") else None,
             _checked_recall(request.recall if request.HasField("recall") else None, request.expansion),
-            refinements.from_protobuf(request, request.k, batch=several, rankings=single + several + by_text),
+            refinements.from_protobuf(
+                request, request.k, batch=several, rankings=single + several + bool(own_id) + by_text
+            ),
+            own_id,
         )
     )
 
@@ -251,12 +270,19 @@ def _check_queries(count: int) -> None:
         raise BadData(f"vectors has {count} entries; at most {QUERIES_MAX} are searched at once")
 
 
+def _check_id(own_id: bytes, *, given: bool, grouped: bool) -> None:
+    if own_id and given:
+        raise BadData("id is given beside vector or vectors; a search has one of them")
+    if own_id and grouped:
+        raise BadData("groupBy and id are both given; a search with groups has a vector or a text")
+
+
 def _check_shape(single: bool, several: bool, count: int, by_text: bool, condition: bool) -> None:
     if single and several:
         raise BadData("vector and vectors are both given; a search has one of them")
     if not single and not by_text and not count and (several or not condition):
         field_name = "vectors is empty" if several else "vector is missing or empty"
-        raise BadData(f"{field_name}; a search needs a vector, vectors, text or a filter")
+        raise BadData(f"{field_name}; a search needs a vector, vectors, an id, text or a filter")
     if several and by_text:
         raise BadData("vectors and text are both given; a hybrid search has one vector")
     _check_queries(count)
@@ -286,6 +312,6 @@ def _checked(request: SearchRequest) -> SearchRequest:
         raise BadData(f"expansion is {request.expansion}; it must be 0 (chosen here) to {EXPANSION_MAX}")
     if request.fields is not None and len(request.fields) > FIELDS_MAX:
         raise BadData(f"includeFields has {len(request.fields)} entries; at most {FIELDS_MAX} are allowed")
-    if request.fusion is not None and not request.hybrid():
+    if request.fusion is not None and not (request.text is not None and (request.counts or request.id)):
         raise BadData("fusion is given, but only a search with vector and text has two rankings to fuse")
     return request

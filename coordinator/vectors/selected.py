@@ -14,7 +14,7 @@ from coordinator.links import Links
 from coordinator.vectors.changes import ChangeRequest
 from coordinator.vectors.collections import Collections
 from coordinator.vectors.facets import CountRequest, most_frequent
-from coordinator.vectors.infos import unknown_fields
+from coordinator.vectors.infos import unknown_of
 from coordinator.vectors.placing import THREAD_IDS_MIN, id_parts
 from coordinator.vectors.scroll import Page, ScrollRequest, merge
 from coordinator.vectors.stored import StoredVector
@@ -28,7 +28,6 @@ from shared.messages.selected_vectors import (
     Position,
     SelectedReply,
     SelectionBody,
-    SelectionReply,
     UpdateBody,
 )
 from shared.messages.vectors import Collection, IdsBody, Value, VectorCountReply
@@ -112,7 +111,7 @@ class SelectedVectors:
         else:
             page = await asyncio.to_thread(merge, request, replies, collection.dimension)
         warnings = outcome.warnings()
-        infos = _infos(collection, _unpacked(outcome.replies, PageReply), warnings)
+        infos = unknown_of(collection.name, _unpacked(outcome.replies, PageReply), warnings)
         return Scrolled(page.vectors, page.end, warnings, infos)
 
     async def count(self, request: CountRequest, *, partial: bool) -> Counted:
@@ -123,7 +122,7 @@ class SelectedVectors:
         outcome = await self._read("vector.count", SelectionBody(collection, request.filter), partial=partial)
         replies = _unpacked(outcome.replies, SelectedReply)
         warnings = outcome.warnings()
-        infos = _infos(collection, replies, warnings)
+        infos = unknown_of(collection.name, replies, warnings)
         return Counted(sum(reply.count for reply in replies), [], warnings, infos)
 
     async def facets(self, request: CountRequest, *, partial: bool) -> Counted:
@@ -137,7 +136,9 @@ class SelectedVectors:
 
         def merged() -> Counted:
             replies = _unpacked(outcome.replies, FacetsReply)
-            return Counted(0, most_frequent(replies, request.limit), warnings, _infos(collection, replies, warnings))
+            return Counted(
+                0, most_frequent(replies, request.limit), warnings, unknown_of(collection.name, replies, warnings)
+            )
 
         return await asyncio.to_thread(merged)
 
@@ -179,7 +180,7 @@ class SelectedVectors:
     ) -> tuple[int, list[str]]:
         answers = await self._links.call(method, body=wire.pack(body), parts=parts, timeout_s=self._write_timeout_s)
         replies = _unpacked(answers, SelectedReply)
-        return sum(reply.count for reply in replies), _infos(collection, replies, [])
+        return sum(reply.count for reply in replies), unknown_of(collection.name, replies, [])
 
     async def _parts(self, ids: Sequence[bytes]) -> dict[int, tuple[bytes, bytes]]:
         if len(ids) < THREAD_IDS_MIN:
@@ -189,12 +190,3 @@ class SelectedVectors:
 
 def _unpacked(replies: Iterable[WorkerReply], kind: type[T]) -> list[T]:
     return [wire.unpack(reply.message.body, kind) for reply in replies]
-
-
-def _infos(collection: Collection, replies: Sequence[SelectionReply], warnings: Sequence[str]) -> list[str]:
-    """Hints about fields that no vector has. While shards are missing, or have no vector, nobody knows that."""
-    unknown = [set(reply.unknown) for reply in replies if reply.vectors]
-    if warnings or not unknown:
-        return []
-    nearest = {name: near for reply in replies for name, near in reply.nearest.items()}
-    return unknown_fields(collection.name, set.intersection(*unknown), nearest)

@@ -32,6 +32,8 @@ ENDPOINTS = {
     "/api/v1/vector/write": (POST,),
     "/api/v1/vector/delete": (POST,),
     "/api/v1/vector/search": (POST,),
+    "/api/v1/vector/map": (POST,),
+    "/api/v1/vector/collections/some/attributes": (GET,),
     "/api/v1/vector/vectors/some-id": (GET,),
     "/api/v1/status/buildinfo": (GET,),
     "/api/v1/status/memory": (GET,),

@@ -32,8 +32,8 @@ def _checks(request: Request) -> Callable[[], None]:
     return lambda: check(request, f"{request.method} was not done by its deadline")
 
 
-def _selection(shards: Shards, request: Request, asked: Collection, condition: Condition | None) -> Selection | None:
-    """None if no shard has a vector of the collection."""
+def selection_of(shards: Shards, request: Request, asked: Collection, condition: Condition | None) -> Selection | None:
+    """The vectors that satisfy a filter, or all (`condition` None). None if no shard has a vector of the collection."""
     collection = engine_of(shards).find(asked.id)
     if collection is None:
         return None
@@ -43,7 +43,7 @@ def _selection(shards: Shards, request: Request, asked: Collection, condition: C
 R = TypeVar("R", bound=SelectionReply)
 
 
-def _told(reply: R, selection: Selection) -> R:
+def told(reply: R, selection: Selection) -> R:
     """The reply, which also says how much of the filter is known here."""
     view = selection.collection.view()
     reply.vectors = view.size - view.dead
@@ -55,7 +55,7 @@ def _told(reply: R, selection: Selection) -> R:
 def page(shards: Shards, request: Request) -> Reply:
     """One page of a scroll, as described in `PageReply`."""
     body = wire.unpack(request.body, PageBody)
-    selection = _selection(shards, request, body.collection, body.filter)
+    selection = selection_of(shards, request, body.collection, body.filter)
     if selection is None:
         return Reply(wire.pack(PageReply()), [b"", b"", b"", b"", b""])
     # One more than asked for tells whether there are more.
@@ -72,39 +72,39 @@ def page(shards: Shards, request: Request) -> Reply:
         positions = kept
         shown = content_frames(contents, body.fields)
     values = [position.value for position in positions] if body.order_field else []
-    reply = _told(PageReply(values=values, end=end), selection)
+    reply = told(PageReply(values=values, end=end), selection)
     return Reply(wire.pack(reply), [*pack_blobs([position.id for position in positions]), *shown])
 
 
 def count(shards: Shards, request: Request) -> Reply:
     """The number of selected vectors."""
     body = wire.unpack(request.body, SelectionBody)
-    selection = _selection(shards, request, body.collection, body.filter)
+    selection = selection_of(shards, request, body.collection, body.filter)
     if selection is None:
         return Reply(wire.pack(SelectedReply()))
     selected = int(selection.mask(selection.collection.view()).sum())
-    return Reply(wire.pack(_told(SelectedReply(count=selected), selection)))
+    return Reply(wire.pack(told(SelectedReply(count=selected), selection)))
 
 
 def facets(shards: Shards, request: Request) -> Reply:
     """The values of a field, as described in `FacetsReply`."""
     body = wire.unpack(request.body, FacetsBody)
-    selection = _selection(shards, request, body.collection, body.filter)
+    selection = selection_of(shards, request, body.collection, body.filter)
     if selection is None:
         return Reply(wire.pack(FacetsReply()))
     selection.fields.add(body.field)
     counts = count_values(selection, body.field)
     reply = FacetsReply(values=[value for _, value in counts], counts=list(counts.values()))
-    return Reply(wire.pack(_told(reply, selection)))
+    return Reply(wire.pack(told(reply, selection)))
 
 
 def delete_matching(shards: Shards, request: Request) -> Reply:
     """Delete the selected vectors: deleted on the disk of every shard when this returns."""
     body = wire.unpack(request.body, SelectionBody)
-    selection = _selection(shards, request, body.collection, body.filter)
+    selection = selection_of(shards, request, body.collection, body.filter)
     if selection is None:
         return Reply(wire.pack(SelectedReply()))
-    reply = _told(SelectedReply(), selection)
+    reply = told(SelectedReply(), selection)
     for shard in shards.values():
         if shard.vectors.find(body.collection) is not None:
             reply.count += changes.delete(selection, shard.vectors.shard)
@@ -115,11 +115,11 @@ def delete_matching(shards: Shards, request: Request) -> Reply:
 def update(shards: Shards, request: Request) -> Reply:
     """Change attributes of the selected vectors: on the disk of every shard when this returns."""
     body = wire.unpack(request.body, UpdateBody)
-    selection = _selection(shards, request, body.collection, body.filter)
+    selection = selection_of(shards, request, body.collection, body.filter)
     if selection is None:
         return Reply(wire.pack(SelectedReply()))
     values = msgspec.msgpack.decode(body.set) if body.set else {}
-    reply = _told(SelectedReply(), selection)
+    reply = told(SelectedReply(), selection)
     for number, shard in shards.items():
         if shard.vectors.find(body.collection) is None:
             continue

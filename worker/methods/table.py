@@ -6,7 +6,18 @@ it forks the workers.
 
 from __future__ import annotations
 
-from worker.methods import backup, cardinality, debug, log, log_groups, queries, selected_vectors, series, vectors
+from worker.methods import (
+    backup,
+    cardinality,
+    debug,
+    log,
+    log_groups,
+    queries,
+    selected_vectors,
+    series,
+    vector_map,
+    vectors,
+)
 from worker.methods.method import Method
 
 METHODS: dict[str, Method] = {
@@ -17,6 +28,7 @@ METHODS: dict[str, Method] = {
     **log_groups.METHODS,
     **vectors.METHODS,
     **selected_vectors.METHODS,
+    **vector_map.METHODS,
     **backup.METHODS,
     **debug.METHODS,
 }

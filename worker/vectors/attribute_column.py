@@ -29,6 +29,8 @@ Bits = NDArray[np.int64]
 Test = Callable[[Kinds, Bits], Mask]
 
 ABSENT, STRING, INTEGER, FLOAT, BOOL, ARRAY = range(6)
+TYPES = ("absent", "string", "integer", "float", "bool", "array")
+"""The names of the kinds."""
 CAPACITY_MIN = 64
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 NO_OWNER = (1 << 31) - 1
@@ -186,6 +188,33 @@ class AttributeColumn:
         owners = self._owners
         owners = owners[: np.searchsorted(owners, np.int32(size))]
         return owners, *self._elements.arrays(slice(0, len(owners)))
+
+    def first_values(self, rows: NDArray[np.int64], chars_max: int) -> list[Value | None]:
+        """The value of each row: of an array its first element, of a string at most `chars_max` characters; None where
+        there is none."""
+        kinds, bits = self._rows.arrays(rows)
+        owners = self._owners
+        elements = np.searchsorted(owners, rows.astype(np.int32))
+        has_element = (kinds == ARRAY) & (elements < len(owners))
+        has_element[has_element] = owners[elements[has_element]] == rows[has_element]
+        kinds[kinds == ARRAY] = ABSENT
+        kinds[has_element], bits[has_element] = self._elements.arrays(elements[has_element])
+        texts = self._strings.texts() if (kinds == STRING).any() else []
+        values: list[Value | None] = [None] * len(rows)
+        for place in np.flatnonzero(kinds != ABSENT).tolist():
+            kind, number = kinds[place], bits[place]
+            if kind == STRING:
+                values[place] = texts[number][:chars_max]
+            elif kind == FLOAT:
+                values[place] = float(number.view(np.float64))
+            else:
+                values[place] = bool(number) if kind == BOOL else int(number)
+        return values
+
+    def type_counts(self, rows: Where) -> dict[str, int]:
+        """How many of these rows have a value of each of TYPES, those without one left out."""
+        counts = np.bincount(self._rows.arrays(rows)[0], minlength=len(TYPES)).tolist()
+        return {name: count for name, count in zip(TYPES[1:], counts[1:], strict=True) if count}
 
     def code(self, text: str) -> int:
         """The code of a string; −1 if the column never had it."""

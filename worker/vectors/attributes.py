@@ -114,6 +114,10 @@ class Attributes:
         """The column of a field; None if no row ever had it."""
         return self._columns.get(name)
 
+    def names(self) -> list[str]:
+        """The attributes that a row ever had, in the order in which they came."""
+        return list(self._columns)
+
     def compared(self, condition: Condition, rows: NDArray[np.int64]) -> Mask:
         """Which of these rows satisfy `condition`, one for each, without the index: for a few rows."""
         return self._compared(condition, rows)

@@ -25,6 +25,7 @@ LOAD_MAX = 0.7
 """Entries per slot of 4 bytes; the slots are doubled at this load."""
 GROWTH = 1.25
 
+_MIX_1, _MIX_2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 _OFFSETS = types.Array(types.int64, 1, "C", readonly=True)
 _SLOTS = types.int32[::1]
 
@@ -65,6 +66,18 @@ def _find(slots, arena, offsets, wanted, bounds, out):  # type: ignore[no-untype
             slot = (slot + 1) & mask
 
 
+@kernel(types.void(Bytes, _OFFSETS, _OFFSETS, types.uint64[::1]))
+def _draw(arena, offsets, rows, out):  # type: ignore[no-untyped-def]
+    """A number of each row's id to `out` uint64[n]. Its bits are mixed once more (as in MurmurHash3), because the
+    remainder of the hash itself names the id's shard."""
+    for i in range(len(out)):
+        row = rows[i]
+        mixed = xxh64(arena, offsets[row], offsets[row + 1])
+        mixed = (mixed ^ (mixed >> np.uint64(33))) * _MIX_1
+        mixed = (mixed ^ (mixed >> np.uint64(33))) * _MIX_2
+        out[i] = mixed ^ (mixed >> np.uint64(33))
+
+
 class IdTable:
     """For one writer at a time, which holds the owner's lock; reading is safe meanwhile, of the rows and ids that were
     there before."""
@@ -89,6 +102,13 @@ class IdTable:
         arena = self._arena
         starts, ends = offsets[rows].tolist(), offsets[rows + 1].tolist()
         return [arena[start:end].tobytes() for start, end in zip(starts, ends, strict=True)]
+
+    def draws(self, rows: Rows) -> NDArray[np.uint64]:
+        """A number for each of these rows that depends on its id alone, as if drawn by lot: uint64[n]."""
+        offsets = self._offsets
+        out = np.empty(len(rows), np.uint64)
+        _draw(self._arena, offsets, rows, out)
+        return out
 
     @property
     def memory_bytes(self) -> int:

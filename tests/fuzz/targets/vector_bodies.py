@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from coordinator import large_bodies
-from coordinator.vectors import changes, decode, decode_protobuf, facets, filters, scroll, search
+from coordinator.vectors import changes, decode, decode_protobuf, facets, filters, map_request, scroll, search
 from coordinator.vectors.decode import Upserts
 from proto import vector_pb2
 from shared.errors import BadData, TooLarge
@@ -50,7 +50,7 @@ def _upserts(content: Upserts) -> Any:
 
 def _request(content: search.SearchRequest) -> Any:
     flat = content.flat.view(np.uint32).tolist()
-    rest = repr((content.filter, content.text, content.fusion))
+    rest = repr((content.filter, content.text, content.fusion, content.id))
     return content.collection, flat, content.counts, content.k, rest
 
 
@@ -137,6 +137,7 @@ def _searches() -> Iterator[bytes]:
     yield b'{"vector":[1],"offset":2,"scoreThreshold":0.5}'
     yield b'{"vector":[1],"groupBy":{"field":"name","groups":2,"perGroup":2}}'
     yield b'{"filter":{"exists":"name"}}'
+    yield b'{"id":"v1","k":3,"text":{"query":"a"}}'
 
 
 def _proto_searches() -> Iterator[bytes]:
@@ -149,6 +150,7 @@ def _proto_searches() -> Iterator[bytes]:
     hybrid.text.query, hybrid.text.fields["name"], hybrid.text.highlight.pre_tag = '"a b"~1 c*', 2.0, "["
     hybrid.fusion.method, hybrid.fusion.weights.text = "linear", 0.5
     yield hybrid.SerializeToString()
+    yield vector_pb2.SearchRequest(id="v1", k=3).SerializeToString()
 
 
 def _filters() -> Iterator[bytes]:
@@ -224,6 +226,7 @@ _TOKENS = (
     "and", "or", "not", "in", "exists", "field", "value", "values", "gte", "ids", "k", "exact", "expansion",
     "text", "query", "operator", "highlight", "fields", "fusion", "weights", "linear", "contains", "containsAny",
     "containsAll", "recall", "set", "unset", "orderBy", "direction", "desc", "pageToken", "groupBy", "offset",
+    "id", "attribute", "limit",
     "NaN", "1e999", "null", "\\u0000", "\\ud800",
 )  # fmt: skip
 _IDS = [b'{"ids":["a","b"],"collection":"c"}', b'{"ids":["\\u00e9"],"includeFields":["n"]}']
@@ -285,6 +288,14 @@ def _proto_facets() -> Iterator[bytes]:
     yield vector_pb2.FacetsRequest(field="n", limit=5).SerializeToString()
 
 
+def _maps() -> Iterator[bytes]:
+    yield b'{"attribute":"n","limit":5,"filter":{"exists":"n"},"collection":"c"}'
+
+
+def _proto_maps() -> Iterator[bytes]:
+    yield vector_pb2.MapRequest(attribute="n", limit=5, collection="c").SerializeToString()
+
+
 TARGETS = [
     Target("vector-write-json", partial(_both_ways, decode.write_from_json, _upserts), writes, write_strategy,
            tokens=_TOKENS),
@@ -299,6 +310,8 @@ TARGETS = [
     Target("vector-token", _token, _tokens),
     Target("vector-facets", facets.facets_from_json, _facets, tokens=_TOKENS),
     Target("vector-facets-protobuf", facets.facets_from_protobuf, _proto_facets),
+    Target("vector-map", map_request.from_json, _maps, tokens=_TOKENS),
+    Target("vector-map-protobuf", map_request.from_protobuf, _proto_maps),
     Target("vector-get", partial(_both_ways, decode.get_from_json, _same), lambda: _IDS, tokens=_TOKENS),
     Target("vector-search-json", partial(_both_ways, search.from_json, _request), _searches, tokens=_TOKENS),
     Target("vector-search-protobuf", partial(_both_ways, search.from_protobuf, _request), _proto_searches),

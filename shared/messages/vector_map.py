@@ -1,0 +1,90 @@
+"""Messages of the map of a collection, whose calculation visits the workers several times, and of the names of its
+attributes.
+
+The sample is drawn once (vector.sample). The other methods name its vectors in their parts, [ids, id lengths] for each
+shard, and leave out those that have been deleted since.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from shared.messages.selected_vectors import SelectionReply
+from shared.messages.vectors import Collection, Condition, Value
+
+SAMPLE_MAX = 5000
+"""Vectors of a map."""
+AXES_MAX = 16
+"""Directions that are computed at once."""
+NAMES_MAX = 1000
+"""Names of attributes that a worker tells."""
+
+
+class SampleBody(msgspec.Struct):
+    """Method vector.sample: the `limit` selected vectors whose ids have the lowest hashes: the same ones each time,
+    however the vectors are divided among workers. `attribute`: see `CoordinatesBody`."""
+
+    collection: Collection
+    filter: Condition | None
+    limit: int
+    attribute: str = ""
+
+
+class SampleReply(SelectionReply):
+    """Frames: [hashes uint64[n], ids, id lengths], in the order of the hashes. `count`: how many are selected."""
+
+    count: int = 0
+
+
+class MomentsBody(msgspec.Struct):
+    """Method vector.moments: the sum of the vectors, and their largest component."""
+
+    collection: Collection
+
+
+class MomentsReply(msgspec.Struct):
+    """Frames: [the sum of the vectors, float64[dimension]]. `largest`: the absolute value of a component."""
+
+    count: int
+    largest: float
+
+
+class SpreadBody(msgspec.Struct):
+    """Method vector.spread: X·Xᵀ·axes, where X are the vectors divided by `scale`, less their mean.
+
+    Frames: [mean float32[dimension], of the vectors divided by `scale`; axes float32[a, dimension]]. The reply's
+    frames: [products float32[a, dimension]]."""
+
+    collection: Collection
+    scale: float
+
+
+class CoordinatesBody(msgspec.Struct):
+    """Method vector.coordinates: where the vectors are on two axes. Frames: as in `SpreadBody`. `attribute`: whose
+    values are wanted, empty for none."""
+
+    collection: Collection
+    scale: float
+    attribute: str = ""
+
+
+class CoordinatesReply(msgspec.Struct):
+    """Frames: [ids, id lengths, coordinates float32[n, a]]. `values`: of the attribute, None for a vector without it;
+    of an array the first element, of a long text the beginning. `squares`: the squared lengths of the vectors together,
+    divided and less the mean as in `SpreadBody`."""
+
+    values: list[Value | None]
+    squares: float
+
+
+class AttributesBody(msgspec.Struct):
+    """Method vector.attributes: which attributes the vectors of a collection have."""
+
+    collection: Collection
+
+
+class AttributesReply(msgspec.Struct):
+    """Name → type → how many vectors have a value of it, for the first NAMES_MAX names; `names`: how many there are."""
+
+    attributes: dict[str, dict[str, int]]
+    names: int

@@ -1,0 +1,133 @@
+"""The worker's methods of the map of a collection, and of the names of its attributes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shared import wire
+from shared.messages.vector_map import (
+    NAMES_MAX,
+    AttributesBody,
+    AttributesReply,
+    CoordinatesBody,
+    CoordinatesReply,
+    MomentsBody,
+    MomentsReply,
+    SampleBody,
+    SampleReply,
+    SpreadBody,
+)
+from shared.messages.vectors import Collection, Floats, Value, floats, pack_blobs, unpack_blobs
+from shared.wire import Reply, Request
+from worker.methods.method import Method
+from worker.methods.selected_vectors import selection_of, told
+from worker.methods.vectors import Shards
+from worker.vectors import projection
+from worker.vectors.selection import Selection
+from worker.vectors.similarity import Rows
+from worker.vectors.table import TableView
+
+VALUE_CHARS_MAX = 200
+"""Of a text on a map, where it is a colour in a legend; texts of 1 MiB for 5,000 vectors would be 5 GB."""
+
+
+def sample(shards: Shards, request: Request) -> Reply:
+    """The vectors of a map, as described in `SampleBody`."""
+    body = wire.unpack(request.body, SampleBody)
+    selection = selection_of(shards, request, body.collection, body.filter)
+    if selection is None:
+        return Reply(wire.pack(SampleReply()), [b"", b"", b""])
+    if body.attribute:
+        selection.fields.add(body.attribute)
+    view, rows, draws, count = projection.drawn(selection, body.limit)
+    reply = told(SampleReply(count=count), selection)
+    return Reply(wire.pack(reply), [draws.tobytes(), *pack_blobs(view.ids.take(rows))])
+
+
+def _sampled(
+    shards: Shards, request: Request, asked: Collection
+) -> tuple[Selection, TableView, list[bytes], Rows] | None:
+    """(…, the view, the ids of the parts that exist in it, their rows). None if no shard has a vector of the
+    collection."""
+    selection = selection_of(shards, request, asked, None)
+    if selection is None:
+        return None
+    names: list[bytes] = []
+    for number in shards:
+        part = request.parts.get(number)
+        names += unpack_blobs(part[0], part[1]) if part else []
+    collection = selection.collection
+    with collection.lock:
+        view = collection.view()
+        rows = np.array(collection.rows(names), dtype=np.int64)
+    places = np.flatnonzero(rows >= 0)
+    return selection, view, [names[place] for place in places.tolist()], rows[places]
+
+
+def moments(shards: Shards, request: Request) -> Reply:
+    """The sum of the sample's vectors, as described in `MomentsBody`."""
+    body = wire.unpack(request.body, MomentsBody)
+    sampled = _sampled(shards, request, body.collection)
+    if sampled is None:
+        return Reply(wire.pack(MomentsReply(0, 0.0)), [np.zeros(body.collection.dimension).tobytes()])
+    selection, view, _, rows = sampled
+    total, largest = projection.moments(view, rows, selection.check)
+    return Reply(wire.pack(MomentsReply(len(rows), largest)), [total.tobytes()])
+
+
+def spread(shards: Shards, request: Request) -> Reply:
+    """One step towards the axes, as described in `SpreadBody`."""
+    body = wire.unpack(request.body, SpreadBody)
+    mean, axes = _axes(request, body.collection.dimension)
+    sampled = _sampled(shards, request, body.collection)
+    if sampled is None:
+        return Reply(b"", [np.zeros_like(axes).tobytes()])
+    selection, view, _, rows = sampled
+    products = projection.spread(view, rows, body.scale, mean, axes, selection.check)
+    return Reply(b"", [products.astype(np.float32).tobytes()])
+
+
+def coordinates(shards: Shards, request: Request) -> Reply:
+    """The places on the map, as described in `CoordinatesReply`."""
+    body = wire.unpack(request.body, CoordinatesBody)
+    mean, axes = _axes(request, body.collection.dimension)
+    sampled = _sampled(shards, request, body.collection)
+    if sampled is None:
+        return Reply(wire.pack(CoordinatesReply([], 0.0)), [b"", b"", b""])
+    selection, view, names, rows = sampled
+    places, squares = projection.coordinates(view, rows, body.scale, mean, axes, selection.check)
+    column = view.attributes.column(body.attribute) if body.attribute else None
+    values: list[Value | None] = [None] * len(rows) if column is None else column.first_values(rows, VALUE_CHARS_MAX)
+    return Reply(wire.pack(CoordinatesReply(values, squares)), [*pack_blobs(names), places.tobytes()])
+
+
+def _axes(request: Request, dimension: int) -> tuple[Floats, Floats]:
+    """(the mean, the axes) of a request."""
+    return floats(request.frames[0], dimension)[0], floats(request.frames[1], dimension)
+
+
+def attributes(shards: Shards, request: Request) -> Reply:
+    """The names and types of attributes, as described in `AttributesReply`."""
+    body = wire.unpack(request.body, AttributesBody)
+    selection = selection_of(shards, request, body.collection, None)
+    if selection is None:
+        return Reply(wire.pack(AttributesReply({}, 0)))
+    view = selection.collection.view()
+    rows = np.flatnonzero(selection.mask(view))
+    names = sorted(view.attributes.names())
+    counted: dict[str, dict[str, int]] = {}
+    for name in names[:NAMES_MAX]:
+        selection.check()
+        column = view.attributes.column(name)
+        assert column is not None
+        counted[name] = column.type_counts(rows)
+    return Reply(wire.pack(AttributesReply(counted, len(names))))
+
+
+METHODS: dict[str, Method] = {
+    "vector.sample": Method(sample, "read"),
+    "vector.moments": Method(moments, "read"),
+    "vector.spread": Method(spread, "read"),
+    "vector.coordinates": Method(coordinates, "read"),
+    "vector.attributes": Method(attributes, "read"),
+}
