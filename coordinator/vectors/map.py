@@ -1,7 +1,7 @@
 """The map of a collection: a sample of its vectors on the two axes along which they differ most (PCA).
 
 The vectors stay in the workers. The coordinator adds up what the workers compute of their own ones: first the mean,
-then, again and again, the covariance applied to some axes, until the first two hardly turn any more.
+then, again and again, the covariance applied to some directions, until the axes are found (`axes_search`).
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from coordinator.calls import FanOut, require_whole
 from coordinator.links import Links
+from coordinator.vectors.axes_search import SHOWN_AXES, AxesSearch, Table
 from coordinator.vectors.collections import Collections
 from coordinator.vectors.infos import unknown_of
-from coordinator.vectors.map_request import MapRequest
+from coordinator.vectors.map_request import MapRequest, points_max
 from coordinator.vectors.placing import id_parts
 from shared import wire
 from shared.config import Settings
 from shared.errors import DeadlineExceeded, NotFound
 from shared.messages.vector_map import (
-    AXES_MAX,
     AttributesBody,
     AttributesReply,
     CoordinatesBody,
@@ -39,18 +38,10 @@ from shared.messages.vector_map import (
 from shared.messages.vectors import Collection, Floats, Value, unpack_blobs
 from shared.wire import Frame
 
-SHOWN_AXES = 2
-STEPS_MAX = 16
-"""Steps of the iteration. Vectors that differ in all directions alike have no first axes to be found, and then any will
-do."""
-TURN_MAX = 0.01
-"""The axes are good enough when a step turns them by less, as the sine of the angle: a point moves by 1 % of its
-distance from the centre."""
 AT_ONCE = 2
 """Maps that are computed at once; others wait for their turn."""
 
 Parts = Mapping[int, Sequence[Frame]]
-Table = NDArray[np.float64]
 
 
 @dataclass(slots=True)
@@ -143,16 +134,19 @@ class _Calculation:
         return outcome
 
     async def _sample(self, made: VectorMap) -> list[bytes]:
-        request = self._request
-        body = SampleBody(self._collection, request.filter, request.limit, request.attribute)
+        request, dimension = self._request, self._collection.dimension
+        limit = min(request.limit, points_max(dimension))
+        body = SampleBody(self._collection, request.filter, limit, request.attribute)
         outcome = await self._ask("vector.sample", body, None)
         replies = [wire.unpack(reply.message.body, SampleReply) for reply in outcome.replies]
         made.vectors = sum(reply.count for reply in replies)
         made.infos = unknown_of(self._collection.name, replies, outcome.warnings())
+        if limit < min(request.limit, made.vectors):
+            made.infos.append(f"limit is {request.limit}; a map of {dimension} components has at most {limit} vectors")
         frames = [reply.message.frames for reply in outcome.replies]
         draws = np.frombuffer(b"".join(some[0] for some in frames), np.uint64)
         ids = [name for some in frames for name in unpack_blobs(some[1], some[2])]
-        return [ids[place] for place in np.argsort(draws, kind="stable")[: request.limit].tolist()]
+        return [ids[place] for place in np.argsort(draws, kind="stable")[:limit].tolist()]
 
     async def _mean(self, parts: Parts) -> tuple[float, Floats]:
         """(the largest component, by which the vectors are divided, so that no product overflows; their mean then)."""
@@ -165,17 +159,14 @@ class _Calculation:
 
     async def _axes(self, parts: Parts, scale: float, mean: Floats) -> Floats:
         """The first axes, float32[a, dimension], orthonormal. One axis if there is one component only."""
-        dimension = self._collection.dimension
-        axes = await asyncio.to_thread(first_axes, dimension)
-        for _ in range(STEPS_MAX):
-            body = SpreadBody(self._collection, scale)
-            outcome = await self._ask("vector.spread", body, parts, mean.tobytes(), axes.tobytes())
+        search = await asyncio.to_thread(AxesSearch, self._collection.dimension)
+        body = SpreadBody(self._collection, scale)
+        while not search.is_over:
+            outcome = await self._ask("vector.spread", body, parts, mean.tobytes(), search.block.tobytes())
             products = [np.frombuffer(reply.message.frames[0], np.float32) for reply in outcome.replies]
-            total = np.sum(products, axis=0, dtype=np.float64).reshape(axes.shape)
-            axes, turn = await asyncio.to_thread(turned, axes, total)
-            if turn < TURN_MAX:
-                break
-        return axes[:SHOWN_AXES]
+            total = np.stack(products).sum(axis=0, dtype=np.float64)
+            await asyncio.to_thread(search.add, total.reshape(search.block.shape))
+        return search.axes
 
     async def _place(
         self, made: VectorMap, ids: Sequence[bytes], parts: Parts, scale: float, mean: Floats, axes: Floats
@@ -201,29 +192,3 @@ class _Calculation:
             made.places = np.zeros((len(order), SHOWN_AXES))
         if self._request.attribute:
             made.values = [values[place] for place in order]
-
-
-def first_axes(dimension: int) -> Floats:
-    """Directions to begin with, always the same ones: float32[a, dimension], orthonormal."""
-    random = np.random.default_rng(0)
-    start = random.standard_normal((dimension, min(AXES_MAX, dimension)))
-    return np.ascontiguousarray(np.linalg.qr(start)[0].T, dtype=np.float32)
-
-
-def turned(axes: Floats, products: Table) -> tuple[Floats, float]:
-    """(the next axes, by how much the shown ones have turned: the sine of the angle).
-
-    `axes` float32[a, dimension] are orthonormal, `products` float64[a, dimension] the covariance applied to them. The
-    axes are first turned among themselves to where they are the covariance's best (Rayleigh and Ritz), in descending
-    order of the variance along them. The sign of an axis is that of its largest component.
-    """
-    basis = axes.astype(np.float64)
-    within = products @ basis.T
-    _, directions = np.linalg.eigh((within + within.T) / 2)
-    best_first = directions[:, ::-1].T
-    next_axes = np.linalg.qr((best_first @ products).T)[0].T
-    largest = np.abs(next_axes).argmax(axis=1)
-    next_axes *= np.sign(next_axes[np.arange(len(next_axes)), largest])[:, None]
-    before, after = best_first[:SHOWN_AXES] @ basis, next_axes[:SHOWN_AXES]
-    beside = after - (after @ before.T) @ before
-    return np.ascontiguousarray(next_axes, dtype=np.float32), float(np.linalg.norm(beside, 2))

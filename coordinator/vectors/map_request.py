@@ -16,6 +16,13 @@ from shared.messages.vector_map import SAMPLE_MAX
 from shared.messages.vectors import VECTOR_FIELD, Condition
 
 LIMIT_DEFAULT = 1000
+COMPONENTS_MAX = 8 << 20
+"""Of all vectors on a map together: each is multiplied some ten times."""
+
+
+def points_max(dimension: int) -> int:
+    """Vectors of so many components on one map."""
+    return min(SAMPLE_MAX, COMPONENTS_MAX // dimension)
 
 
 @dataclass(slots=True)

@@ -14,8 +14,6 @@ from shared.messages.vectors import Collection, Condition, Value
 
 SAMPLE_MAX = 5000
 """Vectors of a map."""
-AXES_MAX = 16
-"""Directions that are computed at once."""
 NAMES_MAX = 1000
 """Names of attributes that a worker tells."""
 

@@ -101,6 +101,17 @@ def test_equal_vectors_and_those_of_one_component_have_a_map(vectors: Cluster) -
     assert answer["variance"] == pytest.approx([1, 0])
 
 
+def test_a_map_of_many_components_has_fewer_vectors_and_says_so(vectors: Cluster) -> None:
+    put(vectors, "long", {"dimension": 16_384})
+    table = np.random.default_rng(2).integers(1, 9, (600, 4)).tolist()
+    for first in (0, 300):
+        entries = [(f"n{n}", {"vector": [*table[n], *[1] * 16_380]}) for n in range(first, first + 300)]
+        assert write(vectors, *entries, collection="long").status == 200
+    answer = drawn(vectors, collection="long")
+    assert (len(answer["points"]["ids"]), answer["vectors"]) == (512, 600)
+    assert answer["infos"] == ["limit is 1000; a map of 16384 components has at most 512 vectors"]
+
+
 def test_wrong_maps_are_refused(vectors: Cluster) -> None:
     for fields, words in (({"limit": 5001}, "1 to 5000"), ({"atribute": "x"}, "atribute"), ({"filter": 3}, "filter")):
         refused(vectors.post_json("/api/v1/vector/map", fields), words)

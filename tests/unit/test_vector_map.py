@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator.vectors import map as maps
 from coordinator.vectors import map_request
 from coordinator.vectors import search as searches
+from coordinator.vectors.axes_search import SHOWN_AXES, STEPS_MAX, AxesSearch
 from proto import vector_pb2
 from shared import wire
 from shared.errors import BadData, DeadlineExceeded
@@ -94,15 +94,12 @@ def principal(shard: OneShard, of: Collection, names: list[bytes]) -> tuple[np.n
     reply = shard.call("vector.moments", messages.MomentsBody(of), part=part)
     moments = wire.unpack(reply.body, messages.MomentsReply)
     mean = (np.frombuffer(reply.frames[0]) / (moments.count * moments.largest)).astype(np.float32)
-    axes = maps.first_axes(of.dimension)
-    for _ in range(maps.STEPS_MAX):
+    search = AxesSearch(of.dimension)
+    while not search.is_over:
         body = messages.SpreadBody(of, moments.largest)
-        reply = shard.call("vector.spread", body, [mean.tobytes(), axes.tobytes()], part)
-        products = np.frombuffer(reply.frames[0], np.float32).reshape(axes.shape)
-        axes, turn = maps.turned(axes, products.astype(np.float64))
-        if turn < maps.TURN_MAX:
-            break
-    axes = axes[: maps.SHOWN_AXES]
+        reply = shard.call("vector.spread", body, [mean.tobytes(), search.block.tobytes()], part)
+        search.add(np.frombuffer(reply.frames[0], np.float32).reshape(search.block.shape).astype(np.float64))
+    axes = search.axes
     asked = messages.CoordinatesBody(of, moments.largest, "c")
     reply = shard.call("vector.coordinates", asked, [mean.tobytes(), axes.tobytes()], part)
     assert unpack_blobs(*reply.frames[:2]) == names
@@ -135,6 +132,37 @@ def test_the_axes_are_those_of_a_singular_value_decomposition(
         same, turned = places[:, axis] - right[:, axis], places[:, axis] + right[:, axis]
         assert min(np.abs(same).max(), np.abs(turned).max()) < tolerance
     assert squares == pytest.approx(float((compared**2).sum()), rel=0.01)
+
+
+def spectrum(count: int, dimension: int, decay: float) -> np.ndarray:
+    """A covariance whose variances fall by the factor `decay` from one to the next of the first `count`, then are 0."""
+    random = np.random.default_rng(3)
+    axes = np.linalg.qr(random.standard_normal((dimension, count)))[0]
+    return axes * decay ** np.arange(count) @ axes.T
+
+
+@pytest.mark.parametrize(("count", "dimension", "decay"), [(300, 300, 0.97), (50, 200, 0.9), (3, 100, 0.5), (1, 9, 1)])
+def test_axes_are_found_in_few_steps(count: int, dimension: int, decay: float) -> None:
+    covariance = spectrum(count, dimension, decay)
+    search, steps = AxesSearch(dimension), 0
+    while not search.is_over:
+        search.add((search.block @ covariance).astype(np.float32).astype(np.float64))
+        steps += 1
+    assert steps <= 10
+    assert search.axes @ search.axes.T == pytest.approx(np.eye(SHOWN_AXES), abs=1e-5)
+    exact = np.linalg.eigh(covariance)[1][:, ::-1].T[: min(count, SHOWN_AXES)]
+    beside = exact - (exact @ search.axes.T) @ search.axes
+    assert np.linalg.norm(beside, 2) < 0.02
+
+
+def test_without_first_axes_the_search_ends() -> None:
+    for covariance, steps_max in ((np.eye(200), STEPS_MAX), (np.zeros((200, 200)), 1)):
+        search, steps = AxesSearch(200), 0
+        while not search.is_over:
+            search.add(search.block @ covariance)
+            steps += 1
+        assert steps <= steps_max
+        assert np.isfinite(search.axes).all()
 
 
 @pytest.mark.parametrize("size", [1e38, 1e-38])
@@ -180,7 +208,7 @@ def test_attributes_are_named_with_the_types_of_the_living(shard: OneShard, monk
 
 def test_every_step_ends_at_the_deadline(shard: OneShard) -> None:
     shard.write(["a"], rows(1), [{"n": 1}], into=WIDE)
-    frames = [np.zeros(40, np.float32).tobytes(), maps.first_axes(40).tobytes()]
+    frames = [np.zeros(40, np.float32).tobytes(), AxesSearch(40).block.tobytes()]
     bodies: dict[str, msgspec.Struct] = {
         "vector.sample": messages.SampleBody(WIDE, None, 5),
         "vector.moments": messages.MomentsBody(WIDE),
@@ -238,3 +266,8 @@ def test_a_search_by_an_id_asks_for_one_more() -> None:
     assert (found.is_browse, found.counts, found.body(COSINE, 0).k) == (False, [8], 6)
     message = vector_pb2.SearchRequest(id="a", k=3)
     assert searches.from_protobuf(message.SerializeToString()).id == b"a"
+
+
+def test_vectors_of_many_components_are_fewer_on_a_map() -> None:
+    assert map_request.points_max(768) == map_request.SAMPLE_MAX
+    assert map_request.points_max(16_384) == 512

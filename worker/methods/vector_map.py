@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from shared import wire
@@ -48,7 +50,7 @@ def _sampled(
     shards: Shards, request: Request, asked: Collection
 ) -> tuple[Selection, TableView, list[bytes], Rows] | None:
     """(…, the view, the ids of the parts that exist in it, their rows). None if no shard has a vector of the
-    collection."""
+    collection. As in a search, nothing waits for a writer or for the index, which rests meanwhile."""
     selection = selection_of(shards, request, asked, None)
     if selection is None:
         return None
@@ -56,11 +58,11 @@ def _sampled(
     for number in shards:
         part = request.parts.get(number)
         names += unpack_blobs(part[0], part[1]) if part else []
-    collection = selection.collection
-    with collection.lock:
-        view = collection.view()
-        rows = np.array(collection.rows(names), dtype=np.int64)
-    places = np.flatnonzero(rows >= 0)
+    selection.collection.searched_at = time.monotonic()
+    view = selection.collection.view()
+    rows = view.ids.latest(names)
+    rows[rows >= view.size] = -1  # replaced at this moment
+    places = np.flatnonzero((rows >= 0) & view.alive[rows])
     return selection, view, [names[place] for place in places.tolist()], rows[places]
 
 

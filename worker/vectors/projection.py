@@ -1,8 +1,7 @@
 """The principal axes of a sample of vectors: a worker's share of the calculation, in blocks of rows.
 
 The axes of many components cannot be had from a covariance matrix, which would have 2 GiB at 16,384 components. They
-are found by subspace iteration (Halko, Martinsson and Tropp, "Finding structure with randomness", 2011): axes are
-multiplied with the covariance again and again, which only takes the rows.
+are found from products of the covariance with a few directions at a time, which only take the rows.
 """
 
 from __future__ import annotations
