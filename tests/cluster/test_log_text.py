@@ -67,6 +67,18 @@ def test_events_keys_and_cursors_show_text(cluster: Cluster, key: str) -> None:
     assert cluster.get(cursor, key=key).json()["positions"] == [{"key": b64(key.encode()), "sequence": 5}]
 
 
+def test_of_long_values_only_the_beginning_is_asked_for(cluster: Cluster, key: str) -> None:
+    post(cluster, {"keyText": key, "text": "x" * 200_000}, {"keyText": key, "text": "short"})
+    shown = untimed(scan(cluster, key=key, encoding="text", value_bytes="10"))
+    assert [(one["text"], one.get("valueBytes")) for one in shown] == [("x" * 10, 200_000), ("short", None)]
+    tail = cluster.get("/api/v1/log/tail", key=key, start_seq="0", limit="2", value_bytes="1").body.decode()
+    assert '"value":"eA==","timeMs"' in tail and '"valueBytes":200000}' in tail and '"valueBytes":5}' in tail
+    protobuf = {"Accept": "application/protobuf"}
+    answer = cluster.request("GET", "/api/v1/log/scan?key=k&value_bytes=1", headers=protobuf)
+    assert "'value_bytes' is for JSON and events" in refused(answer, 400)
+    assert "'value_bytes' is '-1'" in refused(cluster.get("/api/v1/log/scan", key="k", value_bytes="-1"), 400)
+
+
 def test_a_word_that_is_base64_by_chance_gets_a_hint_and_the_keys_can_be_shown(cluster: Cluster) -> None:
     answer = post(cluster, {"key": "user", "value": ""}, {"key": b64(b"k"), "value": ""}, query="?echo=true")
     assert answer["keys"] == [{"key": "user"}, {"keyText": "k"}]

@@ -173,7 +173,7 @@ def test_answers_show_headers_where_there_are_some() -> None:
         {"sequence": 2, "key": "aw==", "value": "dw==", "timeMs": 8, "headers": HEADERS, "contentType": "text/plain"},
         {"sequence": 3, "key": "aw==", "value": "", "timeMs": 9, "contentType": "a/b"},
     ]
-    readable = json.loads(b"[" + answers.json_records(rows, answers.Encoding.TEXT) + b"]")
+    readable = json.loads(b"[" + answers.json_records(rows, answers.Form(answers.Encoding.TEXT)) + b"]")
     assert readable[1]["headers"] == HEADERS and readable[1]["text"] == "w"
     data = answers.event(rows[1]).split(b"data: ")[1]
     assert json.loads(data) == content[1]

@@ -10,12 +10,13 @@ import msgspec
 import pytest
 
 from coordinator.api.log import answers, cursors
-from coordinator.api.log.answers import Encoding
+from coordinator.api.log.answers import Encoding, Form
 from coordinator.log import records
 from coordinator.log.columns import columns_of
 from coordinator.log.record_forms import hints
 from shared.config import Settings
 from shared.errors import BadData
+from shared.log_headers import joined, split
 
 JSON, PROTO_JSON = "application/json", "application/protobuf+json"
 BOTH_TYPES = pytest.mark.parametrize("content_type", [JSON, PROTO_JSON])
@@ -123,7 +124,7 @@ def test_of_many_records_only_the_first_is_looked_at() -> None:
 
 
 def record_of(key: bytes, value: bytes, encoding: Encoding) -> Any:
-    (record,) = json.loads(b"[" + answers.json_records([(7, key, value, 0)], encoding) + b"]")
+    (record,) = json.loads(b"[" + answers.json_records([(7, key, value, 0)], Form(encoding)) + b"]")
     assert record.pop("sequence") == 7
     return record
 
@@ -155,7 +156,7 @@ def test_values_with_many_brackets_that_are_not_deep_are_json() -> None:
 
 @pytest.mark.parametrize("value", [b'{\n"a":\r1\r\n}', b"a\nb\r\n\r\nc"])
 def test_no_value_breaks_the_lines_of_an_event(value: bytes) -> None:
-    text = answers.event((3, b"k\n", value, 0), Encoding.JSON)
+    text = answers.event((3, b"k\n", value, 0), Form(Encoding.JSON))
     head, data, *rest = text.split(b"\n")
     assert (head, rest) == (b"id: 3", [b"", b""]) and b"\r" not in data
     record = json.loads(data.removeprefix(b"data: "))
@@ -164,9 +165,29 @@ def test_no_value_breaks_the_lines_of_an_event(value: bytes) -> None:
 
 def test_a_record_in_text_has_its_time_if_that_is_known() -> None:
     for encoding in Encoding:
-        (record,) = json.loads(b"[" + answers.json_records([(7, b"k", b"{}", 1_700_000_000_123)], encoding) + b"]")
+        text = answers.json_records([(7, b"k", b"{}", 1_700_000_000_123)], Form(encoding))
+        (record,) = json.loads(b"[" + text + b"]")
         assert record["timeMs"] == 1_700_000_000_123
         assert "timeMs" not in record_of(b"k", b"{}", encoding)
+
+
+def cut(value: bytes, encoding: Encoding, value_bytes: int) -> Any:
+    (record,) = json.loads(b"[" + answers.json_records([(7, b"k", value, 0)], Form(encoding, value_bytes)) + b"]")
+    return {name: record[name] for name in ("value", "text", "json", "valueBytes") if name in record}
+
+
+def test_of_a_long_value_only_its_beginning_is_sent_with_its_length() -> None:
+    assert cut(b"abcdef", Encoding.BASE64, 3) == {"value": "YWJj", "valueBytes": 6}
+    assert cut(b"abcdef", Encoding.TEXT, 0) == {"text": "", "valueBytes": 6}
+    assert cut(b"abc", Encoding.TEXT, 3) == {"text": "abc"}
+    assert cut(b'{"a":1}', Encoding.JSON, 7) == {"json": {"a": 1}}
+    assert cut(b"[1,2,3]", Encoding.JSON, 3) == {"text": "[1,", "valueBytes": 7}
+    assert cut(split(joined(b"", b"abcdef")), Encoding.TEXT, 2) == {"text": "ab", "valueBytes": 6}
+
+
+def test_text_is_not_cut_within_a_character() -> None:
+    assert cut("ключ".encode(), Encoding.TEXT, 3) == {"text": "к", "valueBytes": 8}
+    assert cut(b"ab\xffcd", Encoding.TEXT, 3) == {"value": "YWL/", "valueBytes": 5}
 
 
 def test_the_encoding_is_one_of_three() -> None:

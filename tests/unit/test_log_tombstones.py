@@ -96,7 +96,7 @@ def test_answers_show_tombstones() -> None:
     assert (second["tombstone"], second["headers"], second["contentType"]) == (True, {"a": "b"}, "text/plain")
     assert "tombstone" not in ordinary
     for encoding in (answers.Encoding.TEXT, answers.Encoding.JSON):
-        shown = json.loads(answers.json_records(stones[:1], encoding))
+        shown = json.loads(answers.json_records(stones[:1], answers.Form(encoding)))
         assert shown == {"sequence": 1, "keyText": "k", "text": "", "timeMs": 7, "tombstone": True}
     assert b'"tombstone":true' in answers.event(stones[0])
     stored = [joined(MARK, b""), joined(WITH_HEADERS, b""), b""]

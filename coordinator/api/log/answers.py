@@ -6,13 +6,16 @@ In JSON, keys and values are base64, which any bytes can be, or text where they 
 from __future__ import annotations
 
 import base64
+import codecs
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
 import numpy as np
 
 from coordinator import json_walk
+from coordinator.api.log import log_parameters
 from coordinator.log.follow import Row
 from coordinator.log.headers import unpacked
 from proto import log_pb2
@@ -21,11 +24,14 @@ from shared.log_headers import HeadedValue
 from shared.messages.log_pages import Records
 from shared.protobuf_fields import delimited_head
 
+VALUE_BYTES_MAX = (1 << 32) - 1
+"""More than any value has."""
 _PAGES_FIELD = log_pb2.ScanResponse.PAGES_FIELD_NUMBER
 
 
 class _Record(msgspec.Struct, omit_defaults=True):
-    """`timeMs` is left out if it is unknown, and headers if there are none. The value of a `tombstone` is empty."""
+    """`timeMs` is left out if it is unknown, and headers if there are none. The value of a `tombstone` is empty.
+    `valueBytes`: the length of a value of which only the beginning is there."""
 
     sequence: int
     key: bytes
@@ -34,6 +40,7 @@ class _Record(msgspec.Struct, omit_defaults=True):
     headers: dict[str, str] = {}
     contentType: str = ""
     tombstone: bool = False
+    valueBytes: int = 0
 
 
 class _ReadableRecord(msgspec.Struct, omit_defaults=True):
@@ -49,6 +56,7 @@ class _ReadableRecord(msgspec.Struct, omit_defaults=True):
     headers: dict[str, str] = {}
     contentType: str = ""
     tombstone: bool = False
+    valueBytes: int = 0
 
 
 class Encoding(StrEnum):
@@ -60,6 +68,19 @@ class Encoding(StrEnum):
     JSON = "json"
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How records stand in JSON. `value_bytes`: of a longer value, only so many bytes from its beginning."""
+
+    encoding: Encoding = Encoding.BASE64
+    value_bytes: int = VALUE_BYTES_MAX
+
+    @property
+    def is_plain(self) -> bool:
+        return self.encoding == Encoding.BASE64 and self.value_bytes == VALUE_BYTES_MAX
+
+
+PLAIN = Form()
 _encoder = msgspec.json.Encoder()
 _raw_decoder = msgspec.json.Decoder(msgspec.Raw)
 _LINES_TO_SPACES = bytes.maketrans(b"\r\n", b"  ")
@@ -73,6 +94,11 @@ def encoding(query: Mapping[str, str]) -> Encoding:
     if text not in set(Encoding):
         raise BadData(f"parameter 'encoding' is {text!r}; it must be one of {', '.join(Encoding)}")
     return Encoding(text)
+
+
+def form(query: Mapping[str, str]) -> Form:
+    """The parameters `encoding` and `value_bytes`. Raises BadData."""
+    return Form(encoding(query), log_parameters.whole(query, ("value_bytes",), VALUE_BYTES_MAX, 0, VALUE_BYTES_MAX))
 
 
 def key_json(key: bytes, encoding: Encoding) -> dict[str, str]:
@@ -89,21 +115,33 @@ def _text(octets: bytes) -> str | None:
         return None
 
 
-def _record(row: Row, encoding: Encoding) -> _Record | _ReadableRecord:
+def _beginning(octets: bytes) -> str | None:
+    """As `_text`, of bytes that may end within a character: without the part of it."""
+    try:
+        return codecs.getincrementaldecoder("utf-8")().decode(octets)
+    except UnicodeDecodeError:
+        return None
+
+
+def _record(row: Row, form: Form) -> _Record | _ReadableRecord:
     sequence, key, value, time_ms = row
     headers: dict[str, str] = {}
     content_type, tombstone = "", False
     if isinstance(value, HeadedValue):
         (headers, content_type, tombstone), value = unpacked(value.headers), bytes(value)
-    if encoding == Encoding.BASE64:
-        return _Record(sequence, key, value, time_ms, headers, content_type, tombstone)
+    is_cut = len(value) > form.value_bytes
+    length = len(value) if is_cut else 0
+    value = value[: form.value_bytes]
+    if form.encoding == Encoding.BASE64:
+        return _Record(sequence, key, value, time_ms, headers, content_type, tombstone, length)
     record = _ReadableRecord(sequence, timeMs=time_ms, headers=headers, contentType=content_type, tombstone=tombstone)
-    record.keyText, record.text = _text(key), _text(value)
+    record.valueBytes = length
+    record.keyText, record.text = _text(key), _beginning(value) if is_cut else _text(value)
     if record.keyText is None:
         record.key = key
     if record.text is None:
         record.value = value
-    elif encoding == Encoding.JSON and _is_json(value):
+    elif form.encoding == Encoding.JSON and not is_cut and _is_json(value):
         # Outside of texts, which have none, a line break is white space. In an event it would end the line.
         record.text, record.json = None, msgspec.Raw(value.translate(_LINES_TO_SPACES))
     return record
@@ -121,12 +159,12 @@ def _is_json(value: bytes) -> bool:
     return json_walk.past_value(octets, json_walk.past_space(octets, 0, len(octets)), len(octets)) >= 0
 
 
-def json_records(rows: Sequence[Row], encoding: Encoding = Encoding.BASE64) -> bytes:
+def json_records(rows: Sequence[Row], form: Form = PLAIN) -> bytes:
     """The records as JSON objects with commas between them, without the brackets of an array."""
-    if encoding == Encoding.BASE64:
-        records = [_Record(*row) if type(row[2]) is bytes else _record(row, encoding) for row in rows]
+    if form.is_plain:
+        records = [_Record(*row) if type(row[2]) is bytes else _record(row, form) for row in rows]
         return _encoder.encode(records)[1:-1]
-    return _encoder.encode([_record(row, encoding) for row in rows])[1:-1]
+    return _encoder.encode([_record(row, form) for row in rows])[1:-1]
 
 
 def json_end(following: int, log_start: int, warnings: Sequence[str], infos: Sequence[str] = ()) -> bytes:
@@ -142,9 +180,9 @@ def json_end(following: int, log_start: int, warnings: Sequence[str], infos: Seq
 JSON_START = b'{"status":"success","records":['
 
 
-def event(row: Row, encoding: Encoding = Encoding.BASE64) -> bytes:
+def event(row: Row, form: Form = PLAIN) -> bytes:
     """One record as a server-sent event, whose id is its sequence number."""
-    return b"id: %d\ndata: %b\n\n" % (row[0], _encoder.encode(_record(row, encoding)))
+    return b"id: %d\ndata: %b\n\n" % (row[0], _encoder.encode(_record(row, form)))
 
 
 def progress_event(position: int) -> bytes:

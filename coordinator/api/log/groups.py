@@ -177,7 +177,7 @@ def _json(polled: Polled, log_start: int, encoding: answers.Encoding) -> web.Res
     begin = b'{"status":"success","generation":%d,"records":[' % polled.generation
     end = answers.json_end(page.next, log_start, polled.warnings.texts())
     return web.Response(
-        body=b"".join((begin, answers.json_records(rows, encoding), end)), content_type="application/json"
+        body=b"".join((begin, answers.json_records(rows, answers.Form(encoding)), end)), content_type="application/json"
     )
 
 

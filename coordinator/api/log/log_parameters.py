@@ -16,6 +16,7 @@ SELECTION = ("key", "key_base64", "prefix", "prefix_base64")
 SEQUENCES = ("start_seq", "startSeq", "end_seq", "endSeq")
 TIMES = ("start_time", "startTime", "end_time", "endTime")
 SEARCH = ("grep", "grep_not", "where")
+RECORD_FORM = ("encoding", "value_bytes")
 
 
 def search(query: Mapping[str, str]) -> Search | None:

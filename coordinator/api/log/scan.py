@@ -15,7 +15,7 @@ from aiohttp import web
 from coordinator.api import parameters
 from coordinator.api.listed import listed
 from coordinator.api.log import answers, log_parameters, times
-from coordinator.api.log.log_parameters import SEARCH, SELECTION, SEQUENCES, TIMES
+from coordinator.api.log.log_parameters import RECORD_FORM, SEARCH, SELECTION, SEQUENCES, TIMES
 from coordinator.api.strict import known_parameters
 from coordinator.context import CONTEXT, Context
 from coordinator.log.follow import Follower, Row, rows_of
@@ -46,7 +46,7 @@ EVENTS_BYTES = 64 << 10
 RETRY_S = 0.5
 
 
-@known_parameters(*SELECTION, *SEQUENCES, *TIMES, *SEARCH, "limit", "reverse", "follow", "timeout", "encoding")
+@known_parameters(*SELECTION, *SEQUENCES, *TIMES, *SEARCH, *RECORD_FORM, "limit", "reverse", "follow", "timeout")
 async def scan(request: web.Request) -> web.StreamResponse:
     """Records of `key`, or of all keys with `prefix` merged by sequence number."""
     query = request.query
@@ -54,7 +54,7 @@ async def scan(request: web.Request) -> web.StreamResponse:
     numbers, times_ms = log_parameters.sequences(query), log_parameters.times_ms(query)
     reverse = boolean(query, "reverse", False)
     follow = boolean(query, "follow", False)
-    encoding = answers.encoding(query)
+    form = answers.form(query)
     media_type = preferred(request, EVENTS, PROTOBUF, JSON)
     text = request.query_string[:TEXT_MAX]  # no more of it is kept, since a request may follow for days
     if media_type == EVENTS:
@@ -62,7 +62,7 @@ async def scan(request: web.Request) -> web.StreamResponse:
             raise BadData("parameter 'reverse' is true; an event stream goes forward only")
         times.require_past(times_ms)
         numbers = _resumed(request, numbers[0]), numbers[1]
-        following = partial(event_stream, request, selection, numbers, times_ms, encoding)
+        following = partial(event_stream, request, selection, numbers, times_ms, form)
         return await listed(request, FOLLOW, text, following)
     limit = log_parameters.whole(query, ("limit",), LIMIT_DEFAULT, 1, LIMIT_MAX)
     timeout_s = parameters.seconds(query, "timeout", FOLLOW_TIMEOUT_S, FOLLOW_TIMEOUT_MAX_S)
@@ -72,7 +72,9 @@ async def scan(request: web.Request) -> web.StreamResponse:
         times.require_past(times_ms)
     if selection.key is None and reverse:
         raise BadData("parameter 'reverse' is true; records of a prefix are merged forward only")
-    body = _Protobuf() if media_type == PROTOBUF else _Json(selection, encoding)
+    if media_type == PROTOBUF and form.value_bytes < answers.VALUE_BYTES_MAX:
+        raise BadData("parameter 'value_bytes' is for JSON and events; protobuf has whole values")
+    body = _Protobuf() if media_type == PROTOBUF else _Json(selection, form)
 
     async def scanned(running: RunningQuery) -> web.StreamResponse:
         damage = Warnings()
@@ -93,9 +95,9 @@ async def scan(request: web.Request) -> web.StreamResponse:
 class _Json:
     media_type = JSON
 
-    def __init__(self, selection: KeySelection, encoding: answers.Encoding) -> None:
+    def __init__(self, selection: KeySelection, form: answers.Form) -> None:
         self._selection = selection
-        self._encoding = encoding
+        self._form = form
         self._first = True
 
     def start(self) -> bytes:
@@ -106,7 +108,7 @@ class _Json:
             return []
         comma = b"" if self._first else b","
         self._first = False
-        return [comma, answers.json_records(list(rows_of(records, self._selection)), self._encoding)]
+        return [comma, answers.json_records(list(rows_of(records, self._selection)), self._form)]
 
     def end(self, following: int, log_start: int, warnings: Sequence[str], infos: Sequence[str] = ()) -> bytes:
         return answers.json_end(following, log_start, warnings, infos)
@@ -287,7 +289,7 @@ async def event_stream(
     selection: KeySelection,
     numbers: tuple[int, int],
     times_ms: times.TimesMs,
-    encoding: answers.Encoding,
+    form: answers.Form,
     running: RunningQuery,
     *,
     begins_with_id: bool = False,
@@ -314,7 +316,7 @@ async def event_stream(
         while True:
             rows = [row for row in rows if row[0] < end][:limit]
             limit -= len(rows)
-            for piece in gathered((answers.event(row, encoding) for row in rows), EVENTS_BYTES):
+            for piece in gathered((answers.event(row, form) for row in rows), EVENTS_BYTES):
                 await _send(response, piece)
             warned = await _send_warnings(response, follower, warned)
             left_s = give_up - time.monotonic()

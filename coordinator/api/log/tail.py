@@ -8,7 +8,7 @@ from aiohttp import web
 
 from coordinator.api.listed import listed
 from coordinator.api.log import answers, log_parameters, scan, times
-from coordinator.api.log.log_parameters import SEARCH, SELECTION, SEQUENCES, TIMES
+from coordinator.api.log.log_parameters import RECORD_FORM, SEARCH, SELECTION, SEQUENCES, TIMES
 from coordinator.api.strict import known_parameters
 from coordinator.context import CONTEXT
 from coordinator.queries.running import FOLLOW, TEXT_MAX
@@ -16,7 +16,7 @@ from shared.errors import BadData
 from shared.messages.log import SEQUENCE_MAX
 
 
-@known_parameters(*SELECTION, *SEQUENCES, *TIMES, *SEARCH, "limit", "timeout", "encoding")
+@known_parameters(*SELECTION, *SEQUENCES, *TIMES, *SEARCH, *RECORD_FORM, "limit", "timeout")
 async def tail(request: web.Request) -> web.StreamResponse:
     """Records of `key`, or of all keys with `prefix`: after `Last-Event-ID`, else from `start_seq` or `start_time` on,
     else from now on. The first event has only an id, so that also a reader that had no record yet comes back to where
@@ -30,8 +30,8 @@ async def tail(request: web.Request) -> web.StreamResponse:
     start = log_parameters.whole(query, ("start_seq", "startSeq"), begin, 0, SEQUENCE_MAX)
     end = log_parameters.whole(query, ("end_seq", "endSeq"), SEQUENCE_MAX, 0, SEQUENCE_MAX)
     numbers = _resumed(request, start), end
-    encoding = answers.encoding(query)
-    streamed = partial(scan.event_stream, request, selection, numbers, times_ms, encoding, begins_with_id=True)
+    form = answers.form(query)
+    streamed = partial(scan.event_stream, request, selection, numbers, times_ms, form, begins_with_id=True)
     return await listed(request, FOLLOW, request.query_string[:TEXT_MAX], streamed)
 
 

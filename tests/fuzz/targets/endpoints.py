@@ -149,7 +149,7 @@ _NAMES = (
 )  # fmt: skip
 _LOG_NAMES = (
     "key", "key_base64", "prefix", "start_seq", "end_seq", "limit", "reverse", "follow", "timeout", "encoding", "grep",
-    "grep_not", "where",
+    "grep_not", "where", "value_bytes",
 )  # fmt: skip
 """What a scan knows: with another name it is refused at once."""
 _LOG_TEXTS = st.sampled_from(("", "0", "1", "k", "text", "json", "true", "(", "a.*b", "$.a = 1", "exists $.a", "\0"))
