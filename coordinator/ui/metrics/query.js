@@ -71,7 +71,7 @@ function Tools({ index, total, row, query, actions }) {
   return html`<span class="query-tools">
     ${button("Format", "{ }", () => row.editor?.format())}
     ${button(query.isOff ? "Show" : "Hide", query.isOff ? "◌" : "◉", () => actions.update(index, { isOff: !query.isOff }), { "aria-pressed": query.isOff })}
-    ${button("Duplicate", "⧉", () => actions.add(index + 1, { ...query, expr: row.draft.value.trim() }))}
+    ${button("Duplicate", "2×", () => actions.add(index + 1, { ...query, expr: row.draft.value.trim() }))}
     ${total > 1 && button("Move up", "↑", () => actions.move(index, index - 1), { disabled: index === 0 })}
     ${total > 1 && button("Move down", "↓", () => actions.move(index, index + 1), { disabled: index === total - 1 })}
     ${button("Remove", "✕", () => actions.remove(index))}

@@ -1,7 +1,7 @@
 // What the tab shows, as the link has it: the queries, and the times that they share.
 //
 //   expr    the text of a query, once for each; a blank for one that is empty
-//   view    how it is shown, in the same order: the tab, then words such as "off", "stacked", "log", "zero",
+//   view    how it is shown, in the same order: the tab, then words such as "off", "stacked", "log", "zero", "heat",
 //           "hide.1x2y3z" (a series that is not drawn), "only.1x2y3z" (no other one is drawn)
 //   range   a duration; end: a time, else now; step: a duration, else chosen; refresh: a duration, else never
 import { duration, parseDuration, parseTime } from "../base/format.js";
@@ -12,9 +12,9 @@ export const RANGE_MAX = 20 * 365 * 86_400; // s
 export const QUERIES_MAX = 20;
 const POINTS = 400; // of a series, about: as many as a screen can show apart
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400];
-const FLAGS = { off: "isOff", stacked: "isStacked", log: "isLog", zero: "isFromZero" };
+const FLAGS = { off: "isOff", stacked: "isStacked", log: "isLog", zero: "isFromZero", heat: "isHeat" };
 
-export const EMPTY = { expr: "", tab: TABS[0], isOff: false, isStacked: false, isLog: false, isFromZero: false, hidden: [], only: [] };
+export const EMPTY = { expr: "", tab: TABS[0], isOff: false, isStacked: false, isLog: false, isFromZero: false, isHeat: false, hidden: [], only: [] };
 
 /** The queries of a link's parameters: one at least. */
 export function queriesOf(params) {
@@ -64,8 +64,13 @@ export function autoStep(range) {
   return STEPS.find((step) => step >= least) ?? Math.ceil(least / 86_400) * 86_400;
 }
 
-/** Parameters for `change` that show another range (s) that ends at `end` (s; null: now). */
-export const timeParams = (range, end) => ({
-  range: duration(Math.min(Math.max(range, 0.01), RANGE_MAX)),
-  end: end === null ? null : new Date(Math.round(end * 1000)).toISOString(),
-});
+/** Parameters for `change` that show another range (s) that ends at `end` (s; null: now). What is longer than some minutes is
+ * rounded to whole seconds, which a person can read. */
+export function timeParams(range, end) {
+  const grain = range >= 120 ? 1 : 0.001;
+  const rounded = (value) => Math.round(value / grain) * grain;
+  return {
+    range: duration(Math.min(Math.max(rounded(range), 0.01), RANGE_MAX)),
+    end: end === null ? null : new Date(Math.round(rounded(end) * 1000)).toISOString().replace(".000Z", "Z"),
+  };
+}

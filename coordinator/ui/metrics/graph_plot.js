@@ -1,0 +1,92 @@
+// What uPlot is told: scales, axes with 24-hour times, the cursor, and what the mouse does.
+import { uPlot } from "../vendor.js";
+import { short, time, utc } from "../base/format.js";
+import { colour } from "../shell/theme.js";
+
+const NEAR_PX = 40; // of the cursor: a line that is farther away is not the one that is meant
+const DIM_UP_TO = 60; // lines: drawing more of them anew whenever another one is nearest would make the mouse lag
+const GOLDEN_DEG = 137.508; // so that neighbours differ in colour, however many there are
+
+/** The colour of the line with this index in the answer. */
+export const lineColour = (index, lightness = colour("--series-lightness")) => `hsl(${Math.round((211 + index * GOLDEN_DEG) % 360)} 65% ${lightness})`;
+
+/** A plot in `host`. `lines`: those that are shown; `columns`: [xs, …] as uPlot takes them; `view`: {isStacked, isLog, isFromZero};
+ * `onHover(place, line)`: where the cursor is, and the index of the nearest line or null; `onZoom(from, to)` in seconds;
+ * `onOut()`: a double click. */
+export function plot(host, lines, columns, view, { onHover, onZoom, onOut }) {
+  const axis = { stroke: colour("--faint"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
+  const lightness = colour("--series-lightness");
+  let nearest = null;
+  const made = new uPlot({
+    width: Math.max(200, host.clientWidth),
+    height: Math.max(120, host.clientHeight),
+    legend: { show: false },
+    tzDate: (at) => (utc.value ? uPlot.tzDate(new Date(at * 1000), "UTC") : new Date(at * 1000)),
+    scales: {
+      x: { time: true, range: () => [columns[0][0], columns[0].at(-1) || columns[0][0] + 1] },
+      y: { distr: view.isLog ? 3 : 1, range: (_, min, max) => yRange(min, max, view) },
+    },
+    axes: [
+      { ...axis, values: (_, splits, __, ___, step) => timesOf(splits, step), space: 70 },
+      { ...axis, values: (_, splits) => splits.map((value) => (value === null ? "" : short(value))), size: axisWidth },
+    ],
+    series: [{}, ...lines.map((line) => seriesOf(line, lines.length, view, lightness))],
+    bands: view.isStacked ? lines.slice(1).map((_, at) => ({ series: [at + 2, at + 1] })) : [],
+    focus: { alpha: lines.length <= DIM_UP_TO ? 0.25 : 1 },
+    cursor: {
+      lock: true,
+      drag: { x: true, y: false, setScale: false },
+      focus: { prox: NEAR_PX },
+      points: { one: true, size: 7 },
+      bind: { dblclick: () => () => { onOut(); return null; } },
+    },
+    hooks: {
+      setSeries: [(_, index) => { nearest = index ? index - 1 : null; if (made) onHover(made.cursor.idx, nearest); }],
+      setCursor: [(self) => { if (self.cursor.idx !== null && self.cursor.idx !== undefined && self.cursor.left >= 0) onHover(self.cursor.idx, nearest); }],
+      setSelect: [(self) => {
+        if (self.select.width < 4) return;
+        const [from, to] = [self.posToVal(self.select.left, "x"), self.posToVal(self.select.left + self.select.width, "x")];
+        self.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+        onZoom(from, to);
+      }],
+    },
+  }, columns, host);
+  return made;
+}
+
+function seriesOf(line, count, { isStacked }, lightness) {
+  const stroke = lineColour(line.index, lightness);
+  return {
+    stroke,
+    width: count > 50 ? 1 : 1.5,
+    fill: isStacked ? stroke.replace(")", " / 35%)") : undefined,
+    points: line.single.length ? { show: true, size: 5, fill: stroke, filter: () => line.single } : { show: false },
+  };
+}
+
+function yRange(min, max, { isLog, isFromZero, isStacked }) {
+  if (min === null || max === null) return isLog ? [0.1, 10] : [0, 1];
+  if (isLog) return uPlot.rangeLog(min, max, 10, false);
+  const [low, high] = isFromZero || isStacked ? [Math.min(0, min), Math.max(0, max)] : [min, max];
+  if (low === high) return uPlot.rangeNum(low, high, 0.1, true);
+  const margin = (high - low) * 0.05;
+  return [low === 0 ? 0 : low - margin, high === 0 ? 0 : high + margin];
+}
+
+/** As wide as the longest of the texts needs. */
+function axisWidth(_, texts) {
+  return 18 + 7.2 * Math.max(3, ...(texts ?? []).map((text) => text.length));
+}
+
+/** Clock times; the day below where it is another one than before. `step`: seconds between two of them. */
+function timesOf(splits, step) {
+  let day = "";
+  return splits.map((at) => {
+    const [date, clock] = time(at * 1000, { millis: step < 1 }).split(" ");
+    const isNew = date !== day;
+    day = date;
+    if (step >= 86_400) return date;
+    const text = step >= 60 ? clock.slice(0, 5) : clock;
+    return isNew ? `${text}\n${date}` : text;
+  });
+}
