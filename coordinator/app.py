@@ -23,6 +23,7 @@ from coordinator.api import (
     exemplars,
     metadata,
     page,
+    prometheus_links,
     queries,
     query,
     selected_vectors,
@@ -95,6 +96,7 @@ def build(context: Context) -> web.Application:
         status,
         settings_in_force,
         page,
+        prometheus_links,
     ]
     if context.settings.remote_write:
         modules.append(write)

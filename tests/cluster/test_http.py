@@ -12,6 +12,8 @@ from loadtest.harness.remote_write_bodies import HEADERS, compressed
 GET, POST = "GET", "POST"
 ENDPOINTS = {
     "/": (GET,),
+    "/graph": (GET,),
+    "/query": (GET,),
     "/api/v1/query": (GET, POST),
     "/api/v1/query_range": (GET, POST),
     "/api/v1/query_exemplars": (GET, POST),

@@ -1,0 +1,54 @@
+"""Links to Prometheus's own page, `/graph?g0.expr=…` and `/query?g0.expr=…`, lead to the same queries on ours.
+
+Alerts, Grafana and people's notes are full of them. What a link may say is in the notes of Prometheus on its page; all of
+it is text that the page reads again, and ignores where it makes no sense.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlencode
+
+from aiohttp import hdrs, web
+from multidict import MultiMapping
+
+from coordinator.responses import PAGE_HEADERS
+
+PATHS = ("/graph", "/query")
+QUERIES_MAX = 20
+"""As many as the page shows."""
+_TABS = {"0": "graph", "graph": "graph", "1": "table", "table": "table", "explain": "explain"}
+_CLOCK = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d+)?)?")
+"""A time without a zone, which these links mean in UTC."""
+
+
+async def moved(request: web.Request) -> web.Response:
+    """The address is relative, so that it holds behind a proxy that serves this under a prefix."""
+    headers = {hdrs.LOCATION: f"./#{fragment(request.query)}", **PAGE_HEADERS}
+    return web.Response(status=302, headers=headers)
+
+
+def fragment(fields: MultiMapping[str]) -> str:
+    """What stands after the `#` of our link: the queries g0, g1, … in order, with the times of the first that has some."""
+    numbers = [number for number in range(QUERIES_MAX) if f"g{number}.expr" in fields]
+    pairs: list[tuple[str, str]] = []
+    for number in numbers:
+        pairs += [("expr", fields[f"g{number}.expr"].strip() or " "), ("view", _view(fields, f"g{number}"))]
+    for name, key in (("range", "range_input"), ("end", "end_input"), ("end", "moment_input"), ("step", "step_input")):
+        texts = (fields.get(f"g{number}.{key}", "") for number in numbers)
+        text = next((text for text in texts if text), "")
+        if text and name not in dict(pairs):
+            pairs.append((name, f"{text}Z" if _CLOCK.fullmatch(text) else text))
+    return f"metrics?{urlencode(pairs)}" if pairs else "metrics"
+
+
+def _view(fields: MultiMapping[str], name: str) -> str:
+    """The tab, and how the graph is drawn. Prometheus shows the table unless a link says otherwise."""
+    tab = _TABS.get(fields.get(f"{name}.tab", ""), "table")
+    mode = fields.get(f"{name}.display_mode", "")
+    is_stacked = mode == "stacked" or fields.get(f"{name}.stacked", "") in ("1", "true")
+    return " ".join([tab, *(["stacked"] if is_stacked else []), *(["heat"] if mode == "heatmap" else [])])
+
+
+ROUTES = [web.get(path, moved) for path in PATHS]
+"""A request for one of them needs no credential: it says nothing but what was asked."""
