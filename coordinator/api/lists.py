@@ -16,11 +16,12 @@ from coordinator.api import parameters
 from coordinator.api.listed import listed
 from coordinator.calls import FanOut, require_whole
 from coordinator.context import CONTEXT
+from coordinator.negotiation import accepts_gzip
 from coordinator.protocol import client_of, connection_of
 from coordinator.queries.evaluation import threads_of
 from coordinator.queries.gate import Place
 from coordinator.queries.running import RunningQuery
-from coordinator.responses import success
+from coordinator.responses import success, zipped
 from shared.errors import TooHeavy
 from shared.wire import pack, size_of
 
@@ -65,6 +66,7 @@ async def gathered(
     packed = pack(body)
     deadline = time.monotonic() + context.settings.query_timeout_ms / 1000
     client = client_of(request)
+    made = _zipped(answered) if accepts_gzip(request) else answered
 
     async def attempt(running: RunningQuery, place: Place) -> web.Response:
         left_s = max(0.0, deadline - time.monotonic())
@@ -77,7 +79,7 @@ async def gathered(
             raise TooHeavy(f"{method} has a longer list than a light request")
         running.enter("merging")
         run = copy_context().run
-        return await asyncio.get_running_loop().run_in_executor(threads_of(place), run, answered, replies)
+        return await asyncio.get_running_loop().run_in_executor(threads_of(place), run, made, replies)
 
     async def served(running: RunningQuery) -> web.Response:
         work = running.waits(partial(attempt, running))
@@ -91,6 +93,10 @@ async def gathered(
 def _answered(replies: FanOut, merge: Merge) -> web.Response:
     data, is_cut = merge(replies)
     return success(data, [*replies.warnings(), *([LIMIT_WARNING] if is_cut else [])])
+
+
+def _zipped(answered: Callable[[FanOut], web.Response]) -> Callable[[FanOut], web.Response]:
+    return lambda replies: zipped(answered(replies))
 
 
 def _size_of(replies: FanOut) -> int:

@@ -1,7 +1,7 @@
 """Links to Prometheus's own page, `/graph?g0.expr=…` and `/query?g0.expr=…`, lead to the same queries on ours.
 
-Alerts, Grafana and people's notes are full of them. What a link may say is in the notes of Prometheus on its page; all of
-it is text that the page reads again, and ignores where it makes no sense.
+Alerts, Grafana and people's notes are full of them. What a link may say is in the notes of Prometheus on its page; all
+of it is text that the page reads again, and ignores where it makes no sense.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ async def moved(request: web.Request) -> web.Response:
 
 
 def fragment(fields: MultiMapping[str]) -> str:
-    """What stands after the `#` of our link: the queries g0, g1, … in order, with the times of the first that has some."""
+    """What stands after the `#` of our link: the queries g0, g1, … in order, with the times of the first that has
+    some."""
     numbers = [number for number in range(QUERIES_MAX) if f"g{number}.expr" in fields]
     pairs: list[tuple[str, str]] = []
     for number in numbers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import platform
 import time
 from datetime import UTC, datetime
@@ -10,7 +11,8 @@ from pathlib import Path
 from aiohttp import web
 
 from coordinator.context import CONTEXT
-from coordinator.responses import success
+from coordinator.negotiation import accepts_gzip
+from coordinator.responses import success, zipped
 from coordinator.version import VERSION
 from coordinator.watching import memory as watched_memory
 from shared.config import Settings, as_text
@@ -33,7 +35,8 @@ async def ready(request: web.Request) -> web.Response:
 async def metrics(request: web.Request) -> web.Response:
     """Prometheus's text format, or OpenMetrics if the request accepts it."""
     body, content_type = await request.app[CONTEXT].watch.exposition(request.headers.get("Accept", ""))
-    return web.Response(body=body, headers={"Content-Type": content_type})
+    response = web.Response(body=body, headers={"Content-Type": content_type})
+    return await asyncio.to_thread(zipped, response) if accepts_gzip(request) else response
 
 
 async def buildinfo(request: web.Request) -> web.Response:

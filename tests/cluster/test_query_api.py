@@ -228,6 +228,20 @@ def test_large_answers_are_streamed_and_compressed_if_asked(filled: Cluster) -> 
     assert json.loads(gzip.decompress(packed.body)) == plain.json()
 
 
+def test_long_lists_and_the_metrics_are_compressed_if_asked(cluster: Cluster) -> None:
+    write(cluster, {(("__name__", "q_listed"), ("i", f"{i:05}")): [(T0_S * 1000, 1.0)] for i in range(3000)})
+    selector = f"match[]=q_listed&start={T0_S}&end={T0_S}"
+    for path in (f"/api/v1/series?{selector}", f"/api/v1/label/i/values?{selector}", "/metrics"):
+        plain = cluster.request("GET", path)
+        assert "content-encoding" not in plain.headers
+        packed = cluster.request("GET", path, headers={"Accept-Encoding": "gzip"})
+        assert packed.headers["content-encoding"] == "gzip", path
+        assert len(packed.body) < len(plain.body) / 2
+        assert path == "/metrics" or gzip.decompress(packed.body) == plain.body
+    short = cluster.request("GET", "/api/v1/labels?match[]=q_none", headers={"Accept-Encoding": "gzip"})
+    assert "content-encoding" not in short.headers
+
+
 def test_missing_shards_are_warned_of_or_refused(new_cluster: Any) -> None:
     running = new_cluster(shards=4, workers=2).start()
     series = {(("__name__", "m"), ("i", str(i))): [(T0_S * 1000, 1.0)] for i in range(40)}

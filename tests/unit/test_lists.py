@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from multidict import MultiDict
+from multidict import CIMultiDict, MultiDict
 
 from coordinator.admission import Admission, Holder
 from coordinator.api import listed, lists
@@ -63,7 +63,7 @@ async def answered(workers: Workers, monkeypatch: pytest.MonkeyPatch, *, heavy_p
     if not heavy_places:  # the place comes free when the light attempt has ended
         context.gate.heavy.take = taken
     protocol = SimpleNamespace(holder=Holder(Client("client")))
-    request: Any = SimpleNamespace(app={CONTEXT: context}, protocol=protocol)
+    request: Any = SimpleNamespace(app={CONTEXT: context}, protocol=protocol, headers=CIMultiDict())
     response = await lists.answer(request, MultiDict(fields), "series.names", Names(), merge)
     return json.loads(response.body)  # type: ignore[arg-type]
 

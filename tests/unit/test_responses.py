@@ -12,14 +12,17 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.http import SERVER_SOFTWARE
+from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
 from coordinator import responses
+from coordinator.api import page
 from coordinator.calls import Waits
 from coordinator.context import CONTEXT, Context
 from coordinator.dispatch import Dispatcher
 from coordinator.pressure import CROWD
 from coordinator.queries.gate import Gate
+from coordinator.ui import files
 from coordinator.watching.telemetry import Telemetry
 from shared import errors
 from shared.config import Settings
@@ -256,7 +259,7 @@ async def test_a_request_is_announced_once_however_many_pieces_it_comes_in(
 
 
 async def test_a_page_cannot_be_framed_and_runs_only_the_servers_own_scripts() -> None:
-    answer = responses.page("<p>Hello</p>")
+    answer = await page.index(make_mocked_request("GET", "/"))
     assert answer.content_type == "text/html"
     assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
     assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
@@ -266,4 +269,4 @@ async def test_a_page_cannot_be_framed_and_runs_only_the_servers_own_scripts() -
 
 def test_html_is_answered_in_one_place() -> None:
     sources = [path for path in Path(responses.__file__).parent.rglob("*.py") if "text/html" in path.read_text()]
-    assert sources == [Path(responses.__file__)]
+    assert sources == [Path(files.__file__)]
