@@ -69,7 +69,7 @@ class _Label:
         cut = [hashes for part, hashes in self.parts if len(hashes) < part.values]
         if any(not len(hashes) for hashes in cut):
             return least, True
-        different = np.unique(np.concatenate([hashes for _, hashes in self.parts]))
+        different = _distinct([hashes for _, hashes in self.parts])
         if not cut:
             return len(different), False
         # Up to here, each part has sent the hashes of all its values.
@@ -164,6 +164,12 @@ def _ranked(rankings: Sequence[Ranking], limit: int) -> tuple[list[Entry], int]:
     missing = max((rest[key] for key in order), default=0)
     unseen = sum(ranking.rest_max for ranking in rankings)
     return entries, max(missing, unseen) if unseen > (series[order[-1]] if len(order) == limit else 0) else missing
+
+
+def _distinct(ascending: Sequence[Hashes]) -> Hashes:
+    """The different hashes of all, ascending. (np.unique hashes them, which takes several times as long.)"""
+    together = np.sort(np.concatenate(ascending), kind="stable")  # merges what is in order already
+    return together[np.concatenate(([True], together[1:] != together[:-1]))]
 
 
 def _highest(counts: Iterable[tuple[str, int]], limit: int) -> list[Entry]:

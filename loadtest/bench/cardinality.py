@@ -1,73 +1,94 @@
-"""How long a worker counts the series of its shards by label: `python -m loadtest.bench.cardinality`."""
+"""How long /api/v1/status/tsdb takes, and other requests meanwhile: `python -m loadtest.bench.cardinality`."""
 
 from __future__ import annotations
 
 import argparse
+import statistics
+import sys
+import tempfile
+import threading
 import time
-from types import SimpleNamespace
-from typing import cast
+from pathlib import Path
 
-import numpy as np
+from loadtest.harness.cluster import Cluster
+from loadtest.harness.remote_write_bodies import HEADERS, compressed
 
-from shared.labels import encode
-from shared.messages.cardinality import CardinalityBody
-from shared.promql.ast import Matcher
-from shared.xxh64 import hash_slices
-from worker.series.cardinality import cardinality
-from worker.series.contents import Contents
-from worker.series.index.texts import TextTable
-from worker.series.part import SeriesPart
-
-SHARDS = 4
-AT_ONCE = 10_000
+WRITE_SERIES = 20_000
 ROUNDS = 5
-QUERIES = {
-    "all series": CardinalityBody([()]),
-    "all series, one of two workers": CardinalityBody([()], focus="pod", hashes_max=1 << 19),
-    'job=~".+" (all series)': CardinalityBody([(Matcher("job", "=~", ".+"),)], hashes_max=1 << 19),
-    "one metric": CardinalityBody([(Matcher("__name__", "=", "metric_7"),)], hashes_max=1 << 19, focus="pod"),
+PING_S = 0.002
+QUERIES: dict[str, dict[str, str]] = {
+    "all series": {},
+    "all series, focusLabel=pod": {"focusLabel": "pod"},
+    'match[]={job=~".+"}, which is all': {"match[]": '{job=~".+"}'},
+    "match[]=metric_7": {"match[]": "metric_7"},
+    "all series, limit=10000": {"limit": "10000"},
 }
 
 
-def _series(shard: int, i: int) -> bytes:
-    labels = {
+def _labels(i: int) -> dict[str, str]:
+    return {
         "__name__": f"metric_{i % 500}",
         "code": str(200 + i % 5),
         "instance": f"host-{i % 2000}:9100",
         "job": f"job-{i % 20}",
         "method": "GET",
         "path": f"/p/{i % 100}",
-        "pod": f"pod-{shard}-{i}",
+        "pod": f"pod-{i}",
         "zone": f"zone-{i % 3}",
     }
-    return encode(tuple(labels.items()))
 
 
-def _part(symbols: TextTable, shard: int, series: int) -> SeriesPart:
-    """What is counted of a part: its index."""
-    contents = Contents(symbols)
-    for first in range(0, series, AT_ONCE):
-        raw = [_series(shard, i) for i in range(first, min(first + AT_ONCE, series))]
-        data = np.frombuffer(b"".join(raw), dtype=np.uint8)
-        offsets = np.concatenate(([0], np.cumsum([len(one) for one in raw], dtype=np.int64)))
-        contents.index.resolve(data, offsets[:-1], offsets[1:], hash_slices(data, offsets))
-    part = SimpleNamespace(contents=contents, services=SimpleNamespace(symbols=symbols), lookup=contents.index.lookup)
-    return cast(SeriesPart, part)
+class Pings(threading.Thread):
+    """Small requests, one after the other; `longest_s`: what the slowest took."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(daemon=True)
+        self._cluster = cluster
+        self._is_over = threading.Event()
+        self.longest_s = 0.0
+        self.start()
+
+    def run(self) -> None:
+        while not self._is_over.wait(PING_S):
+            started = time.perf_counter()
+            self._cluster.get("/-/healthy")
+            self.longest_s = max(self.longest_s, time.perf_counter() - started)
+
+    def stop(self) -> None:
+        self._is_over.set()
+        self.join()
+
+
+def _measure(cluster: Cluster, name: str, parameters: dict[str, str]) -> None:
+    took, series = [], 0
+    pings = Pings(cluster)
+    for _ in range(ROUNDS):
+        started = time.perf_counter()
+        answer = cluster.get("/api/v1/status/tsdb", **parameters)
+        took.append((time.perf_counter() - started) * 1000)
+        series = answer.json()["data"]["totalSeries"]
+    pings.stop()
+    meanwhile = f"/-/healthy {pings.longest_s * 1000:.0f} ms at most"
+    sys.stdout.write(f"{name}: {series} series in {statistics.median(took):.0f} ms; {meanwhile}\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--series", type=int, default=1_000_000)
     series = parser.parse_args().series
-    symbols = TextTable()
-    parts = [_part(symbols, shard, series // SHARDS) for shard in range(SHARDS)]
-    for name, wanted in QUERIES.items():
-        took = []
-        for _ in range(ROUNDS):
-            started = time.perf_counter()
-            reply, _ = cardinality(parts, wanted, lambda: None)
-            took.append(time.perf_counter() - started)
-        print(f"{name}: {reply.series} series in {sorted(took)[ROUNDS // 2] * 1000:.0f} ms")
+    with tempfile.TemporaryDirectory() as directory:
+        cluster = Cluster(Path(directory), shards=8, workers=2, settings={"TRIPTYCH_SELF_SCRAPE": "0"})
+        cluster.compile_kernels()
+        cluster.start()
+        try:
+            now_ms = int(time.time() * 1000)
+            for first in range(0, series, WRITE_SERIES):
+                body = compressed([(_labels(i), [(now_ms, 1.0)]) for i in range(first, first + WRITE_SERIES)])
+                assert cluster.request("POST", "/api/v1/write", body, HEADERS).status == 204
+            for name, parameters in QUERIES.items():
+                _measure(cluster, name, parameters)
+        finally:
+            cluster.stop()
 
 
 if __name__ == "__main__":

@@ -202,6 +202,31 @@ def test_cardinality_takes_typed_selectors_and_says_what_is_wrong_with_one(tabs:
     expect(page.locator(".figures div", has_text="Series").first).to_contain_text("95")
 
 
+def test_counting_that_takes_long_is_said_and_can_be_cancelled(tabs: Tabs, busy: Cluster) -> None:
+    page = opened(tabs, busy)
+    page.route("**/api/v1/status/tsdb*", lambda route: None)  # never answered
+    page.keyboard.press("4")
+    expect(page.get_by_role("progressbar", name="Counting …")).to_be_visible()
+    page.get_by_role("button", name="Cancel").click()
+    problem = page.get_by_role("alert")
+    expect(problem).to_contain_text("the counting was cancelled")
+    expect(page.get_by_role("progressbar")).to_have_count(0)
+    page.unroute_all(behavior="ignoreErrors")
+    problem.get_by_role("button", name="Try again").click()
+    expect(page.get_by_role("heading", name="Metrics with the most series")).to_be_visible()
+
+
+def test_a_thousand_rows_stay_few_in_the_document(tabs: Tabs, busy: Cluster) -> None:
+    written(busy, [{"__name__": "wide", "wide": f"w{i:04}"} for i in range(1200)], [int(time.time() * 1000)])
+    page = opened(tabs, busy, "cardinality&match=wide&focus=wide&limit=1000")
+    values = page.get_by_role("table", name="Values of wide")
+    expect(values).to_contain_text("w0000")
+    assert values.get_attribute("aria-rowcount") == "1001"
+    assert values.get_by_role("row").count() < 100
+    page.get_by_label("Filter Values of wide").fill("w0999")
+    expect(values).to_contain_text("w0999")
+
+
 def test_memory_has_its_owners_by_process(tabs: Tabs, busy: Cluster) -> None:
     page = opened(tabs, busy, "memory")
     table = page.get_by_role("table", name="Memory by process")
