@@ -61,8 +61,8 @@ class Shard:
         )
 
     def counts(self) -> dict[str, int]:
-        """Items held, those that came since the start, and bytes of memory, for status pages; cheap and never
-        blocking."""
+        """Items held, those that came since the start, bytes of memory and how much is damaged, for status pages; cheap
+        and never blocking."""
         counts: dict[str, int] = {}
         for part in (self.series, self.logs, self.vectors):
             counts.update(part.counts())
@@ -72,6 +72,7 @@ class Shard:
             "log_bytes": self.logs.memory_bytes(),
             "records_in": self.logs.records_in,
             "vectors_in": self.vectors.engine.written(self.id),
+            "damaged": sum(self.damage.counts().values()) + len(self.series.contents.layers.broken),
         }
 
     def close(self) -> None:

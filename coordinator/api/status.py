@@ -120,7 +120,13 @@ async def cluster(request: web.Request) -> web.Response:
         for s in context.links.states()
     ]
     workers = [
-        {"worker": name, "pid": pid, "shards": list(numbers), "requestsInFlight": in_flight}
+        {
+            "worker": name,
+            "pid": pid,
+            "shards": list(numbers),
+            "requestsInFlight": in_flight,
+            "restarts": context.links.registrations[name] - 1,
+        }
         for name, pid, numbers, in_flight in context.links.workers()
     ]
     ready_count = sum(s["state"] == "ready" for s in shards)

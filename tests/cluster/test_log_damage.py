@@ -160,3 +160,10 @@ def test_pages_of_segments_are_all_of_them(cluster: Cluster) -> None:
     assert [segment for page in pages for segment in page["segments"]] == everything["segments"]
     assert pages[0]["more"] is True
     assert "nextSequence" not in pages[-1]
+
+
+def test_the_state_of_the_cluster_counts_what_is_damaged(cluster: Cluster) -> None:
+    shards = cluster.get("/api/v1/cluster").json()["data"]["shards"]
+    damaged = {shard["shard"]: shard["counts"]["damaged"] for shard in shards}
+    assert damaged[DAMAGED] == 1
+    assert damaged[SOUND] == 0

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from loadtest.harness.cluster import Cluster, Response
 from loadtest.harness.remote_write_bodies import HEADERS, compressed
@@ -110,6 +110,24 @@ def test_a_worker_that_dies_is_said_first_and_why(tabs: Tabs, new_cluster: Calla
     page.get_by_role("link", name="Shards", exact=True).click()
     expect(page.get_by_text("4 of 4", exact=True)).to_be_visible(timeout=20_000)
     expect(page.get_by_role("alert")).to_have_count(0)
+    assert cells(page, "Workers", "worker-0")[-1] == "1"  # restarts
+    assert cells(page, "Workers", "worker-1")[-1] == "0"
+
+
+def test_damaged_shards_come_before_the_others(tabs: Tabs, busy: Cluster) -> None:
+    def damaged(route: Route) -> None:
+        body = route.fetch().json()
+        body["data"]["shards"][2]["counts"]["damaged"] = 3
+        route.fulfill(json=body)
+
+    page = opened(tabs, busy, "settings")
+    page.route("**/api/v1/cluster", damaged)
+    page.get_by_role("link", name="Shards", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("Data of 1 of 4 shards is damaged")
+    expect(page.get_by_role("alert")).to_contain_text("shard 2: 3 places")
+    row = page.get_by_role("table", name="Shards", exact=True).get_by_role("row").nth(1)
+    expect(row).to_contain_text("● ready, damaged")
+    page.unroute_all(behavior="ignoreErrors")
 
 
 def test_a_running_query_is_canceled_after_a_question(tabs: Tabs, busy: Cluster) -> None:

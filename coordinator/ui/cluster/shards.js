@@ -9,6 +9,7 @@ import { Figures, rate, Said } from "./figures.js";
 const EVERY_MS = 2000;
 
 const isReady = (shard) => shard.state === "ready";
+const isWell = (shard) => isReady(shard) && !shard.counts.damaged;
 const held = (name) => (shard) => shard.counts[name] ?? null;
 const sum = (shards, value) => shards.reduce((total, shard) => total + (value(shard) ?? 0), 0);
 const rateOf = (name) => (shard) => shard.rates?.[name] ?? null;
@@ -19,6 +20,8 @@ function why(shard) {
   return shard.detail;
 }
 
+const stateOf = (shard) => (isReady(shard) && !isWell(shard) ? "ready, damaged" : shard.state);
+
 const counted = (title, value, name) => [
   { title, align: "end", value: held(value), render: (shard) => count(held(value)(shard)) },
   ...(name ? [{ title: `${title}/s`, align: "end", value: rateOf(name), render: (shard) => rate(rateOf(name)(shard)) }] : []),
@@ -26,7 +29,7 @@ const counted = (title, value, name) => [
 
 const SHARDS = [
   { title: "Shard", align: "end", value: (shard) => shard.shard },
-  { title: "State", value: (shard) => shard.state, render: (shard) => html`<span class=${`state ${isReady(shard) ? "good" : "bad"}`}>● ${shard.state}</span>` },
+  { title: "State", value: stateOf, render: (shard) => html`<span class=${`state ${isWell(shard) ? "good" : "bad"}`}>● ${stateOf(shard)}</span>` },
   { title: "Worker", value: (shard) => shard.worker ?? "–" },
   ...counted("Series", "series"),
   ...counted("Samples", "samples", "samples"),
@@ -43,7 +46,19 @@ const WORKERS = [
   { title: "Process", align: "end", value: (worker) => worker.pid },
   { title: "Shards", value: (worker) => worker.shards.join(", ") },
   { title: "Requests in flight", align: "end", value: (worker) => worker.requestsInFlight },
+  { title: "Restarts", align: "end", value: (worker) => worker.restarts ?? null, render: (worker) => html`<span title="since the coordinator has been up">${count(worker.restarts)}</span>` },
 ];
+
+/** The shards that lack a part of their data, in words. */
+function Damage({ shards }) {
+  const bad = shards.filter((shard) => isReady(shard) && !isWell(shard));
+  if (!bad.length) return null;
+  return html`<div class="problem" role="alert">
+    <p><strong>Data of ${bad.length} of ${shards.length} shards is damaged.</strong> Answers that lack something because of it have a warning that names it.</p>
+    <ul>${bad.map((shard) => html`<li>shard ${shard.shard}: ${shard.counts.damaged === 1 ? "one place" : `${shard.counts.damaged} places`}</li>`)}</ul>
+    <p class="advice">What is damaged is set aside and kept. <code>triptych check</code> says what it is.</p>
+  </div>`;
+}
 
 /** The shards that are not ready, and why, in words. */
 function Trouble({ shards }) {
@@ -62,9 +77,9 @@ export function Shards() {
   const poll = usePoll((signal) => request("GET", "api/v1/cluster", { signal }), EVERY_MS);
   const cluster = poll.value.value?.answer.data;
   if (!cluster) return html`<${Said} poll=${poll} />`;
-  const shards = [...cluster.shards].sort((a, b) => isReady(a) - isReady(b) || a.shard - b.shard);
+  const shards = [...cluster.shards].sort((a, b) => isReady(a) - isReady(b) || isWell(a) - isWell(b) || a.shard - b.shard);
   const total = (name) => count(sum(shards, held(name)));
-  return html`<${Said} poll=${poll} /><${Trouble} shards=${shards} />
+  return html`<${Said} poll=${poll} /><${Trouble} shards=${shards} /><${Damage} shards=${shards} />
     <${Figures} figures=${[
       ["Shards ready", `${cluster.shardsReady} of ${shards.length}`],
       ["Workers", count(cluster.workers.length)],
