@@ -267,6 +267,41 @@ def test_a_map_by_numbers_is_a_scale(show: Show) -> None:
     expect(legend.get_by_role("button").first).to_contain_text("1900 to")
 
 
+def test_texts_of_a_megabyte_are_cut_where_they_fill_the_screen(show: Show, server: Cluster) -> None:
+    put(server, "large", {"dimension": 1})
+    entries = [(f"v{n}", {"vector": [1], "text": f"{n} " + "x" * 1_000_000}) for n in range(8)]
+    write(server, *entries, collection="large")
+    page = show("#vectors?collection=large")
+    expect(rows(page)).to_have_count(8)
+    facet(page, "text").locator("summary").click()
+    expect(facet(page, "text").get_by_role("button", name=re.compile("^0 xxx")).first).to_be_disabled()
+    assert page.evaluate("document.body.textContent.length") < 20_000
+    rows(page).first.click()
+    detail = page.get_by_role("complementary", name="Vector v0")
+    detail.get_by_role("button", name="more of 977 KiB").click()
+    assert page.evaluate("document.body.textContent.length") < 150_000
+    with page.expect_download() as download:
+        detail.get_by_role("button", name="download").click()
+    assert download.value.path().stat().st_size == 1_000_002
+
+
+def test_what_was_asked_of_one_collection_is_not_asked_of_the_next(show: Show) -> None:
+    page = show('#vectors?collection=animals&filter={"eq":{"field":"colour","value":"red"}}&order=year&mode=map')
+    expect(page.get_by_text("60 of 60 vectors")).to_be_visible()
+    page.get_by_role("button", name="All collections").click()
+    rows(page, "Collections").filter(has_text="empty").get_by_role("button").click()
+    expect(page).to_have_url(re.compile(r"#vectors\?collection=empty$"))
+
+
+def test_a_search_is_cancelled_while_it_goes_on(show: Show) -> None:
+    page = show("#vectors?collection=animals&mode=search")
+    page.route("**/api/v1/vector/search", lambda route: None)  # no answer, ever
+    page.get_by_label("Id", exact=True).fill("v001")
+    page.get_by_label("Id", exact=True).press("Enter")
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text("Cancelled.")).to_be_visible()
+
+
 def test_an_empty_collection_says_so(show: Show) -> None:
     page = show("#vectors?collection=empty")
     expect(page.get_by_text("No vector satisfies the filter.")).to_be_visible()

@@ -4,8 +4,9 @@ import { request } from "../base/api.js";
 import { count, took } from "../base/format.js";
 import { change, params } from "../base/link.js";
 import { usePoll } from "../base/poll.js";
-import { Problem, Progress, Remarks } from "../base/remarks.js";
+import { Problem, Remarks } from "../base/remarks.js";
 import { theme } from "../shell/theme.js";
+import { useCancel, Waiting } from "./cancel.js";
 import { colouring, shade, shades } from "./map_colours.js";
 import { Plot } from "./map_plot.js";
 import { namesOf } from "./values.js";
@@ -26,20 +27,15 @@ export function VectorMap({ collection, attributes, filter }) {
 }
 
 function Drawn({ body, names }) {
-  const controller = useMemo(() => new AbortController(), []);
-  const { value, error, busy, again } = usePoll((signal) => request("POST", "api/v1/vector/map", {
-    json: body, signal: AbortSignal.any([signal, controller.signal]) }), 0);
+  const work = useCancel();
+  const { value, error, again } = usePoll((signal) => request("POST", "api/v1/vector/map", { json: body, signal: work.signal(signal) }), 0);
   const only = useSignal(null); // the legend's entry that alone is in colour
-  const isStopped = useSignal(false);
   const answer = value.value?.answer;
   const values = answer?.points.values;
   const colours = useMemo(() => colouring(values), [values]);
   const points = useMemo(() => answer && shades(colours, values, answer.points.ids.length, only.value), [answer, only.value, theme.value]);
-  if (!answer) {
-    if (isStopped.value) return html`<p class="hint">Cancelled. <button onClick=${() => change({ points: null })}>1 000 points</button></p>`;
-    return html`<${Problem} error=${error.value} onRetry=${again} />
-      ${busy.value && html`<${Progress} label="Computing the axes" onCancel=${() => { isStopped.value = true; controller.abort(); }} />`}`;
-  }
+  if (error.value) return html`<${Problem} error=${error.value} onRetry=${again} />`;
+  if (!answer) return html`<${Waiting} label="Computing the axes" work=${work} />`;
   const { ids, x, y } = answer.points;
   const [first, second] = answer.variance.map((one) => `${(100 * one).toFixed(1)} %`);
   return html`<div class="stack">

@@ -1,5 +1,5 @@
 // How much of the exact answer the index finds, for one query.
-import { html, useSignal } from "../vendor.js";
+import { html, useEffect, useRef, useSignal } from "../vendor.js";
 import { isCancelled, request } from "../base/api.js";
 import { took } from "../base/format.js";
 import { change } from "../base/link.js";
@@ -24,9 +24,12 @@ export function Recall({ body }) {
   const error = useSignal(null);
   const busy = useSignal(false);
   const { text, exact, ...query } = body; // of the ranking by vector
-  const ask = (options) => request("POST", "api/v1/vector/search", { json: { ...query, includeFields: [], ...options } });
+  const controller = useRef(null);
+  useEffect(() => () => controller.current?.abort(), []);
+  const ask = (options) => request("POST", "api/v1/vector/search", { json: { ...query, includeFields: [], ...options }, signal: controller.current.signal });
   async function compare() {
     busy.value = true;
+    controller.current = new AbortController();
     error.value = null;
     try {
       const [index, all] = [await ask({}), await ask({ exact: true })];
@@ -39,6 +42,7 @@ export function Recall({ body }) {
   const one = found.value;
   return html`<div class="row" role="group" aria-label="Recall">
     <button disabled=${busy.value} title="Ask twice: by the index, and by comparing every vector" onClick=${compare}>Recall of this query</button>
+    ${busy.value && html`<button onClick=${() => controller.current.abort()}>Cancel</button>`}
     <span role="status">${one && html`recall <strong>${one.share.toFixed(3)}</strong> (${one.kept} of ${one.of}) · index ${took(one.index)} · exact ${took(one.all)}${text ? " · of the ranking by vector" : ""}`}</span>
     ${one?.missed.length > 0 && html`<span>missed: ${one.missed.slice(0, MISSED_SHOWN).map((id) => html`<button class="link mono" onClick=${() => change({ sel: id }, { step: false })}>${id}</button> `)}
       ${one.missed.length > MISSED_SHOWN && `and ${one.missed.length - MISSED_SHOWN} more`}</span>`}

@@ -6,6 +6,7 @@ import { change, params } from "../base/link.js";
 import { usePoll } from "../base/poll.js";
 import { Problem, Remarks } from "../base/remarks.js";
 import { Table } from "../base/table.js";
+import { useCancel, Waiting } from "./cancel.js";
 import { textFields } from "./collections.js";
 import { Recall } from "./recall.js";
 import { columnsOf, namesOf, pastedVector } from "./values.js";
@@ -16,7 +17,7 @@ const LINK_CHARS_MAX = 20_000;
 const [BEGIN, END] = ["\ue000", "\ue001"];
 
 /** A pasted vector that is too long for a link. */
-const longVector = signal("");
+export const longVector = signal("");
 
 /** The query that the link has: {body, error}; body null while nothing is asked. */
 function asked(collection, attributes, filter) {
@@ -87,7 +88,8 @@ function Form({ collection, texts }) {
 }
 
 function Results({ body }) {
-  const { value, error, busy, again } = usePoll((cancel) => request("POST", "api/v1/vector/search", { json: body, signal: cancel }), 0);
+  const work = useCancel();
+  const { value, error, busy, again } = usePoll((signal) => request("POST", "api/v1/vector/search", { json: body, signal: work.signal(signal) }), 0);
   const answer = value.value?.answer;
   const rows = answer ? answer.results.map((one, index) => ({
     rank: index + 1, score: one.score, id: one.vector.id, attributes: one.vector.attributes, matches: Object.values(one.highlights ?? {}).flat(),
@@ -95,6 +97,7 @@ function Results({ body }) {
   return html`<div class="stack" aria-busy=${busy.value}>
     <${Problem} error=${error.value} onRetry=${again} />
     <${Remarks} warnings=${answer?.warnings} infos=${answer?.infos} />
+    ${!answer && !error.value && html`<${Waiting} label="Searching" work=${work} />`}
     ${answer && html`<p role="status" class="hint">${count(rows.length)} results in ${took(value.value.seconds)}${body.exact ? ", exact" : ""}</p>
       ${(body.id || body.vector) && html`<${Recall} body=${body} />`}
       <${Table} label="Results" columns=${columns(rows, body)} rows=${rows} key=${(row) => row.id} filter=${false}

@@ -2,6 +2,8 @@
 import { html } from "../vendor.js";
 
 const LINE_CHARS_MAX = 200;
+/** A longer text is not put into a filter by a click: the filter is in the link. */
+export const CLICKED_CHARS_MAX = 1000;
 const FIELDS_MAX = 256; // names that a search takes
 
 /** A value on one line. */

@@ -6,8 +6,15 @@ import { usePoll } from "../base/poll.js";
 import { Problem, Remarks } from "../base/remarks.js";
 import { Collection } from "./collection.js";
 import { Collections } from "./collections.js";
+import { longVector } from "./search.js";
 
 const STATS_EVERY_MS = 5000;
+
+/** Go back to all collections. What was asked of one is of no use in another. */
+function leave() {
+  longVector.value = "";
+  change(Object.fromEntries([...params.value.keys()].map((name) => [name, null])));
+}
 
 export function View() {
   const { value, error, again } = usePoll(
@@ -17,7 +24,7 @@ export function View() {
   const one = name && known && Object.hasOwn(known, name) ? { name, ...known[name] } : null;
   return html`<div class="stack vectors">
     <div class="row"><h1>Vectors</h1>
-      ${name && html`<nav class="row" aria-label="Collection"><button class="link" onClick=${() => change({ collection: null, sel: null })}>All collections</button>
+      ${name && html`<nav class="row" aria-label="Collection"><button class="link" onClick=${leave}>All collections</button>
         <span aria-hidden="true">/</span><h2>${name}</h2></nav>`}</div>
     <${Problem} error=${error.value} onRetry=${again} />
     <${Remarks} warnings=${value.value?.warnings} />
