@@ -269,13 +269,16 @@ def test_a_map_by_numbers_is_a_scale(show: Show) -> None:
 
 def test_texts_of_a_megabyte_are_cut_where_they_fill_the_screen(show: Show, server: Cluster) -> None:
     put(server, "large", {"dimension": 1})
-    entries = [(f"v{n}", {"vector": [1], "text": f"{n} " + "x" * 1_000_000}) for n in range(8)]
+    entries = [(f"v{n}", {"vector": [1], "id": 2**53 + 1, "text": f"{n} " + "x" * 1_000_000}) for n in range(8)]
     write(server, *entries, collection="large")
     page = show("#vectors?collection=large")
     expect(rows(page)).to_have_count(8)
     facet(page, "text").locator("summary").click()
     expect(facet(page, "text").get_by_role("button", name=re.compile("^0 xxx")).first).to_be_disabled()
     assert page.evaluate("document.body.textContent.length") < 20_000
+    facet(page, "id").locator("summary").click()
+    huge = facet(page, "id").get_by_role("button", name="9007199254740992")  # it is one more
+    expect(huge).to_be_disabled()
     rows(page).first.click()
     detail = page.get_by_role("complementary", name="Vector v0")
     detail.get_by_role("button", name="more of 977 KiB").click()

@@ -8,6 +8,7 @@ import { Problem, Remarks } from "../base/remarks.js";
 import { Copy, save } from "../base/take.js";
 import { toggled } from "./filter.js";
 import { setFilter } from "./filter_bar.js";
+import { whyNot } from "./values.js";
 
 const SHOWN_CHARS = 1000;
 const SHOWN_NUMBERS = 64;
@@ -43,7 +44,7 @@ function Attribute({ name, value, filter }) {
     <span class="vectors-text">${isLong && !isWhole.value ? `${text.slice(0, SHOWN_CHARS)}…` : text.slice(0, 100 * SHOWN_CHARS)}</span>
     ${isLong && !isWhole.value && html` <button class="link" onClick=${() => { isWhole.value = true; }}>more of ${bytes(text.length)}</button>`}
     ${text.length > 100 * SHOWN_CHARS && html` <button class="link" onClick=${() => save(`${name}.txt`, text)}>download</button>`}
-    ${!isLong && !Array.isArray(value) && html` <button class="quiet" title="Add this value to the filter, or take it away" aria-label=${`Filter ${name}`}
+    ${!whyNot(value) && !Array.isArray(value) && html` <button class="quiet" title="Add this value to the filter, or take it away" aria-label=${`Filter ${name}`}
       onClick=${() => setFilter(toggled(filter, name, value))}>⊕</button>`}
   </dd>`;
 }

@@ -6,7 +6,7 @@ import { usePoll } from "../base/poll.js";
 import { Problem, Remarks } from "../base/remarks.js";
 import { also, butValues, chosen, toggled } from "./filter.js";
 import { setFilter } from "./filter_bar.js";
-import { CLICKED_CHARS_MAX, oneLine } from "./values.js";
+import { oneLine, whyNot } from "./values.js";
 
 const SHOWN = 15;
 const SHOWN_MORE = 200;
@@ -51,7 +51,7 @@ function Values({ collection, attribute, filter }) {
     <${Problem} error=${error.value} onRetry=${again} />
     <${Remarks} warnings=${value.value?.warnings} infos=${value.value?.infos} />
     <div class="vectors-values">
-      ${values.slice(0, limit.value).map((one) => html`<button aria-pressed=${taken.includes(one.value)} title=${oneLine(one.value)} disabled=${String(one.value).length > CLICKED_CHARS_MAX}
+      ${values.slice(0, limit.value).map((one) => html`<button aria-pressed=${taken.includes(one.value)} title=${whyNot(one.value) || oneLine(one.value)} disabled=${Boolean(whyNot(one.value))}
         onClick=${() => setFilter(toggled(filter, field, one.value))}>
         <span class="vectors-value">${oneLine(one.value)}</span> <span class="hint">${count(one.count)}</span></button>`)}
     </div>

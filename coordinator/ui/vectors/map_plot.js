@@ -16,6 +16,7 @@ const START = { zoom: 1, dx: 0, dy: 0 };
 /** `x`, `y`, `shades` and (or undefined) `values` belong to `ids`; a shade of null is of a point in the background. */
 export function Plot({ ids, x, y, shades, values, collection, names }) {
   const canvas = useRef(null);
+  const ring = useRef(null); // a layer of its own: what the pointer is over changes often, the points seldom
   const view = useSignal(START);
   const size = useSignal({ width: 0, height: 0 });
   const over = useSignal(-1);
@@ -30,7 +31,8 @@ export function Plot({ ids, x, y, shades, values, collection, names }) {
     look();
     return () => observer.disconnect();
   }, []);
-  useLayoutEffect(() => draw(canvas.current, size.value, at, shades, selected, over.value), [at, shades, selected, over.value]);
+  useLayoutEffect(() => drawPoints(canvas.current, size.value, at, shades), [at, shades]);
+  useLayoutEffect(() => drawRings(ring.current, size.value, at, [selected, over.value]), [at, shades, selected, over.value]);
   const zoom = (factor, px = size.value.width / 2, py = size.value.height / 2) => { view.value = zoomed(view.value, factor, px, py, size.value); };
   useEffect(() => {
     const element = canvas.current;
@@ -73,6 +75,7 @@ export function Plot({ ids, x, y, shades, values, collection, names }) {
     <canvas ref=${canvas} tabindex="0" role="application" aria-label=${`Map of ${ids.length} vectors: arrows go from point to point, Enter opens one, + and - zoom, 0 shows all`}
       onPointerDown=${down} onPointerMove=${move} onPointerUp=${up} onPointerCancel=${() => { grip.current = null; }}
       onPointerLeave=${() => { if (!grip.current) over.value = -1; }} onKeyDown=${pressed}></canvas>
+    <canvas ref=${ring} class="vectors-rings" aria-hidden="true"></canvas>
     <div class="row vectors-zoom">
       <button aria-label="Zoom in" onClick=${() => zoom(1.5)}>+</button><button aria-label="Zoom out" onClick=${() => zoom(1 / 1.5)}>−</button>
       <button onClick=${() => { view.value = START; }}>All</button></div>
@@ -130,37 +133,61 @@ function beside(at, from, dx, dy, size) {
   return best;
 }
 
-function draw(canvas, { width, height }, at, shades, selected, over) {
-  if (!width || !height) return;
+/** A pen for an empty canvas, in which a unit is a pixel of CSS; null while there is no room. */
+function penFor(canvas, { width, height }) {
+  if (!width || !height) return null;
   const ratio = devicePixelRatio || 1;
   canvas.width = Math.round(width * ratio);
   canvas.height = Math.round(height * ratio);
   const pen = canvas.getContext("2d");
   pen.scale(ratio, ratio);
-  const colour = (name) => getComputedStyle(canvas).getPropertyValue(name).trim();
-  pen.fillStyle = colour("--line");
-  pen.fillRect(0, Math.round(at.origin[1]), width, 1);
-  pen.fillRect(Math.round(at.origin[0]), 0, 1, height);
-  const radius = at.x.length > 1500 ? 2 : 3;
-  const dots = (chosen) => {
+  return pen;
+}
+
+const radiusOf = (at) => (at.x.length > 1500 ? 2 : 3);
+const colour = (canvas, name) => getComputedStyle(canvas).getPropertyValue(name).trim();
+
+function drawPoints(canvas, size, at, shades) {
+  const pen = penFor(canvas, size);
+  if (!pen) return;
+  pen.fillStyle = colour(canvas, "--line");
+  pen.fillRect(0, Math.round(at.origin[1]), size.width, 1);
+  pen.fillRect(Math.round(at.origin[0]), 0, 1, size.height);
+  const radius = radiusOf(at);
+  const stamps = new Map();
+  const ratio = devicePixelRatio || 1;
+  pen.globalAlpha = 0.85;
+  for (const isShown of [false, true]) { // those in the background first
     for (let i = 0; i < at.x.length; i++) {
-      if ((shades[i] === null) === chosen) continue;
-      if (chosen) pen.fillStyle = shades[i];
-      pen.beginPath();
-      pen.arc(at.x[i], at.y[i], radius, 0, 7);
-      pen.fill();
+      const isOutside = at.x[i] < -radius || at.y[i] < -radius || at.x[i] > size.width + radius || at.y[i] > size.height + radius;
+      if (isOutside || (shades[i] !== null) !== isShown) continue;
+      if (!stamps.has(shades[i])) stamps.set(shades[i], stamp(shades[i] ?? colour(canvas, "--line"), radius, ratio));
+      pen.drawImage(stamps.get(shades[i]), at.x[i] - radius - 1, at.y[i] - radius - 1, 2 * radius + 2, 2 * radius + 2);
     }
-  };
-  pen.globalAlpha = 0.8;
-  dots(false);
-  dots(true);
-  pen.globalAlpha = 1;
-  pen.strokeStyle = colour("--text");
+  }
+}
+
+/** A dot to be copied: ten times as quick as drawing one. */
+function stamp(shade, radius, ratio) {
+  const image = document.createElement("canvas");
+  image.width = image.height = Math.ceil((2 * radius + 2) * ratio);
+  const pen = image.getContext("2d");
+  pen.scale(ratio, ratio);
+  pen.fillStyle = shade;
+  pen.arc(radius + 1, radius + 1, radius, 0, 7);
+  pen.fill();
+  return image;
+}
+
+function drawRings(canvas, size, at, indices) {
+  const pen = penFor(canvas, size);
+  if (!pen) return;
+  pen.strokeStyle = colour(canvas, "--text");
   pen.lineWidth = 2;
-  for (const index of [selected, over]) {
+  for (const index of indices) {
     if (index < 0) continue;
     pen.beginPath();
-    pen.arc(at.x[index], at.y[index], radius + 4, 0, 7);
+    pen.arc(at.x[index], at.y[index], radiusOf(at) + 4, 0, 7);
     pen.stroke();
   }
 }

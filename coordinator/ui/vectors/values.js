@@ -2,8 +2,7 @@
 import { html } from "../vendor.js";
 
 const LINE_CHARS_MAX = 200;
-/** A longer text is not put into a filter by a click: the filter is in the link. */
-export const CLICKED_CHARS_MAX = 1000;
+const CLICKED_CHARS_MAX = 1000;
 const FIELDS_MAX = 256; // names that a search takes
 
 /** A value on one line. */
@@ -14,6 +13,14 @@ export function oneLine(value) {
 }
 
 const cut = (text) => (text.length > LINE_CHARS_MAX ? `${text.slice(0, LINE_CHARS_MAX)}…` : text);
+
+/** Why a value cannot be put into a filter by a click, "" if it can: the filter is in the link, and the numbers of a browser
+ * are exact up to 2^53. */
+export function whyNot(value) {
+  if (typeof value === "string" && value.length > CLICKED_CHARS_MAX) return "This text is too long for a link.";
+  if (Number.isInteger(value) && !Number.isSafeInteger(value)) return "A browser does not know this number exactly: write it into the filter's JSON instead.";
+  return "";
+}
 
 /** The names of attributes to ask for: all but the embedding. */
 export const namesOf = (attributes) => attributes.slice(0, FIELDS_MAX).map((one) => one.name);
