@@ -144,9 +144,7 @@ class _Calculation:
         if limit < min(request.limit, made.vectors):
             made.infos.append(f"limit is {request.limit}; a map of {dimension} components has at most {limit} vectors")
         frames = [reply.message.frames for reply in outcome.replies]
-        draws = np.frombuffer(b"".join(some[0] for some in frames), np.uint64)
-        ids = [name for some in frames for name in unpack_blobs(some[1], some[2])]
-        return [ids[place] for place in np.argsort(draws, kind="stable")[:limit].tolist()]
+        return await asyncio.to_thread(lowest_draws, frames, limit)  # each worker may have sent `limit` ids
 
     async def _mean(self, parts: Parts) -> tuple[float, Floats]:
         """(the largest component, by which the vectors are divided, so that no product overflows; their mean then)."""
@@ -192,3 +190,10 @@ class _Calculation:
             made.places = np.zeros((len(order), SHOWN_AXES))
         if self._request.attribute:
             made.values = [values[place] for place in order]
+
+
+def lowest_draws(replies: Sequence[Sequence[Frame]], limit: int) -> list[bytes]:
+    """The ids with the `limit` lowest draws of all workers, lowest first. `replies`: the frames of `SampleReply`."""
+    draws = np.frombuffer(b"".join(frames[0] for frames in replies), np.uint64)
+    ids = [name for frames in replies for name in unpack_blobs(frames[1], frames[2])]
+    return [ids[place] for place in np.argsort(draws, kind="stable")[:limit].tolist()]

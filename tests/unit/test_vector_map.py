@@ -15,6 +15,7 @@ import pytest
 from coordinator.vectors import map_request
 from coordinator.vectors import search as searches
 from coordinator.vectors.axes_search import SHOWN_AXES, STEPS_MAX, AxesSearch
+from coordinator.vectors.map import lowest_draws
 from proto import vector_pb2
 from shared import wire
 from shared.errors import BadData, DeadlineExceeded
@@ -74,6 +75,16 @@ def test_the_sample_is_of_the_selected_vectors_and_names_unknown_fields(shard: O
     assert (reply.count, reply.unknown) == (10, ("colour",))
     other = Collection(9, "other", 8, "l2")
     assert sampled(shard, other) == ([], messages.SampleReply())
+
+
+def test_the_sample_of_all_workers_has_the_lowest_draws() -> None:
+    def reply(*entries: tuple[int, bytes]) -> list[bytes]:
+        draws = np.array([draw for draw, _ in entries], np.uint64)
+        return [draws.tobytes(), *pack_blobs([name for _, name in entries])]
+
+    replies = [reply((1, b"a"), (2**63, b"d")), reply(), reply((2, b"b"), (3, b"c"))]
+    assert lowest_draws(replies, 3) == [b"a", b"b", b"c"]
+    assert lowest_draws(replies, 9) == [b"a", b"b", b"c", b"d"]
 
 
 def test_the_share_of_a_shard_does_not_depend_on_the_draw() -> None:
