@@ -63,6 +63,7 @@ def test_a_key_is_typed_completed_and_read_back_and_forth(server: Cluster, show:
     page.keyboard.press("Enter")
     expect(rows(page)).to_have_count(200)
     expect(rows(page).last).to_contain_text("line 449")
+    expect(rows(page).last).to_be_in_viewport()
     expect(rows(page).first).to_contain_text(f"{start + 250}")
     page.get_by_role("button", name="Older").click()
     expect(rows(page).first).to_contain_text("line 50")

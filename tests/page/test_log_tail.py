@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +14,7 @@ from uuid import uuid4
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from loadtest.harness.cluster import Cluster
+from loadtest.harness.cluster import Cluster, freeze
 from tests.cluster.log_requests import append
 from tests.page.conftest import Tabs
 from tests.page.test_log import LONG_TASKS, fragment, record, rows
@@ -185,6 +187,28 @@ def test_a_tail_goes_on_where_it_was_after_a_restart(tabs: Tabs, new_cluster: Ca
             page.keyboard.press("p")
         expect(rows(page)).to_have_count(10 * round_number + 10)
     assert shown(page) == list(range(40))
+
+
+def test_a_server_that_says_nothing_is_asked_again(
+    tabs: Tabs, new_cluster: Callable[..., Cluster], key: str
+) -> None:
+    tabs.expected = ("ERR_",)
+    cluster = new_cluster().start()
+    page = tabs.open()
+    page.clock.install()
+    page.goto(f"{cluster.url}/{fragment(key=key, tail='on')}")
+    live(page)
+    write(cluster, key, range(3))
+    expect(rows(page)).to_have_count(3)
+    assert cluster.coordinator is not None
+    freeze(cluster.coordinator.pid)
+    for _ in range(4):
+        page.clock.fast_forward(16_000)
+    expect(page.get_by_role("alert")).to_contain_text("the server has said nothing for 45 s")
+    os.kill(cluster.coordinator.pid, signal.SIGCONT)
+    live(page)
+    write(cluster, key, range(3, 6))
+    expect(rows(page)).to_have_count(6)
 
 
 def test_a_tail_at_5000_records_a_second_leaves_the_page_responsive(server: Cluster, show: Show, key: str) -> None:

@@ -14,30 +14,32 @@ async function scan(query, more, signal) {
   return (await request("GET", "api/v1/log/scan", options)).answer;
 }
 
-/** A page: {rows, ascending; older: what `before` gives the page before this one, null if there is none; newer: what
+/** A page: {rows, ascending; isEnd: whether its end is what was asked for; older: what `before` gives the page before this one, null if there is none; newer: what
  * `after` gives the next one; warnings, infos}. */
-function pageOf(records, older, newer, logStart, answers) {
+function pageOf(records, { isEnd, older, newer, logStart, answers }) {
   const remarks = (name) => [...new Set(answers.flatMap((answer) => answer[name] ?? []))];
-  return { rows: rowsOf(records), older: older > logStart ? older : null, newer, warnings: remarks("warnings"), infos: remarks("infos") };
+  return { rows: rowsOf(records), isEnd, older: older > logStart ? older : null, newer, warnings: remarks("warnings"), infos: remarks("infos") };
 }
 
 /** The first records from `start` on. */
 export async function after(query, start, signal) {
   const answer = await scan(query, { start_seq: start, limit: PAGE_RECORDS }, signal);
-  return pageOf(answer.records, Math.max(start, answer.logStartSequence), answer.nextSequence, answer.logStartSequence, [answer]);
+  const logStart = answer.logStartSequence;
+  return pageOf(answer.records, { isEnd: false, older: Math.max(start, logStart), newer: answer.nextSequence, logStart, answers: [answer] });
 }
 
 /** The last records before `end` (null: of all). `tell(sequence)`: how far back it has looked. `windows`: at most so many
  * are looked at, where there are several. */
 export async function before(query, end, { signal, limit = PAGE_RECORDS, tell = () => {}, windows = Infinity } = {}) {
-  const { readableSequence, logStartSequence } = await frontier(signal);
+  const { readableSequence, logStartSequence: logStart } = await frontier(signal);
   const last = end === null ? readableSequence : Math.min(end, readableSequence);
+  const ends = { isEnd: true, newer: last, logStart };
   if ("key" in query || "key_base64" in query) {
     const answer = await scan(query, { end_seq: last, limit, reverse: true }, signal);
-    return pageOf(answer.records.reverse(), answer.nextSequence, last, logStartSequence, [answer]);
+    return pageOf(answer.records.reverse(), { ...ends, older: answer.nextSequence, answers: [answer] });
   }
-  const found = await windowed(query, logStartSequence, last, limit, { signal, tell, windows });
-  return pageOf(found.records, found.low, last, logStartSequence, found.answers);
+  const found = await windowed(query, logStart, last, limit, { signal, tell, windows });
+  return pageOf(found.records, { ...ends, older: found.low, answers: found.answers });
 }
 
 // Records of several keys are merged forward only. So the part of the log before `end` is read in windows, each of them

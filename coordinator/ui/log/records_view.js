@@ -59,7 +59,7 @@ function Pages({ failure, onTail }) {
     ${page.busy && html`<${Progress} label=${page.busy} onCancel=${page.cancel} />`}
     ${value && html`<${Remarks} warnings=${value.warnings} infos=${value.infos} />
       <p class="hint" aria-live="polite">${summary(value)}</p>
-      <${WithRecord} rows=${value.rows} empty=${from ? `No records from ${count(from)} on, so far.` : "No records."} />`}
+      <${WithRecord} rows=${value.rows} list=${{ isEnd: value.isEnd }} empty=${from ? `No records from ${count(from)} on, so far.` : "No records."} />`}
     ${isDeleting.value && html`<${DeleteKey} onClose=${() => { isDeleting.value = false; }} onDone=${last} failure=${failure} />`}`;
 }
 

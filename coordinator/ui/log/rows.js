@@ -11,12 +11,14 @@ const BEYOND = 10; // rows above and below those in sight
 const BOTTOM_PX = 40;
 
 /** `rows`: [{sequence, record or raw}], ascending. `chosen`: a sequence number; `onChoose(sequence)`. `isFollowing`: keep
- * the end in sight; `onLeave()`: the person looks elsewhere; `onBottom()`: and is back at the end. */
-export function Rows({ rows, chosen, onChoose, withKey, isFollowing = false, onLeave, onBottom, empty, pattern }) {
+ * the end in sight; `onLeave()`: the person looks elsewhere; `onBottom()`: and is back at the end. `isEnd`: new rows are
+ * shown from their end, else from their beginning. */
+export function Rows({ rows, chosen, onChoose, withKey, isFollowing = false, isEnd = false, onLeave, onBottom, empty, pattern }) {
   const { ref, first, last, onScroll } = useSight(rows.length, isFollowing, onLeave, onBottom);
   useSelectionWatch(ref, onLeave);
   useLayoutEffect(() => { if (isFollowing) ref.current.scrollTop = ref.current.scrollHeight; }, [rows, isFollowing]);
-  useLayoutEffect(() => { reveal(ref.current, rows, chosen); }, [chosen]);
+  useLayoutEffect(() => { if (!onLeave) ref.current.scrollTop = isEnd ? ref.current.scrollHeight : 0; }, [rows]);
+  useLayoutEffect(() => { reveal(ref.current, rows, chosen); }, [chosen, onLeave ? null : rows]);
   const gap = (count) => count > 0 && html`<tr class="gap" aria-hidden="true"><td colspan="4" style=${{ height: `${count * ROW_PX}px` }}></td></tr>`;
   return html`<div class="table-scroll log-list ${isFollowing || onLeave ? "log-tail" : ""}" ref=${ref} onScroll=${onScroll} tabindex="0" role="region" aria-label="Records">
     <table aria-label="Records" aria-rowcount=${rows.length + 1}>

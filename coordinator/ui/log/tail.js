@@ -127,14 +127,13 @@ export class Tail {
         await this.#connected();
       } catch (error) {
         if (this.#isStopped) return;
-        if (isCancelled(error)) continue; // to read again what was too much
+        if (isCancelled(error)) continue; // to read again what was too much, see `resume`
         this.problem.value = error;
         if (error.status >= 400 && error.status < 500 && error.status !== 429 && error.status !== 408) {
           this.state.value = "over";
           return;
         }
       }
-      if (this.#isStopped || this.#controller.signal.aborted) continue;
       await this.#wait();
     }
   }
@@ -155,20 +154,31 @@ export class Tail {
       this.#start = start;
       this.#draw();
     }
-    const response = await fetched("GET", "api/v1/log/tail", {
-      query: { ...this.#query, encoding: "text", value_bytes: TAIL_BYTES, start_seq: this.#start },
-      headers: { Accept: "text/event-stream", ...(this.#last === null ? {} : { "Last-Event-ID": String(this.#last) }) },
-      signal: stopped,
-      deadline: SILENCE_MS,
-    });
-    if (!response.ok) throw await failure(response);
-    this.#reader = response.body.getReader();
-    const watch = { silent: 0 };
-    const timer = setInterval(() => { if ((watch.silent += 1) > 3) this.#reader.cancel().catch(() => {}); }, SILENCE_MS / 3);
-    try {
+    await this.#watched(async (watch) => {
+      const response = await fetched("GET", "api/v1/log/tail", {
+        query: { ...this.#query, encoding: "text", value_bytes: TAIL_BYTES, start_seq: this.#start },
+        headers: { Accept: "text/event-stream", ...(this.#last === null ? {} : { "Last-Event-ID": String(this.#last) }) },
+        signal: stopped,
+        deadline: 0,
+      });
+      if (!response.ok) throw await failure(response);
+      this.#reader = response.body.getReader();
       await this.#read(this.#reader, watch);
+    });
+  }
+
+  // Ends the connection when nothing comes from it for SILENCE_MS. `work({silent})` sets `silent` to 0 when something comes.
+  async #watched(work) {
+    const watch = { silent: 0 };
+    const own = this.#controller;
+    const timer = setInterval(() => { if ((watch.silent += 1) > 3) own.abort(); }, SILENCE_MS / 3);
+    try {
+      await work(watch);
+    } catch (error) {
+      throw watch.silent > 3 ? new Error(`the server has said nothing for ${SILENCE_MS / 1000} s`) : error;
     } finally {
       clearInterval(timer);
+      this.#reader?.cancel().catch(() => {});
     }
   }
 
