@@ -7,6 +7,7 @@ export const TAIL_BYTES = 1024; // of a value
 const KEPT_CHARACTERS_MAX = 32_000_000;
 const EVENT_CHARACTERS_MAX = 8_000_000;
 const SHOWN_EVERY_MS = 100;
+const PIECE_BYTES = 65_536;
 const AT_ONCE_MS = 10; // of work, before the browser gets a turn
 const SILENCE_MS = 45_000; // the server says something every 15 s
 const BACKOFF_MS = 500;
@@ -188,21 +189,31 @@ export class Tail {
     let begun = performance.now();
     for (;;) {
       const { value, done } = await reader.read();
-      if (this.#isStopped || this.#controller.signal.aborted) throw new DOMException("stopped", "AbortError");
+      this.#check();
       if (done) throw new Error("the connection ended");
       watch.silent = 0;
-      if (this.state.value !== "live") {
-        this.state.value = "live";
-        this.problem.value = null;
-        this.#attempts = 0;
+      for (let low = 0; low < value.length; low += PIECE_BYTES) {
+        this.#check();
+        text = this.#taken(text + decoder.decode(value.subarray(low, low + PIECE_BYTES), { stream: true }));
+        if (text.length > EVENT_CHARACTERS_MAX) throw new Error(`an event has more than ${EVENT_CHARACTERS_MAX} characters`);
+        if (performance.now() - begun > AT_ONCE_MS) {
+          await new Promise((resolve) => { setTimeout(resolve); });
+          begun = performance.now();
+        }
       }
-      text = this.#taken(text + decoder.decode(value, { stream: true }));
-      if (text.length > EVENT_CHARACTERS_MAX) throw new Error(`an event has more than ${EVENT_CHARACTERS_MAX} characters`);
-      if (performance.now() - begun > AT_ONCE_MS) {
-        await new Promise((resolve) => { setTimeout(resolve); });
-        begun = performance.now();
-      }
+      this.#live();
     }
+  }
+
+  #check() {
+    if (this.#isStopped || this.#controller.signal.aborted) throw new DOMException("stopped", "AbortError");
+  }
+
+  #live() {
+    if (this.state.value === "live") return;
+    this.state.value = "live";
+    this.problem.value = null;
+    this.#attempts = 0;
   }
 
   /** Takes the events of the text; returns the rest, of which the end has not come yet. */
