@@ -116,6 +116,8 @@ def test_a_search_marks_what_it_finds_and_says_at_the_field_what_is_wrong(
     page.keyboard.press("Enter")
     expect(rows(page)).to_have_count(2)
     expect(page.locator("mark")).to_have_text(["ERROR of 5", "error of 70"])
+    page.get_by_role("button", name="Count all").click()
+    expect(page.get_by_text("2 in all")).to_be_visible()
     page.get_by_label("Has not").fill("70")
     page.keyboard.press("Enter")
     expect(page.locator("mark")).to_have_text(["ERROR of 5"])
@@ -284,6 +286,17 @@ def test_keys_show_what_they_hold_and_lead_to_it(server: Cluster, show: Show, ke
     page.get_by_role("button", name=f"Delete {key}/a").click()
     page.get_by_role("button", name="Delete all its records").click()
     expect(table.locator("tbody tr")).to_have_count(1)
+
+
+def test_the_longest_keys_are_cut_in_lists_and_whole_in_a_record(server: Cluster, show: Show, key: str) -> None:
+    longest = key + "k" * (65_535 - len(key))
+    start = append(server, [(longest.encode(), b"x"), (key.encode(), b"y")])["startSequence"]
+    page = show(fragment(prefix=key))
+    expect(rows(page).first.locator(".log-key")).to_have_text(longest[:200] + "…")
+    rows(page).first.click()
+    expect(record(page, start).get_by_role("link")).to_have_text(longest)
+    page.goto(f"{server.url}/{fragment(part='keys', keys=key)}")
+    expect(page.get_by_role("table", name="Keys").locator("tbody tr").nth(1)).to_contain_text(f"1{start}{start}")
 
 
 def test_segments_groups_and_policies_are_shown(server: Cluster, show: Show, key: str) -> None:

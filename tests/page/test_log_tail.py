@@ -189,9 +189,7 @@ def test_a_tail_goes_on_where_it_was_after_a_restart(tabs: Tabs, new_cluster: Ca
     assert shown(page) == list(range(40))
 
 
-def test_a_server_that_says_nothing_is_asked_again(
-    tabs: Tabs, new_cluster: Callable[..., Cluster], key: str
-) -> None:
+def test_a_server_that_says_nothing_is_asked_again(tabs: Tabs, new_cluster: Callable[..., Cluster], key: str) -> None:
     tabs.expected = ("ERR_",)
     cluster = new_cluster().start()
     page = tabs.open()

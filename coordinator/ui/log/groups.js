@@ -7,7 +7,7 @@ import { usePoll } from "../base/poll.js";
 import { Problem, Remarks } from "../base/remarks.js";
 import { Table } from "../base/table.js";
 import { bytesOf } from "./octets.js";
-import { choosing, keyName } from "./selection.js";
+import { choosing, keyName, shortName } from "./selection.js";
 
 const EVERY_MS = 5000;
 const NAMES_MAX = 100;
@@ -74,7 +74,7 @@ const MEMBERS = [
   { title: "Session, ms", align: "end", value: (row) => row.sessionTimeoutMs, render: (row) => count(row.sessionTimeoutMs) },
 ];
 const LAGS = [
-  { title: "Key", value: keyName, render: (row) => html`<span class="mono">${keyName(row)}</span>` },
+  { title: "Key", value: keyName, render: (row) => html`<span class="mono">${shortName(row)}</span>` },
   { title: "Lag", align: "end", value: (row) => row.lag, render: (row) => count(row.lag) },
   { title: "Committed to", align: "end", value: (row) => row.committedSequence, render: (row) => count(row.committedSequence) },
   { title: "Member", value: (row) => row.member ?? "nobody" },

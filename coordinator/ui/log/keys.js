@@ -1,6 +1,6 @@
 // Keys, with what they hold.
 import { html, useEffect, useSignal } from "../vendor.js";
-import { isCancelled, request } from "../base/api.js";
+import { request } from "../base/api.js";
 import { Confirm } from "../base/dialog.js";
 import { count, time } from "../base/format.js";
 import { change, params } from "../base/link.js";
@@ -8,7 +8,7 @@ import { usePoll } from "../base/poll.js";
 import { Problem, Progress, Remarks } from "../base/remarks.js";
 import { Table } from "../base/table.js";
 import { deleteKey } from "./deletion.js";
-import { choosing, keyName, keyQuery } from "./selection.js";
+import { choosing, keyName, keyQuery, shortName } from "./selection.js";
 
 const PAGE_KEYS = 100;
 const AT_ONCE = 4; // requests that ask about single keys
@@ -22,12 +22,12 @@ export function Keys() {
   const known = useDetails(value.value?.keys);
   const rows = (value.value?.keys ?? []).map((key) => ({ key, ...known.details[key.key] }));
   const columns = [
-    { title: "Key", value: (row) => keyName(row.key.shown), render: (row) => html`<span class="mono">${keyName(row.key.shown)}</span>` },
+    { title: "Key", value: (row) => keyName(row.key.shown), render: (row) => html`<span class="mono">${shortName(row.key.shown)}</span>` },
     { title: "Records", align: "end", value: (row) => row.records, render: (row) => count(row.records) },
     { title: "First", align: "end", value: (row) => row.first, render: (row) => row.first ?? "–" },
     { title: "Last", align: "end", value: (row) => row.last, render: (row) => row.last ?? "–" },
     { title: "Newest", value: (row) => row.timeMs, render: (row) => (row.timeMs ? time(row.timeMs) : "–") },
-    { title: "", sortable: false, value: () => "", render: (row) => html`<button class="quiet" aria-label=${`Delete ${keyName(row.key.shown)}`}
+    { title: "", sortable: false, value: () => "", render: (row) => html`<button class="quiet" aria-label=${`Delete ${shortName(row.key.shown)}`}
       onClick=${(event) => { event.stopPropagation(); deleting.value = row.key.shown; }}>Delete…</button>` },
   ];
   async function remove(key) {
@@ -53,7 +53,7 @@ export function Keys() {
       onRow=${(row) => change({ ...choosing(row.key.shown), keys: null, after_base64: null })} />`}
     ${busy.value && !value.value && html`<p class="hint">Reading…</p>`}
     ${deleting.value && html`<${Confirm} title="Delete a key" action="Delete all its records" onConfirm=${() => remove(deleting.peek())} onClose=${() => { setTimeout(() => { deleting.value = null; }); }}>
-      <p>All records of <code>${keyName(deleting.value)}</code> that are there now will be deleted, on disk and for good.</p></${Confirm}>`}`;
+      <p>All records of <code>${shortName(deleting.value)}</code> that are there now will be deleted, on disk and for good.</p></${Confirm}>`}`;
 }
 
 /** A page of keys, {key: base64, which tells them apart; shown: {keyText} or {key}}. */
@@ -82,23 +82,25 @@ function useDetails(keys) {
     if (!keys) return undefined;
     const controller = new AbortController();
     const waiting = [...keys];
-    stop.value = () => { controller.abort(); left.value = 0; };
+    const found = {};
+    stop.value = () => { controller.abort(); left.value = 0; details.value = { ...found }; };
     details.value = {};
     failure.value = null;
     left.value = waiting.length;
-    const found = {};
     async function work() {
-      while (waiting.length && !controller.signal.aborted) {
+      while (waiting.length) {
         const { key, shown } = waiting.shift();
         found[key] = await detailsOf(keyQuery(shown), controller.signal);
-        left.value = controller.signal.aborted ? 0 : left.peek() - 1;
-        if (left.peek() % 10 === 0) details.value = { ...found };
+        if (controller.signal.aborted) return;
+        left.value -= 1;
+        if (left.value % 10 === 0) details.value = { ...found };
       }
     }
     Promise.all(Array.from({ length: AT_ONCE }, work)).catch((error) => {
-      if (!isCancelled(error)) failure.value = error;
+      if (controller.signal.aborted) return;
+      failure.value = error;
       stop.peek()();
-    }).finally(() => { details.value = { ...found }; });
+    });
     return () => controller.abort();
   }, [keys]);
   return { details: details.value, left: left.value, error: failure.value, cancel: () => stop.peek()() };

@@ -1,5 +1,5 @@
 // All about one record.
-import { html, useEffect, useSignal } from "../vendor.js";
+import { html, useEffect, useMemo, useSignal } from "../vendor.js";
 import { isCancelled } from "../base/api.js";
 import { bytes, time } from "../base/format.js";
 import { linkTo } from "../base/link.js";
@@ -44,7 +44,7 @@ function Head({ sequence, onClose }) {
 
 function Value({ record, pattern, more, take }) {
   const way = useSignal("");
-  const parsed = jsonOf(record);
+  const parsed = useMemo(() => jsonOf(record), [record]);
   const ways = [...(parsed ? ["JSON"] : []), ...(isBinary(record) ? [] : ["Text"]), "Hex"];
   const shown = ways.includes(way.value) ? way.value : ways[0];
   const part = shownBytes(record);

@@ -1,6 +1,6 @@
 // Records, in pages or as they come.
 import { html, useEffect, useSignal } from "../vendor.js";
-import { isCancelled } from "../base/api.js";
+import { isCancelled, request } from "../base/api.js";
 import { Confirm } from "../base/dialog.js";
 import { count, parseTime } from "../base/format.js";
 import { useKeys } from "../base/keys.js";
@@ -9,7 +9,7 @@ import { Problem, Progress, Remarks } from "../base/remarks.js";
 import { deleteKey } from "./deletion.js";
 import { unmarked } from "./marks.js";
 import { after, before, sequenceAt } from "./reading.js";
-import { Choice, isOfField, isOneKey, query, selected, wanted, whole } from "./selection.js";
+import { Choice, isOfField, isOneKey, query, selected, shortName, wanted, whole } from "./selection.js";
 import { TailView } from "./tail_view.js";
 import { WithRecord } from "./with_record.js";
 
@@ -58,7 +58,7 @@ function Pages({ failure, onTail }) {
     ${!isOfField(page.error) && html`<${Problem} error=${page.error} onRetry=${page.again} />`}
     ${page.busy && html`<${Progress} label=${page.busy} onCancel=${page.cancel} />`}
     ${value && html`<${Remarks} warnings=${value.warnings} infos=${value.infos} />
-      <p class="hint" aria-live="polite">${summary(value)}</p>
+      <p class="row"><span class="hint" aria-live="polite">${summary(value)}</span> <${Total} key=${wanted.value} /></p>
       <${WithRecord} rows=${value.rows} list=${{ isEnd: value.isEnd }} empty=${from ? `No records from ${count(from)} on, so far.` : "No records."} />`}
     ${isDeleting.value && html`<${DeleteKey} onClose=${() => { isDeleting.value = false; }} onDone=${last} failure=${failure} />`}`;
 }
@@ -67,6 +67,26 @@ function summary({ rows, older }) {
   if (!rows.length) return older === null ? "" : "There may be older records.";
   const range = rows.length === 1 ? `1 record, ${count(rows[0].sequence)}` : `${count(rows.length)} records, ${count(rows[0].sequence)} to ${count(rows.at(-1).sequence)}`;
   return older === null ? `${range}; there are no older ones.` : `${range}.`;
+}
+
+// How many records there are in all: asked on demand, since a search takes as long as reading them.
+function Total() {
+  const state = useSignal({ controller: null, total: null, error: null });
+  useEffect(() => () => state.peek().controller?.abort(), []);
+  async function ask() {
+    const controller = new AbortController();
+    state.value = { controller, total: null, error: null };
+    try {
+      const { answer } = await request("GET", "api/v1/log/count", { query: query.peek(), signal: controller.signal });
+      state.value = { controller: null, total: answer, error: null };
+    } catch (error) {
+      state.value = { controller: null, total: null, error: isCancelled(error) ? null : error };
+    }
+  }
+  const { controller, total, error } = state.value;
+  if (controller) return html`<${Progress} label="Counting…" onCancel=${() => controller.abort()} />`;
+  return html`<button class="link" onClick=${ask}>Count all</button>
+    ${total && html`<span role="status">${count(total.count)} in all</span><${Remarks} warnings=${total.warnings} />`}<${Problem} error=${error} />`;
 }
 
 function GoTo() {
@@ -98,7 +118,7 @@ function atTime(typed) {
 
 function DeleteKey({ onClose, onDone, failure }) {
   const key = selected.value;
-  const name = key.key ?? `base64:${key.key_base64}`;
+  const name = shortName({ keyText: key.key, key: key.key_base64 });
   async function run() {
     try {
       await deleteKey(key);

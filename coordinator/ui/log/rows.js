@@ -3,7 +3,7 @@ import { html, useLayoutEffect, useRef, useSignal } from "../vendor.js";
 import { bytes, time } from "../base/format.js";
 import { Marked } from "./marks.js";
 import { isBinary, isCut, line, recordOf, sizeOf } from "./records.js";
-import { keyName } from "./selection.js";
+import { shortName } from "./selection.js";
 
 const ROW_PX = 29; // as in styles/table.css
 const ALL_UP_TO = 300; // rows: so few are all in the document, where the browser's own search finds them
@@ -42,7 +42,7 @@ function Row({ row, number, withKey, isChosen, onChoose, pattern }) {
       onKeyDown=${(event) => { if (event.key === "Enter" && event.target === event.currentTarget) choose(); }}>
     <td class="end">${row.sequence}</td>
     <td class="mono">${record.timeMs ? time(record.timeMs, { millis: true }) : "–"}</td>
-    ${withKey && html`<td class="mono log-key">${keyName(record).slice(0, 200)}</td>`}
+    ${withKey && html`<td class="mono log-key">${shortName(record)}</td>`}
     <td class="mono"><${Value} record=${record} pattern=${pattern} /></td>
   </tr>`;
 }

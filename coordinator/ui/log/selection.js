@@ -10,6 +10,8 @@ export const SEARCH = ["grep", "grep_not", "where"];
 export const EMPTY_KEY = { key_base64: "=" };
 const COMPLETIONS_MAX = 30;
 const TYPED_MS = 120;
+const NAME_CHARACTERS = 200;
+const COMPLETED_CHARACTERS_MAX = 1000; // a longer key is not offered
 
 const NAMES = Object.keys(KINDS).slice(0, 4);
 const chosenName = (fields) => NAMES.find((name) => fields.has(name));
@@ -49,6 +51,12 @@ export function keyQuery({ keyText, key }) {
 
 /** A key as text; one that is no text in base64. */
 export const keyName = ({ keyText, key }) => keyText ?? `base64:${key}`;
+
+/** As `keyName`, as far as it has place in a line: a key may have 65,535 bytes. */
+export function shortName(key) {
+  const name = keyName(key);
+  return name.length > NAME_CHARACTERS ? `${name.slice(0, NAME_CHARACTERS)}…` : name;
+}
 
 /** The form that chooses and searches. `error`: of the last read, shown at the field that it names. */
 export function Choice({ error }) {
@@ -120,7 +128,7 @@ async function completions(kind, typed, signal) {
   const prefix = isBase64 ? { prefix_base64: whole } : { prefix: typed };
   const options = { query: { ...prefix, limit: COMPLETIONS_MAX, encoding: isBase64 ? "base64" : "text" }, signal, deadline: 10_000 };
   const { answer } = await request("GET", "api/v1/log/keys", options);
-  return answer.keys.map((one) => (isBase64 ? one.key : one.keyText)).filter((one) => one !== undefined);
+  return answer.keys.map((one) => (isBase64 ? one.key : one.keyText)).filter((one) => one && one.length <= COMPLETED_CHARACTERS_MAX);
 }
 
 /** The number that the next record to be read will have, and where the log begins. */
