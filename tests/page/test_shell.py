@@ -15,6 +15,10 @@ from tests.page.conftest import Tabs
 
 AREAS = ("Metrics", "Log", "Vectors", "Cluster")
 FIRST_LOAD_BYTES_MAX = 600_000
+FIRST_LOAD_MS_MAX = 2500
+"""Of the quickest of some. It takes 400 ms on an idle machine of two cores."""
+ZOOMED = (640, 400)
+"""What a window of 1280 × 800 shows at 200 %."""
 
 
 def serious(page: Page) -> list[str]:
@@ -66,6 +70,67 @@ def test_axe_finds_nothing_serious(tabs: Tabs, server: Cluster, area: str, schem
     page = tabs.open(f"{server.url}/#{area.lower()}", color_scheme=scheme)
     expect(page.get_by_role("heading", name=area, level=1)).to_be_attached()
     assert serious(page) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("dialog", ["Keys", "Credential"])
+def test_axe_finds_nothing_serious_in_dialogs(tabs: Tabs, server: Cluster, dialog: str, scheme: Any) -> None:
+    page = tabs.open(server.url, size=ZOOMED, color_scheme=scheme)
+    page.get_by_role("button", name=dialog, exact=True).click()
+    expect(page.get_by_role("dialog", name=dialog)).to_be_visible()
+    assert serious(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= ZOOMED[0]
+
+
+def test_the_tab_key_reaches_all_of_the_frame_and_shows_where_it_is(page: Page) -> None:
+    expect(page.get_by_role("status").filter(has_text="4 shards ready")).to_be_visible()
+    reached = []
+    for _ in range(10):
+        page.keyboard.press("Tab")
+        text, outline, width = page.evaluate(
+            """(() => {
+              const style = getComputedStyle(document.activeElement);
+              const name = document.activeElement.getAttribute("aria-label") ?? document.activeElement.textContent;
+              return [name, style.outlineStyle, document.activeElement.getBoundingClientRect().width];
+            })()"""
+        )
+        reached.append(text)
+        assert outline != "none", text
+        assert width > 10, text
+    assert reached == [
+        "Skip to the content",
+        *AREAS,
+        "● 4 shards ready",
+        "Local",
+        "Colours: system",
+        "Credential",
+        "Keys",
+    ]
+
+
+def test_an_area_that_was_left_by_keys_leaves_the_focus_in_the_new_one(page: Page) -> None:
+    title = page.get_by_role("heading", level=1)
+    title.evaluate("(node) => { node.tabIndex = -1; node.focus(); }")
+    expect(title).to_be_focused()
+    page.keyboard.press("g")
+    page.keyboard.press("l")
+    expect(page).to_have_title("Log – Triptych")
+    expect(page.locator("#main")).to_be_focused()
+
+
+def test_nothing_moves_for_people_who_asked_for_that(tabs: Tabs, server: Cluster) -> None:
+    page = tabs.open(server.url, reduced_motion="reduce")
+    page.get_by_role("button", name="Keys").click()
+    assert page.evaluate("document.getAnimations().length") == 0
+
+
+def test_the_first_load_is_quick(tabs: Tabs, server: Cluster) -> None:
+    taken = []
+    for _ in range(3):
+        page = tabs.open(server.url)  # a context of its own, which has nothing in its cache
+        expect(page.get_by_role("heading", level=1)).to_be_attached()
+        taken.append(page.evaluate("performance.now()"))
+    assert min(taken) <= FIRST_LOAD_MS_MAX
 
 
 @pytest.mark.parametrize("width", [360, 2560])
