@@ -44,7 +44,7 @@ export function App() {
       <${Fence}><${State} onAsk=${() => { isAsking.value = true; }} /><//>
       <button class="quiet" title="Times in UTC or of this browser (z)" onClick=${() => { utc.value = !utc.value; }}>${utc.value ? "UTC" : "Local"}</button>
       <button class="quiet" title="Light, dark, or as the system (t)" aria-label=${`Colours: ${theme.value}`} onClick=${nextTheme}>${{ light: "☀", dark: "☾", system: "◐" }[theme.value]}</button>
-      <button class="quiet" title="Credential" aria-label="Credential" aria-pressed=${Boolean(authorization.value)} onClick=${() => { isAsking.value = true; }}>⚿</button>
+      <button class="quiet" title="Credential" aria-label="Credential" aria-pressed=${Boolean(authorization.value)} onClick=${() => { isAsking.value = true; }}><${Key} /></button>
       <button class="quiet" title="Keys (?)" aria-label="Keys" onClick=${() => { help.value = true; }}>?</button>
     </header>
     <main id="main" tabindex="-1"><${View} key=${area.value} name=${area.value} /></main>
@@ -62,12 +62,17 @@ function nextTheme() {
   setTheme(THEMES[(THEMES.indexOf(theme.value) + 1) % THEMES.length]);
 }
 
+// A sign that not all fonts have.
+const Key = () => html`<svg width="16" height="16" viewBox="0 0 16 16" fill="none" stroke="currentColor" stroke-width="1.6"
+  aria-hidden="true"><circle cx="4.5" cy="8" r="2.7" /><path d="M7.2 8H15M12 8v3M14.500 8v2.500" /></svg>`;
+
 /** An area: loaded when it is first shown. A fault in it leaves the rest of the page alone. */
 function View({ name }) {
   const view = useSignal(null);
   const problem = useSignal(null);
   useEffect(() => {
-    views[name]().then((module) => { view.value = module.View; }, () => {
+    views[name]().then((module) => { view.value = module.View; }, (error) => {
+      console.error(error);
       problem.value = new Error("this part of the page could not be loaded: the server may have been upgraded. Reload the page.");
     });
   }, []);
