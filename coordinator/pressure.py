@@ -80,13 +80,14 @@ STATUS_PATHS = tuple(
 )
 """Those under /api/v1/status/ that are answered at once: tsdb counts all series."""
 STATE_PATHS = ("/-/", "/ui/", "/metrics", *STATUS_PATHS, "/api/v1/cluster", "/api/v1/queries", "/api/v1/debug/")
+PAGE_PATHS = frozenset(("/", "/graph", "/query"))
 WRITE_PATHS = frozenset(("/api/v1/write", "/api/v1/log/append", "/api/v1/vector/write", "/api/v1/vector/update"))
 
 
 def is_state(path: str) -> bool:
     """Whether a request to this path is answered at once, without the workers, and never refused: health, state, the
     page and its files."""
-    return path == "/" or path.startswith(STATE_PATHS)
+    return path in PAGE_PATHS or path.startswith(STATE_PATHS)
 
 
 def is_read(path: str) -> bool:

@@ -101,8 +101,7 @@ def _add_histogram(request: Any, labels: dict[str, str], times_ms: Any, rate: Nu
     name = "http_request_duration_seconds"
     middle_s = 0.02 + 0.04 * rate / rate.max()
     below = [
-        0.5 + 0.5 * np.vectorize(math.erf)(np.log(bound / middle_s) / (0.9 * math.sqrt(2)))
-        for bound in BOUNDS_S[:-1]
+        0.5 + 0.5 * np.vectorize(math.erf)(np.log(bound / middle_s) / (0.9 * math.sqrt(2))) for bound in BOUNDS_S[:-1]
     ]
     counts = random.poisson(rate * STEP_S)
     for bound, share in zip(BOUNDS_S, [*below, np.ones(STEPS)], strict=True):
@@ -134,7 +133,9 @@ def fill_log(cluster: Cluster) -> None:
         }
         records.append({"keyText": "orders", "json": order})
         if number % 3 == 0:
-            records.append({"keyText": "payments", "text": f"order {order['order']} paid by card: {order['total']} CHF"})
+            records.append(
+                {"keyText": "payments", "text": f"order {order['order']} paid by card: {order['total']} CHF"}
+            )
     records.append({"keyText": "labels/scan-1", "value": b64encode(random.bytes(600)).decode()})
     records.append({"keyText": "reports/daily", "text": "day,orders,total\n" + "2026-01-31,812,48211.50\n" * 13_000})
     for first in range(0, len(records), APPENDED):

@@ -25,6 +25,7 @@ WIDTH = 1280
 WITHIN_MS = 30_000
 SETTLED_MS = 1500
 """From when nothing is busy to when all is drawn."""
+RANGE = "110m"
 RATES = "sum by (job) (rate(http_requests_total[2m]))"
 LATENCY = "histogram_quantile(0.9, sum by (le, job) (rate(http_request_duration_seconds_bucket[5m])))"
 BUCKETS = "sum by (le) (rate(http_request_duration_seconds_bucket[2m]))"
@@ -46,12 +47,12 @@ def _link(area: str, *pairs: tuple[str, str]) -> str:
 
 
 SHOTS = (
-    Shot("metrics", _link("metrics", ("expr", RATES), ("expr", LATENCY), ("range", "2h")), 1000),
-    Shot("explain", _link("metrics", ("expr", LATENCY), ("view", "explain"), ("range", "2h")), 800),
-    Shot("heatmap", _link("metrics", ("expr", BUCKETS), ("view", "graph heat"), ("range", "2h")), 700, "dark"),
+    Shot("metrics", _link("metrics", ("expr", RATES), ("expr", LATENCY), ("range", RANGE)), 760),
+    Shot("explain", _link("metrics", ("expr", LATENCY), ("view", "explain"), ("range", RANGE)), 720),
+    Shot("heatmap", _link("metrics", ("expr", BUCKETS), ("view", "graph heat"), ("range", RANGE)), 660, "dark"),
     Shot("log", _link("log", ("key", "orders")), 560),
     Shot("vectors", _link("vectors", ("collection", COLLECTION), ("mode", "map"), ("colour", "kind")), 800),
-    Shot("cluster", _link("cluster"), 800),
+    Shot("cluster", _link("cluster", ("show", "cardinality")), 800),
 )
 
 
@@ -80,7 +81,7 @@ def take(cluster: Cluster, directory: Path) -> None:
             page = context.new_page()
             page.goto(f"{cluster.url}/#{shot.fragment}")
             shot.act(page)
-            _settle(page)
+            settle(page)
             picture = page.screenshot()
             context.close()
             (directory / f"{shot.name}.png").write_bytes(picture)
@@ -90,7 +91,8 @@ def take(cluster: Cluster, directory: Path) -> None:
         browser.close()
 
 
-def _settle(page: Page) -> None:
+def settle(page: Page) -> None:
+    """Returns when nothing is busy, and all is drawn."""
     expect(page.get_by_role("status").filter(has_text="ready")).to_be_visible(timeout=WITHIN_MS)
     expect(page.locator('[aria-busy="true"], progress')).to_have_count(0, timeout=WITHIN_MS)
     page.wait_for_timeout(SETTLED_MS)

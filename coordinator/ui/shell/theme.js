@@ -1,4 +1,4 @@
-// Light or dark. The choice outlives the tab; nothing else on this page does.
+// Light or dark. The choice outlives the tab.
 import { signal } from "../vendor.js";
 
 export const THEMES = ["system", "light", "dark"];
