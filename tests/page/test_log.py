@@ -290,13 +290,17 @@ def test_keys_show_what_they_hold_and_lead_to_it(server: Cluster, show: Show, ke
 
 def test_the_longest_keys_are_cut_in_lists_and_whole_in_a_record(server: Cluster, show: Show, key: str) -> None:
     longest = key + "k" * (65_535 - len(key))
-    start = append(server, [(longest.encode(), b"x"), (key.encode(), b"y")])["startSequence"]
+    start = append(server, [(longest.encode(), b"x" * 5000), (key.encode(), b"y")])["startSequence"]
     page = show(fragment(prefix=key))
     expect(rows(page).first.locator(".log-key")).to_have_text(longest[:200] + "…")
     rows(page).first.click()
     expect(record(page, start).get_by_role("link")).to_have_text(longest)
+    record(page, start).get_by_role("button", name="Show all").click()
+    expect(record(page, start)).to_contain_text("x" * 5000)
     page.goto(f"{server.url}/{fragment(part='keys', keys=key)}")
-    expect(page.get_by_role("table", name="Keys").locator("tbody tr").nth(1)).to_contain_text(f"1{start}{start}")
+    keys = page.get_by_role("table", name="Keys").locator("tbody tr")
+    expect(keys.first).to_contain_text(f"{key}1{start + 1}{start + 1}")
+    expect(keys.nth(1)).to_contain_text(longest[:200] + "…–")
 
 
 def test_segments_groups_and_policies_are_shown(server: Cluster, show: Show, key: str) -> None:

@@ -8,7 +8,7 @@ import { usePoll } from "../base/poll.js";
 import { Problem, Progress, Remarks } from "../base/remarks.js";
 import { Table } from "../base/table.js";
 import { deleteKey } from "./deletion.js";
-import { choosing, keyName, keyQuery, shortName } from "./selection.js";
+import { choosing, fits, keyName, keyQuery, shortName } from "./selection.js";
 
 const PAGE_KEYS = 100;
 const AT_ONCE = 4; // requests that ask about single keys
@@ -107,6 +107,7 @@ function useDetails(keys) {
 }
 
 async function detailsOf(key, signal) {
+  if (!fits(key)) return {};
   const ask = async (path, query = {}) => (await request("GET", `api/v1/log/${path}`, { query: { ...key, ...query }, signal })).answer;
   const one = { limit: 1, value_bytes: 0 };
   const [{ count: records }, first, last] = await Promise.all([ask("count"), ask("scan", one), ask("scan", { ...one, reverse: true })]);

@@ -10,7 +10,7 @@ import { Marked } from "./marks.js";
 import { Hex, LongText } from "./octets.js";
 import { SHOWN_BYTES } from "./reading.js";
 import { isBinary, isCut, jsonOf, shownBytes, sizeOf } from "./records.js";
-import { keyName, keyQuery } from "./selection.js";
+import { fits, keyName, keyQuery } from "./selection.js";
 import { download, MORE_BYTES, octetsOf, readRecord, SHOWN_BYTES_MAX } from "./value.js";
 
 /** `known`: the record as a list has it, or null; `query`: what selects it, without a search. */
@@ -77,7 +77,10 @@ function useRecord(sequence, known, query) {
       set({ busy: "", error: isCancelled(error) ? null : error });
     }
   }
-  const selecting = () => (state.peek().record ? keyQuery(state.peek().record) : query);
+  const selecting = () => {
+    const own = state.peek().record ? keyQuery(state.peek().record) : query;
+    return fits(own) ? own : { prefix: "" }; // the number says which record it is
+  };
   const more = (size) => doing("Reading the value…", (signal) => readRecord(selecting(), sequence, size, signal));
   const take = () => doing("Reading all of the value…", (signal) => download(selecting(), state.peek().record, signal));
   useEffect(() => {

@@ -1,7 +1,7 @@
 // Which records are shown: those of a key, of the keys with a prefix, or all, and what their values must have. It is in
 // the link, under the names of the API's parameters.
 import { computed, html, useEffect, useSignal } from "../vendor.js";
-import { request } from "../base/api.js";
+import { form, request } from "../base/api.js";
 import { change, params } from "../base/link.js";
 
 export const KINDS = { key: "Key", key_base64: "Key (base64)", prefix: "Prefix", prefix_base64: "Prefix (base64)", all: "All records" };
@@ -11,6 +11,7 @@ export const EMPTY_KEY = { key_base64: "=" };
 const COMPLETIONS_MAX = 30;
 const TYPED_MS = 120;
 const NAME_CHARACTERS = 200;
+const QUERY_CHARACTERS_MAX = 64_000;
 const COMPLETED_CHARACTERS_MAX = 1000; // a longer key is not offered
 
 const NAMES = Object.keys(KINDS).slice(0, 4);
@@ -48,6 +49,9 @@ export function keyQuery({ keyText, key }) {
   if (keyText ? false : !key) return EMPTY_KEY;
   return keyText ? { key: keyText } : { key_base64: key };
 }
+
+/** Whether an address has place for these parameters: the server takes 65,536 bytes, of which the longest keys leave none. */
+export const fits = (parameters) => form(parameters).toString().length <= QUERY_CHARACTERS_MAX;
 
 /** A key as text; one that is no text in base64. */
 export const keyName = ({ keyText, key }) => keyText ?? `base64:${key}`;
