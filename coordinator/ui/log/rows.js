@@ -76,7 +76,7 @@ function useSight(total, isFollowing, onLeave, onBottom) {
     place.value = { top: list.scrollTop, height: list.clientHeight };
   }
   if (total <= ALL_UP_TO) return { ref, first: 0, last: total, onScroll };
-  if (isFollowing) return { ref, first: Math.max(0, total - Math.ceil(place.peek().height / ROW_PX) - BEYOND), last: total, onScroll };
+  if (isFollowing) return { ref, first: Math.max(0, total - Math.ceil(place.peek().height / ROW_PX) - 1), last: total, onScroll };
   const first = Math.max(0, Math.floor(place.value.top / ROW_PX) - BEYOND);
   return { ref, first: Math.min(first, total), last: Math.min(total, Math.ceil((place.value.top + place.value.height) / ROW_PX) + BEYOND), onScroll };
 }
