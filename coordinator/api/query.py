@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,7 @@ from coordinator.api.lists import LIMIT_WARNING
 from coordinator.context import CONTEXT
 from coordinator.negotiation import accepts_gzip, boolean
 from coordinator.protocol import client_of, connection_of
-from coordinator.queries.cost import Estimate
+from coordinator.queries.cost import Demand, Estimate
 from coordinator.queries.evaluation import (
     Conclusion,
     Query,
@@ -141,13 +141,16 @@ async def _served(
     workers = context.links.worker_count()
     require_fitting(query, query_plan, workers)
     estimate = context.costs.estimate(query_plan.demands)
-    beside = _Beside(wants_stats, wants_explain, estimate)
+    query.explains = wants_explain
+    of_leaves = {demand: context.costs.estimate([demand]) for demand in query_plan.demands} if wants_explain else {}
+    beside = _Beside(wants_stats, wants_explain, estimate, of_leaves)
     running.plan, running.estimate = query_plan, estimate
 
     async def merged_and_rendered(replies: Replies) -> tuple[Body, Account | None]:
         def work() -> Body:
             conclusion = merge(query, replies)
             running.shares, running.samples_read = conclusion.shares, conclusion.merged.samples_read
+            conclusion.timings_s |= running.phases()
             running.enter("rendering")
             learn(context.costs, conclusion)
             return Body(_chunks(query, conclusion, beside), gzip=gzip)
@@ -188,11 +191,13 @@ async def _served(
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """What an answer is to have beside its result. `estimate`: what the query was expected to cost."""
+    """What an answer is to have beside its result. `estimate`: what the query was expected to cost; `of_leaves`: what
+    each leaf was, if it is to be explained."""
 
     stats: bool
     explain: bool
     estimate: Estimate
+    of_leaves: Mapping[Demand, Estimate]
 
 
 def _chunks(query: Query, conclusion: Conclusion, beside: _Beside) -> Iterator[Chunk]:
@@ -203,11 +208,16 @@ def _chunks(query: Query, conclusion: Conclusion, beside: _Beside) -> Iterator[C
     text, annotations = query.text, conclusion.merged.annotations
     warnings = [*remark_texts(annotations, "warning", text), *conclusion.warnings, *([LIMIT_WARNING] if cut else [])]
     remarks = {"warnings": warnings, "infos": remark_texts(annotations, "info", text)}
-    members: dict[str, Any] = {}
-    if beside.stats:
-        members["stats"] = stats(query, conclusion)
-    if beside.explain:
-        members["explain"] = explain(query, conclusion, beside.estimate)
+
+    def members(render_s: float) -> dict[str, Any]:
+        conclusion.timings_s["renderTime"] = render_s
+        told: dict[str, Any] = {}
+        if beside.stats:
+            told["stats"] = stats(query, conclusion)
+        if beside.explain:
+            told["explain"] = explain(query, conclusion, beside.estimate, beside.of_leaves)
+        return told
+
     yield from envelope(Result(value, query.grid, query.is_range), members, remarks)
 
 

@@ -54,7 +54,8 @@ _HEAVY_THREADS = ThreadPoolExecutor(HEAVY_PLACES_MAX, thread_name_prefix="heavy-
 @dataclass(slots=True)
 class Query:
     """A query and its parameters. `limit`: the most series that are shown, 0 for all; `samples_max`: samples held
-    at a time in one process; `bytes_max`: memory in all processes together; `asked_at` is of `time.perf_counter()`."""
+    at a time in one process; `bytes_max`: memory in all processes together; `explains`: the time of each
+    node is taken; `asked_at` is of `time.perf_counter()`."""
 
     text: str
     grid: Grid
@@ -65,6 +66,7 @@ class Query:
     timeout_ms: int
     partial_response: bool = True
     bytes_max: int = 512 << 20
+    explains: bool = False
     asked_at: float = field(default_factory=time.perf_counter)
     cancelled: Event = field(default_factory=Event)
 
@@ -90,6 +92,7 @@ class Query:
             place.processor_s,
             int(self.bytes_max * (1 - COORDINATOR_SHARE)) // max(workers, 1),
             is_alone,
+            self.explains,
         )
 
     def form(self, query_plan: Plan) -> Form:

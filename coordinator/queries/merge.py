@@ -5,8 +5,9 @@ Runs in a thread, never on the event loop.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,7 @@ class Terms:
     """The conditions of an evaluation. `deadline` is of `time.monotonic()`. `processor_s`: what a light query may take
     in each process, 0 for a heavy one. `samples_max`: samples held at a time in each process; `bytes_max`: memory
     in each worker. `form`: the form of the workers' values, which is text only where the answer shows all series in the
-    order of their label sets. `is_alone`: only one worker is asked."""
+    order of their label sets. `is_alone`: only one worker is asked. `explains`: the time of each node is taken."""
 
     grid: Grid
     lookback_ms: int
@@ -45,17 +46,21 @@ class Terms:
     processor_s: float = 0.0
     bytes_max: int = 0
     is_alone: bool = False
+    explains: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
     """The finished value of a query. `samples_read`: by all workers together; `samples_peak`: the most that one
-    process, a worker or the coordinator, held at a time."""
+    process, a worker or the coordinator, held at a time. `node_seconds`: id of a node of the plan → how long the
+    coordinator took for it and what is below it, if that was asked for; `leaf_seconds`: to merge each leaf."""
 
     value: Value | Joined
     annotations: Annotations
     samples_read: int
     samples_peak: int
+    node_seconds: dict[int, float] = field(default_factory=dict)
+    leaf_seconds: list[float] = field(default_factory=list)
 
 
 def message(plan: Plan, terms: Terms) -> EvaluateBody:
@@ -78,6 +83,7 @@ def message(plan: Plan, terms: Terms) -> EvaluateBody:
         form,
         terms.bytes_max,
         terms.is_alone,
+        terms.explains,
     )
 
 
@@ -99,23 +105,30 @@ def evaluate_plan(plan: Plan, replies: Sequence[tuple[EvaluateReply, Sequence[Fr
         samples_peak=max([evaluated.samples_peak for evaluated, _ in replies], default=0),
         cancelled=terms.cancelled,
         processor=ProcessorTime(terms.processor_s),
+        node_seconds={} if terms.explains else None,
     )
     leaves = _decoded(plan, replies, context.symbols)
     context.hold(sum(exchange.cells(value) for values in leaves for value in values))
     if any(isinstance(part, exchange.Rendered) for parts in leaves for part in parts):
         _gather_remarks(plan, replies, context.annotations)
+        started = time.perf_counter()
         joined = _joined(leaves[0], terms, context)
-        return Merged(joined, context.annotations, samples_read, context.samples_peak)
+        joining = [time.perf_counter() - started]
+        return Merged(joined, context.annotations, samples_read, context.samples_peak, leaf_seconds=joining)
     values: list[Value] = []
+    leaf_seconds: list[float] = []
     for leaf, parts in zip(plan.leaves, leaves, strict=True):
         context.check()
+        started = time.perf_counter()
         values.append(_merge(leaf, parts, context, fetched))
+        leaf_seconds.append(time.perf_counter() - started)
     _gather_remarks(plan, replies, context.annotations)
     context.remote = values
     value = finish(evaluate(plan.root, terms.grid, context))
     if isinstance(value, Matrix | RangeVector):
         _require_shown(exchange.shown(value), terms)
-    return Merged(value, context.annotations, samples_read, context.samples_peak)
+    node_seconds = context.node_seconds or {}
+    return Merged(value, context.annotations, samples_read, context.samples_peak, node_seconds, leaf_seconds)
 
 
 def _require_shown(numbers: int, terms: Terms) -> None:

@@ -5,7 +5,8 @@ Shapes and number formats are those of the interface's "Query result" and of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,11 +70,18 @@ class Result:
             yield b"]"
 
 
-def envelope(result: Result, data: dict[str, Any], remarks: dict[str, list[str]]) -> Iterator[Chunk]:
-    """The whole answer: `data` holds members beside the result (stats, explain), `remarks` members beside `data`."""
+def envelope(
+    result: Result, members: Callable[[float], dict[str, Any]], remarks: dict[str, list[str]]
+) -> Iterator[Chunk]:
+    """The whole answer. `members` gives those beside the result (stats, explain), from the seconds that it took to
+    render the result; `remarks` has members beside `data`."""
     yield b'{"status":"success","data":{"resultType":"%s","result":' % result.type.encode()
-    yield from result.chunks()
-    for name, member in data.items():
+    render_s, started = 0.0, time.perf_counter()
+    for chunk in result.chunks():
+        render_s += time.perf_counter() - started
+        yield chunk
+        started = time.perf_counter()
+    for name, member in members(render_s).items():
         yield b",%s:%s" % (orjson.dumps(name), orjson.dumps(member))
     yield b"}"
     for name, texts in remarks.items():

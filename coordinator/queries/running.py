@@ -90,6 +90,11 @@ class RunningQuery:
             spent[state] = spent.get(state, 0.0) + end - at
         return spent
 
+    def phases(self) -> dict[str, float]:
+        """What came before the workers were asked, in seconds, by the names of the HTTP interface."""
+        spent = self.seconds()
+        return {"planTime": spent.get("planning", 0.0), "queueTime": spent.get("waiting", 0.0)}
+
     def trace(self) -> None:
         """A span for each state of the query, which is over."""
         now = time.perf_counter()

@@ -33,7 +33,8 @@ class SubQuery(msgspec.Struct, array_like=True, frozen=True):
 class EvaluateBody(msgspec.Struct, array_like=True, frozen=True):
     """The request. The grid is that of the whole query: `start()`, `end()`, `step()` and `range()` refer to it.
     `samples_max`, `bytes_max`: what the query may hold at a time in one worker; 0 bytes are no bound.
-    `is_alone`: no other worker is asked, so a text is the whole answer however short it is."""
+    `is_alone`: no other worker is asked, so a text is the whole answer however short it is. `explains`: the reply is
+    to say what was read of each shard."""
 
     start_ms: int
     end_ms: int
@@ -44,6 +45,7 @@ class EvaluateBody(msgspec.Struct, array_like=True, frozen=True):
     form: Form = "arrays"
     bytes_max: int = 0
     is_alone: bool = False
+    explains: bool = False
 
 
 class Shape(msgspec.Struct, array_like=True, frozen=True):
@@ -69,10 +71,20 @@ class Remark(msgspec.Struct, array_like=True, frozen=True):
     offset: int | None
 
 
+class ShardRead(msgspec.Struct, array_like=True, frozen=True):
+    """What a sub-query read of one shard, with what had to be read again. `elapsed_ms`: for reading alone."""
+
+    shard: int
+    series: int
+    samples: int
+    elapsed_ms: float
+
+
 class SubQueryReply(msgspec.Struct, array_like=True, frozen=True):
     """One sub-query's answer; its frames follow those of the sub-queries before it. In `samples_read`, a histogram
     counts as one and one more for each bucket; `buckets_read` says how many of them were for buckets. `has_matched`:
-    some series matches a selector, with samples in the time that was asked for or without."""
+    some series matches a selector, with samples in the time that was asked for or without. `shard_reads`: if asked
+    for."""
 
     shape: Shape
     remarks: tuple[Remark, ...]
@@ -81,6 +93,7 @@ class SubQueryReply(msgspec.Struct, array_like=True, frozen=True):
     series_read: int = 0
     buckets_read: int = 0
     has_matched: bool = True
+    shard_reads: tuple[ShardRead, ...] = ()
 
 
 class EvaluateReply(msgspec.Struct, array_like=True, frozen=True):

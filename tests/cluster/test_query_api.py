@@ -207,6 +207,23 @@ def test_explain_shows_the_plan_and_what_was_sent(filled: Cluster) -> None:
     assert division["children"][1]["children"][0]["query"] == "count(q_requests_total)"
 
 
+def test_explain_measures_nodes_workers_and_shards(filled: Cluster) -> None:
+    query = "sum(rate(q_requests_total[5m])) / 2"
+    data = instant(filled, query, explain="true", stats="all")
+    plan, measured = data["explain"]["plan"], {entry["id"]: entry for entry in data["explain"]["measured"]}
+    sent = plan["children"][0]
+    assert query[slice(*sent["span"])] == sent["text"] == "sum(rate(q_requests_total[5m]))"
+    leaf = measured[sent["id"]]
+    shards = {one["shard"]: one for worker in leaf["workers"] for one in worker["shards"]}
+    assert set(shards) == {0, 1, 2, 3}
+    assert sum(one["samples"] for one in shards.values()) == leaf["samples"] == 20 * 20
+    assert sum(one["series"] for one in shards.values()) == leaf["series"] == 20
+    assert all(one["readTime"] > 0 for one in shards.values() if one["samples"])
+    assert leaf["estimate"]["samples"] == instant(filled, query, explain="true")["explain"]["estimate"]["samples"]
+    assert 0 < measured[plan["id"]]["time"] < data["stats"]["timings"]["mergeTime"]
+    assert {"planTime", "queueTime", "renderTime"} <= set(data["stats"]["timings"])
+
+
 def test_format_and_parse(cluster: Cluster) -> None:
     assert data(cluster.get("/api/v1/format_query", query="sum(a)by(x)")) == "sum by (x) (a)"
     tree = data(cluster.post_form("/api/v1/parse_query", query="a{b='c'}"))

@@ -21,13 +21,13 @@ ANSWER = SubQueryReply(Shape("matrix", 4, 5), (Remark("info", "text", 6),), 7, 0
         (SUBQUERY, ["up", "value", 1, 2, 3, False]),
         (
             EvaluateBody(1, 2, 3, 4, 5, (SUBQUERY,)),
-            [1, 2, 3, 4, 5, [["up", "value", 1, 2, 3, False]], "arrays", 0, False],
+            [1, 2, 3, 4, 5, [["up", "value", 1, 2, 3, False]], "arrays", 0, False, False],
         ),
         (Shape("matrix", 1, 2), ["matrix", 1, 2, [], False, [], 0, False]),
         (Remark("info", "text", None), ["info", "text", None]),
         (
             EvaluateReply((ANSWER,), 9),
-            [[[["matrix", 4, 5, [], False, [], 0, False], [["info", "text", 6]], 7, 0.5, 8, 0, True]], 9],
+            [[[["matrix", 4, 5, [], False, [], 0, False], [["info", "text", 6]], 7, 0.5, 8, 0, True, []]], 9],
         ),
     ],
 )

@@ -335,19 +335,23 @@ def test_a_plan_is_explained_as_a_tree_with_what_is_sent_and_what_is_not() -> No
     total, one = difference["children"]
     grid = {"start": 0.0, "end": 120.0, "step": 60.0}
     assert total == {
+        "id": 3,
         "node": "Aggregate",
         "text": "sum(m)",
+        "span": [4, 10],
         "where": "shards",
         "query": "sum(m)",
         "mode": "partial",
         "merge": "partial sum merged",
         "grid": grid,
     }
-    assert one == {"node": "NumberLiteral", "text": "1", "where": "coordinator"}
+    assert one == {"id": 4, "node": "NumberLiteral", "text": "1", "span": [13, 14], "where": "coordinator"}
     scalar, ranged = quantile["children"]
     assert scalar["children"][0] | {"grid": None} == {
+        "id": 7,
         "node": "VectorSelector",
         "text": "n",
+        "span": [44, 45],
         "where": "shards",
         "query": "n",
         "mode": "value",
@@ -358,6 +362,30 @@ def test_a_plan_is_explained_as_a_tree_with_what_is_sent_and_what_is_not() -> No
     assert (selector["node"], selector["mode"], selector["merge"]) == ("MatrixSelector", "samples", "union of samples")
     assert selector["where"] == "shards" and "children" not in selector
     assert selector["grid"]["start"] == pytest.approx(-60, abs=0.01) and selector["grid"]["end"] == 120.0
+
+
+def test_an_explained_query_tells_what_each_node_took_and_each_worker_and_shard_read() -> None:
+    asked = query("sum(m) + scalar(n) + sum(m)", RANGE, explains=True)
+    demand = plan(asked.text, RANGE).demands[0]
+    expected = {demand: Estimate(1, 2, 5)}
+    told = explain(asked, concluded(asked, Workers(of("m"), of("m", "n"))), Estimate(), expected)
+    measured = {entry.pop("id"): entry for entry in told["measured"]}
+    root = told["plan"]
+    first, second = root["children"][0]["children"][0], root["children"][1]
+    assert [asked.text[slice(*node["span"])] for node in (root, first, second)] == [asked.text, "sum(m)", "sum(m)"]
+    assert measured[root["id"]]["time"] >= measured[root["children"][0]["id"]]["time"] > 0
+    summed = measured[first["id"]]
+    assert summed == measured[second["id"]], "the same text is sent once"
+    assert (summed["leaf"], summed["series"], summed["samples"]) == (0, 2, 4)
+    assert summed["estimate"] == {"series": 1, "samples": 2, "touches": 5, "leavesNotSeenBefore": 0}
+    assert [part["worker"] for part in summed["workers"]] == ["worker-0", "worker-1"]
+    assert [part["samples"] for part in summed["workers"]] == [2, 2]
+    assert summed["time"] == max(part["time"] for part in summed["workers"])
+
+
+def test_nodes_are_not_timed_unless_a_query_is_explained() -> None:
+    asked = query("sum(m) + 1", RANGE)
+    assert concluded(asked, Workers(of("m"))).merged.node_seconds == {}
 
 
 def texts(remarks: Sequence[tuple[str, str, int | None]], level: str, text: str = "sum(m)\n + n") -> list[str]:

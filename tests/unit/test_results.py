@@ -179,7 +179,7 @@ def test_chunks_join_to_one_document_however_many_series_there_are() -> None:
 
 def test_envelope_has_remarks_beside_data_and_only_if_there_are_any() -> None:
     result = Result(matrix([{}], [[1.0]]), Grid(0, 0), is_range=False)
-    answer = json.loads(b"".join(envelope(result, {"stats": {"x": 1}}, {"warnings": ["w"], "infos": []})))
+    answer = json.loads(b"".join(envelope(result, lambda _: {"stats": {"x": 1}}, {"warnings": ["w"], "infos": []})))
     assert answer == {
         "status": "success",
         "data": {"resultType": "vector", "result": [{"metric": {}, "value": [0, "1"]}], "stats": {"x": 1}},

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from shared.labels import Symbols
-from shared.messages.sub_queries import EvaluateBody
+from shared.messages.sub_queries import EvaluateBody, ShardRead
 from shared.promql.engine.context import TIMED_OUT
 from shared.wire import Reply, Request, pack, unpack
 from worker.methods.method import Method, check
@@ -32,11 +32,19 @@ def run(shards: Mapping[int, Shard], request: Request) -> Reply:
         processor=request.processor,
         counted=request.count,
         has_matched=source.has_matched,
+        shard_reads=partial(_shard_reads, shards, source),
     )
     elapsed_ms = (time.perf_counter() - started) * 1000
     damage = zip(shards, source.damage(), strict=True)
     warnings = [f"shard {number}: {text}" for number, texts in damage for text in texts]
     return Reply(body=pack(evaluated), frames=frames, timings_ms={"evaluate": elapsed_ms}, warnings=warnings)
+
+
+def _shard_reads(shards: Mapping[int, Shard], source: ShardSource) -> tuple[ShardRead, ...]:
+    return tuple(
+        ShardRead(number, part.series, part.samples, part.seconds * 1000)
+        for number, part in zip(shards, source.take_reads(), strict=True)
+    )
 
 
 METHODS: dict[str, Method] = {"query.evaluate": Method(run, "query")}

@@ -12,7 +12,7 @@ from shared.errors import Internal
 from shared.histograms.batch import HistogramBatch
 from shared.labels import Symbols
 from shared.messages import exchange
-from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Form, Shape, SubQuery, SubQueryReply
+from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Form, Shape, ShardRead, SubQuery, SubQueryReply
 from shared.processor_time import UNBOUNDED, ProcessorTime
 from shared.promql import parser
 from shared.promql.ast import Aggregate, Call, Expr, MatrixSelector, VectorSelector, without_parens
@@ -46,18 +46,20 @@ def answer(
     processor: ProcessorTime = UNBOUNDED,
     counted: Callable[[int], None] = uncounted,
     has_matched: Callable[[], bool] = lambda: True,
+    shard_reads: Callable[[], tuple[ShardRead, ...]] = tuple,
 ) -> tuple[EvaluateReply, list[Frame]]:
     """The answers of all sub-queries, in order, and their frames. The bounds are for all of them together.
     `processor` is bounded for a light query; `counted` is told of samples as they are read; `has_matched`: whether the
-    selections since it was last called matched a series, at any time.
+    selections since it was last called matched a series, at any time; `shard_reads`: what was read of each shard since
+    then.
 
     Raises NotExecutable and DeadlineExceeded; TooHeavy when a light query needs more.
     """
     if not message.bytes_max:
-        return _answers(message, source, symbols, deadline, cancelled, processor, counted, has_matched)
+        return _answers(message, source, symbols, deadline, cancelled, processor, counted, has_matched, shard_reads)
     is_light = processor.is_bounded
     with bounded(account_of(message.bytes_max, is_light=is_light), is_light=is_light):
-        return _answers(message, source, symbols, deadline, cancelled, processor, counted, has_matched)
+        return _answers(message, source, symbols, deadline, cancelled, processor, counted, has_matched, shard_reads)
 
 
 def _answers(
@@ -69,6 +71,7 @@ def _answers(
     processor: ProcessorTime,
     counted: Callable[[int], None],
     has_matched: Callable[[], bool],
+    shard_reads: Callable[[], tuple[ShardRead, ...]],
 ) -> tuple[EvaluateReply, list[Frame]]:
     answers: list[SubQueryReply] = []
     frames: list[Frame] = []
@@ -93,7 +96,7 @@ def _answers(
         elapsed_ms = (time.perf_counter() - started) * 1000
         remarks = exchange.remarks(context.annotations)
         read = context.samples_read, elapsed_ms, context.series_read, context.buckets_read, has_matched()
-        answers.append(SubQueryReply(shape, remarks, *read))
+        answers.append(SubQueryReply(shape, remarks, *read, shard_reads() if message.explains else ()))
         frames += answer_frames
     return EvaluateReply(tuple(answers), peak), frames
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -20,14 +22,35 @@ from worker.series.selections import ENTRY_BYTES_MAX, Selected
 LabelsOf = Callable[[Ids], LabelFrame]
 
 
+@dataclass(slots=True)
+class PartRead:
+    """What was read of one shard's part. What had to be read again counts each time."""
+
+    series: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+
+    def add(self, series: int, samples: Samples, seconds: float) -> None:
+        self.series += series
+        self.samples += len(samples.values) + samples.buckets
+        self.seconds += seconds
+
+
 class ShardSelection:
-    """The series of one selector, shard after shard; implements `model.SeriesSelection`."""
+    """The series of one selector, shard after shard; implements `model.SeriesSelection`. `reads`: of each part."""
 
     def __init__(
-        self, labels: LabelFrame, parts: Sequence[SeriesPart], ids: Sequence[Ids], start_ms: int, end_ms: int
+        self,
+        labels: LabelFrame,
+        parts: Sequence[SeriesPart],
+        ids: Sequence[Ids],
+        start_ms: int,
+        end_ms: int,
+        reads: Sequence[PartRead],
     ) -> None:
         self._labels = labels
         self._parts = parts
+        self._reads = reads
         self._ids = ids
         self._firsts = [0, *np.cumsum([len(part_ids) for part_ids in ids]).tolist()]
         self._start_ms = start_ms
@@ -39,10 +62,12 @@ class ShardSelection:
 
     def read(self, first: int, last: int) -> Samples:
         pieces = []
-        for part, ids, at in zip(self._parts, self._ids, self._firsts, strict=False):
+        for part, ids, at, own in zip(self._parts, self._ids, self._firsts, self._reads, strict=False):
             wanted = ids[max(first - at, 0) : max(last - at, 0)]
             if len(wanted):
+                started = time.perf_counter()
                 pieces.append(part.read(wanted, self._start_ms, self._end_ms))
+                own.add(len(wanted), pieces[-1], time.perf_counter() - started)
         return pieces[0] if len(pieces) == 1 else joined_samples(pieces)
 
 
@@ -55,12 +80,18 @@ class ShardSource:
         self._check = check
         self._asked: set[tuple[int, int]] = set()
         self._matched: list[bool] = []
+        self._reads = [PartRead() for _ in parts]
 
     def has_matched(self) -> bool:
         """Whether what was selected since the last call has matched series of these shards, with samples in its time
         range or without; also if nothing was selected."""
         matched, self._matched = self._matched, []
         return any(matched) or not matched
+
+    def take_reads(self) -> list[PartRead]:
+        """What was read of each part since the last call."""
+        taken, self._reads = self._reads, [PartRead() for _ in self._parts]
+        return taken
 
     def damage(self) -> list[list[str]]:
         """By part: what is missing from what was selected and read here, one text a damaged block."""
@@ -71,7 +102,7 @@ class ShardSource:
         """`symbols` is the process's table, or one that stands on it. Raises BadData for an expression RE2 refuses,
         NotExecutable for one that is too costly, and what `check` raises."""
         self._asked.add((start_ms, end_ms))
-        frames, parts, ids = [], [], []
+        frames, parts, ids, reads = [], [], [], []
         matching = self._matching(tuple(matchers), symbols)
         self._matched.append(bool(matching))
         for place, matching_ids, labels_of in matching:
@@ -81,8 +112,9 @@ class ShardSource:
                 frames.append(labels_of(part_ids))
                 parts.append(part)
                 ids.append(part_ids)
+                reads.append(self._reads[place])
         labels = LabelFrame(symbols, 0) if not frames else frames[0] if len(frames) == 1 else concat(frames)
-        return ShardSelection(labels, parts, ids, start_ms, end_ms)
+        return ShardSelection(labels, parts, ids, start_ms, end_ms, reads)
 
     def _matching(self, matchers: tuple[Matcher, ...], symbols: Symbols) -> list[tuple[int, Ids, LabelsOf]]:
         """For each part that has series which match at any time: its place, their ids, and a function that gives the

@@ -117,6 +117,8 @@ class EvalContext:
     finds_resets: bool = False
     """Whether selectors say of histograms with an unknown reset hint what the sample before shows. Prometheus does so
     where only counts and sums are asked for, and warns if hints contradict each other."""
+    node_seconds: dict[int, float] | None = None
+    """Where it is asked for: id of a node → how long it and what is below it took."""
     invariant: dict[int, tuple[Expr, bool]] = field(default_factory=dict)
     """The memo of `invariance.step_invariant`: id of a node → (the node, so that no other node gets its id; the
     result)."""

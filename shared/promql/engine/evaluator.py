@@ -7,6 +7,7 @@ them.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -58,6 +59,7 @@ def evaluate(expr: Expr, grid: Grid, context: EvalContext) -> Value:
     expr = without_parens(expr)
     if isinstance(expr, Remote):
         return context.remote[expr.index]  # has been held since it came
+    started = 0.0 if context.node_seconds is None else time.perf_counter()
     held_before = context.samples_held
     if grid.steps > 1 and not isinstance(expr, NumberLiteral | StringLiteral) and step_invariant(expr, context):
         instant = Grid(grid.start_ms, grid.start_ms, grid.step_ms)
@@ -65,6 +67,8 @@ def evaluate(expr: Expr, grid: Grid, context: EvalContext) -> Value:
     else:
         value = _evaluate(expr, grid, context)
     context.keep(held_before, cells(value))
+    if context.node_seconds is not None:
+        context.node_seconds[id(expr)] = context.node_seconds.get(id(expr), 0.0) + time.perf_counter() - started
     return value
 
 
