@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode
@@ -23,7 +22,7 @@ DIRECTORY = Path(__file__).resolve().parents[2] / "docs" / "images"
 BYTES_MAX = 150_000
 WIDTH = 1280
 WITHIN_MS = 30_000
-SETTLED_MS = 1500
+DRAWN_MS = 1500
 """From when nothing is busy to when all is drawn."""
 RANGE = "110m"
 RATES = "sum by (job) (rate(http_requests_total[2m]))"
@@ -33,13 +32,12 @@ BUCKETS = "sum by (le) (rate(http_request_duration_seconds_bucket[2m]))"
 
 @dataclass(frozen=True)
 class Shot:
-    """`fragment`: the part of the link after '#'; `height`: of the window, in pixels; `act`: what a person does first."""
+    """`fragment`: the part of the link after '#'; `height`: of the window, in pixels."""
 
     name: str
     fragment: str
     height: int
     scheme: str = "light"
-    act: Callable[[Page], None] = lambda page: None
 
 
 def _link(area: str, *pairs: tuple[str, str]) -> str:
@@ -80,7 +78,6 @@ def take(cluster: Cluster, directory: Path) -> None:
             )
             page = context.new_page()
             page.goto(f"{cluster.url}/#{shot.fragment}")
-            shot.act(page)
             settle(page)
             picture = page.screenshot()
             context.close()
@@ -91,11 +88,11 @@ def take(cluster: Cluster, directory: Path) -> None:
         browser.close()
 
 
-def settle(page: Page) -> None:
+def settle(page: Page, drawn_ms: int = DRAWN_MS) -> None:
     """Returns when nothing is busy, and all is drawn."""
     expect(page.get_by_role("status").filter(has_text="ready")).to_be_visible(timeout=WITHIN_MS)
     expect(page.locator('[aria-busy="true"], progress')).to_have_count(0, timeout=WITHIN_MS)
-    page.wait_for_timeout(SETTLED_MS)
+    page.wait_for_timeout(drawn_ms)
 
 
 if __name__ == "__main__":
