@@ -24,6 +24,7 @@ INDEX = "index.html"
 NOT_SERVED = "vendor"
 """The folder in which vendor.js is made."""
 PREFIX = "ui"
+LATER = ("log/", "vectors/", "cluster/")
 _LEVEL = 9
 
 
@@ -86,10 +87,16 @@ def _page(template: str, base: str, names: list[str]) -> str:
 
     def links(relation: str, suffix: str) -> str:
         chosen = (name for name in names if name.endswith(suffix))
-        return "\n    ".join(f'<link rel="{relation}" href="{html.escape(base)}/{name}">' for name in chosen)
+        lines = (f'<link rel="{relation}" href="{html.escape(base)}/{name}"{_urgency(name)}>' for name in chosen)
+        return "\n    ".join(lines)
 
     return (
         template.replace("<!-- {{styles}} -->", links("stylesheet", ".css"))
         .replace("<!-- {{modules}} -->", links("modulepreload", ".js"))
         .replace("{{base}}", base)
     )
+
+
+def _urgency(name: str) -> str:
+    """The first area is shown first; those that a person goes to later leave it the connections."""
+    return ' fetchpriority="low"' if name.startswith(LATER) else ""

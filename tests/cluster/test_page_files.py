@@ -134,3 +134,10 @@ def test_files_of_another_version_say_where_those_of_this_one_are(server: Cluste
     assert answer.status == 404
     assert script.rpartition("/")[0] in answer.json()["error"]
     assert "immutable" not in answer.headers.get("cache-control", "")
+
+
+def test_the_page_asks_last_for_what_is_not_shown_first(server: Cluster) -> None:
+    lines = [line for line in server.get("/").body.decode().splitlines() if "modulepreload" in line]
+    late = {re.findall(r"ui/\w+/(\w+)/", line)[0] for line in lines if 'fetchpriority="low"' in line}
+    assert late == {"log", "vectors", "cluster"}
+    assert "/vendor.js" in lines[0]
