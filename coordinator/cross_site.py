@@ -73,7 +73,7 @@ class CrossSite:
         headers = request.headers
         host = headers.get(hdrs.HOST)
         # Every browser sends a Host: a request without one comes from another kind of client.
-        if host and (len(host) > HOST_BYTES_MAX or not self._is_known(host)):
+        if host and not self.knows(host):
             raise Forbidden(
                 f"the request's Host is {_shown(host)}, which is not a known name of this server; if clients use this "
                 "name, add it, without the port, to TRIPTYCH_ALLOWED_HOSTS"
@@ -84,6 +84,10 @@ class CrossSite:
         origin, site = headers.get(hdrs.ORIGIN), headers.get(_FETCH_SITE)
         if origin is not None or site is not None:
             self._require_own_site(origin, site, host or "")
+
+    def knows(self, host: str) -> bool:
+        """Whether a `Host` is a name of this server."""
+        return len(host) <= HOST_BYTES_MAX and self._is_known(host)
 
     def log(self, request: web.BaseRequest, why: Forbidden) -> None:
         """Say in the log that the request was refused, unless another one was a moment ago: senders of remote write

@@ -17,6 +17,7 @@ from aiohttp import HttpVersion10, hdrs, web
 
 from coordinator.bodies import Malformed, check_escapes
 from coordinator.context import CONTEXT
+from coordinator.direct_appends import DirectAppends, DirectConnection
 from coordinator.entrance import turned_away
 from coordinator.pressure import is_state
 from coordinator.protocol import Server, connection_of
@@ -80,6 +81,7 @@ class Dispatcher:
             context.pressure,
             context.waiting_room,
             context.access,
+            partial(DirectConnection, DirectAppends(context)),
             request_factory=self._request,
             **options,
         )  # type: ignore[arg-type]

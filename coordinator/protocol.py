@@ -173,6 +173,8 @@ class Connection(RequestHandler):
         else:
             if self._pressure.bounds_now() and self._is_kept(data):
                 return
+            if self._is_served_directly(data):
+                return
         # The parser forgets the requests that came in one piece with a malformed one, and they would have no answers.
         begin = 0
         while self._body.is_eof() and not self.head_bytes and (end := end_of_request(data, begin)):
@@ -200,6 +202,10 @@ class Connection(RequestHandler):
                 self._refuse(http_exceptions.BadHttpMessage(f"its head is larger than {HEAD_BYTES_MAX} bytes"))
             elif not within and self.head_bytes > HEAD_BYTES_FAIR:
                 self._refuse(errors.Overloaded("too many heads of requests are not complete; try again later"))
+
+    def _is_served_directly(self, data: bytes) -> bool:
+        """Whether this is a request that is answered without aiohttp (coordinator/direct_appends.py)."""
+        return False
 
     # Under pressure
 
@@ -234,7 +240,8 @@ class Connection(RequestHandler):
     def go_on(self) -> None:
         """It is the turn of the request that has waited."""
         data, self._unread = self._unread, b""
-        self._read(data)
+        if not self._is_served_directly(data):
+            self._read(data)
 
     def turn_away(self, why: str) -> None:
         """Refuse the request that was not read."""
@@ -339,16 +346,18 @@ class Server(web.Server):
         pressure: Pressure,
         waiting_room: WaitingRoom,
         access: Gatekeeper,
+        connection: Callable[..., Connection] = Connection,
         **options: Any,
     ) -> None:
         super().__init__(handler, **options)
+        self._connection = connection
         self.access = access
         self.registry = registry
         self.pressure = pressure
         self.waiting_room = waiting_room
 
     def __call__(self) -> RequestHandler:
-        return Connection(self, loop=self._loop, **self._kwargs)
+        return self._connection(self, loop=self._loop, **self._kwargs)
 
 
 def _bound_kernel_buffers(connection: socket.socket | None, reader_timeout_s: float) -> None:

@@ -119,19 +119,22 @@ class AtOnce(web.StreamResponse):
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter:
         """Write all of it. Raises ConnectionError when the client has gone."""
         response = self._whole
-        head = _head(response.status, response.reason, tuple(response.headers.items()))
-        own, body = own_lines(REQUEST_ID.get()), self._content
-        if response.status == 204:
-            text = b"%b%b\r\n" % (head, own)
-        else:
-            text = b"%bContent-Length: %d\r\n%b\r\n%b" % (head, len(body), own, body)
-        await request.writer.write(text)
+        headers = tuple(response.headers.items())
+        await request.writer.write(in_one_piece(response.status, response.reason, headers, self._content))
         if request.protocol.writing_paused:
             await request.writer.drain()  # else answers to a client that takes none would pile up
         return request.writer
 
     async def write_eof(self, data: bytes = b"") -> None:
         """Nothing is left to write."""
+
+
+def in_one_piece(status: int, reason: str, headers: tuple[tuple[str, str], ...], body: bytes) -> bytes:
+    """The whole answer to the current request, of HTTP/1.1 on a connection that stays open."""
+    head, own = _head(status, reason, headers), own_lines(REQUEST_ID.get())
+    if status == 204:
+        return b"%b%b\r\n" % (head, own)
+    return b"%bContent-Length: %d\r\n%b\r\n%b" % (head, len(body), own, body)
 
 
 @lru_cache(HEADS_MAX)

@@ -130,11 +130,20 @@ def cut(
     return blocks, hashes
 
 
+_ONE_RECORD = struct.Struct("<4IQ3I4x")
+"""A block of one record, up to its key."""
+
+
 def block_of(records: Iterable[tuple[int, int, bytes, bytes]], headed: Container[int] = ()) -> bytes:
     """The block of a few records, given as (hash, position, key, value), in the form that `cut` writes. The values of
     the positions in `headed` begin with headers."""
     rows = list(records)
     n = len(rows)
+    if n == 1:
+        ((digest, position, key, value),) = rows
+        length = len(value) | HEADED * (position in headed)
+        head = _ONE_RECORD.pack(1, len(key), len(value), 0, digest, position, len(key), length)
+        return b"".join((head, key, value, bytes(-(len(key) + len(value)) % 8)))
     key_bytes, value_bytes = sum(len(row[2]) for row in rows), sum(len(row[3]) for row in rows)
     head = struct.pack(
         f"<4I{n}Q{3 * n}I",

@@ -105,9 +105,14 @@ class Appender:
         of the batch will ever be read), Overloaded when too many records or bytes are queued already, DeadlineExceeded
         when the outcome is not known in time.
         """
+        return await self.begin(append)
+
+    def begin(self, append: Append) -> asyncio.Future[int]:
+        """As `append`, for a caller that does not wait: the future has the answer or the error. Until the batch is on
+        its way, cancelling the future takes it back. Raises the errors that are known at once."""
         answer = self._submit(append)
         self._deadlines.add(answer)
-        return await answer
+        return answer
 
     async def decided(self, append: Append) -> int:
         """As `append`, for a caller with its own deadline: returns or raises only when the outcome is known."""

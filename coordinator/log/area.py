@@ -108,10 +108,20 @@ class LogArea:
                 raise Unavailable("the records were taken back meanwhile; send them again")
         return start, count
 
+    def begin(self, append: Append) -> asyncio.Future[int]:
+        """As `append`, for a batch of no producer while `knows_state`; see `Appender.begin`."""
+        assert not append.producer and self.knows_state
+        return self._appender.begin(append)
+
+    @property
+    def knows_state(self) -> bool:
+        """Whether the log's numbers and segments are known."""
+        return not self.sequencer.is_new
+
     async def wait_for_state(self) -> None:
         """Return when the log's numbers and segments are known. A lost state file is rebuilt from what all shards hold:
         raises Unavailable while one of them has not reported."""
-        if self.sequencer.is_new:
+        if not self.knows_state:
             await self.recovery.wait_for(range(self._links.shards))
 
     @asynccontextmanager

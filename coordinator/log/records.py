@@ -12,7 +12,7 @@ base64url, unpadded base64, integers as text). Field names in errors are paths i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, TypeVar
 
@@ -60,10 +60,10 @@ class Append:
     producer: str
     producer_seq: int
     _blocks: dict[int, Frame] | None = None
+    count: int = field(init=False)
 
-    @property
-    def count(self) -> int:
-        return len(self.records)
+    def __post_init__(self) -> None:
+        self.count = len(self.records)
 
     def cut(self, shards: int) -> Append:
         """Cut the records by shard ahead of `take_blocks`, in the thread that has read them. Returns this batch."""
@@ -348,7 +348,7 @@ def _check(append: _Lists, settings: Settings) -> None:
     _check_count(len(append.keys), settings)
     _check_sizes(append.keys, KEY_BYTES_MAX, "key")
     _check_sizes(append.values, settings.log_record_bytes_max, "value")
-    size_bytes = sum(sum(map(len, column)) for column in (append.keys, append.values, append.headers.values()))
+    size_bytes = sum(map(len, append.keys)) + sum(map(len, append.values)) + sum(map(len, append.headers.values()))
     if size_bytes > settings.log_batch_bytes_max:
         raise TooLarge(
             f"`records` holds {size_bytes} bytes of keys and values; it may hold at most {settings.log_batch_bytes_max}"

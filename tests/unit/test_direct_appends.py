@@ -1,0 +1,289 @@
+"""Small appends that are served without aiohttp: which these are, and that nothing else about them is different."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from coordinator import direct_appends
+from coordinator.api.log import append
+from coordinator.calls import Waits
+from coordinator.context import CONTEXT, Context
+from coordinator.direct_appends import HEAD_BYTES_MAX, PATH, plain_head
+from coordinator.dispatch import Dispatcher
+from coordinator.log.records import Append
+from coordinator.queries.gate import Gate
+from coordinator.watching.telemetry import Telemetry
+from shared.config import Settings
+from shared.errors import Unavailable
+
+BODY = b'{"records": [{"keyText": "user-7", "text": "hello"}], "awaitDurable": true}'
+PLAIN = ("Host: localhost", "Content-Type: application/json", "Accept: */*", "User-Agent: a client")
+USUAL = (*PLAIN, "X-Other: of aiohttp")
+WITHIN_S = 5.0
+
+
+def request(headers: Iterable[str] = PLAIN, body: bytes = BODY, line: str = f"POST {PATH} HTTP/1.1") -> bytes:
+    return "\r\n".join([line, *headers, f"Content-Length: {len(body)}", "", ""]).encode() + body
+
+
+class Log:
+    """Stands in for the area of the log. `direct`, `usual`: the batches that came either way."""
+
+    def __init__(self) -> None:
+        self.knows_state = True
+        self.direct: list[Append] = []
+        self.usual: list[Append] = []
+        self.answers: list[asyncio.Future[int]] = []
+        self.held = False
+
+    def begin(self, batch: Append) -> asyncio.Future[int]:
+        self.direct.append(batch)
+        answer = asyncio.get_running_loop().create_future()
+        self.answers.append(answer)
+        if not self.held:
+            answer.set_result(41)
+        return answer
+
+    async def append(self, batch: Append) -> tuple[int, int]:
+        self.usual.append(batch)
+        return 41, batch.count
+
+
+class Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self.writer = reader, writer
+
+    async def ask(self, message: bytes) -> tuple[int, dict[str, str], bytes]:
+        self.writer.write(message)
+        return await self.answer()
+
+    async def answer(self) -> tuple[int, dict[str, str], bytes]:
+        async with asyncio.timeout(WITHIN_S):
+            lines = (await self._reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+            headers = dict(line.split(": ", 1) for line in lines[1:-2])
+            return int(lines[0].split()[1]), headers, await self._reader.readexactly(int(headers["Content-Length"]))
+
+
+class Service:
+    """The append endpoint over a log of this test."""
+
+    def __init__(self) -> None:
+        links = SimpleNamespace(states=list, workers=list, waits=Waits(), pause_background=lambda: None, shards=4)
+        self.log = Log()
+        self.context = Context(Settings(), links, Telemetry(), self.log, None, None, Gate(1))  # type: ignore[arg-type]
+        self.runner: Any = None
+        self.clients: list[Client] = []
+
+    async def start(self) -> None:
+        app = web.Application()
+        app[CONTEXT] = self.context
+        app.add_routes(append.ROUTES)
+        server = Dispatcher(app).server(access_log=None, handler_cancellation=True)
+        self.runner = web.ServerRunner(server, shutdown_timeout=WITHIN_S)
+        await self.runner.setup()
+        await web.TCPSite(self.runner, "127.0.0.1", 0).start()
+
+    async def client(self) -> Client:
+        """A client whose connection aiohttp waits on for the first request."""
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.runner.addresses[0][1]))
+        await self.until(lambda: any(c._waiter for c in self.context.connections.open))  # type: ignore[attr-defined]
+        self.clients.append(client)
+        await asyncio.sleep(0.01)
+        return client
+
+    async def until(self, holds: Any) -> None:
+        async with asyncio.timeout(WITHIN_S):
+            while not holds():
+                await asyncio.sleep(0.001)
+
+    def served(self, status: int) -> int:
+        return self.context.telemetry._requests.get(("POST", PATH, status), 0)
+
+    @property
+    def is_at_rest(self) -> bool:
+        admission = self.context.admission
+        return (admission.requests, admission.announced, admission.body_bytes) == (0, 0, 0)
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[Service]:
+    service = Service()
+    await service.start()
+    yield service
+    for client in service.clients:
+        client.writer.close()
+    await service.runner.cleanup()
+
+
+async def test_both_ways_give_the_same_answer(service: Service) -> None:
+    client = await service.client()
+    direct = await client.ask(request((*PLAIN, "X-Request-Id: mine")))
+    usual = await client.ask(request((*USUAL, "X-Request-Id: mine")))
+    for _, headers, _ in (direct, usual):
+        headers.pop("Date")
+    assert direct == usual
+    assert list(direct[1]) == list(usual[1])
+    assert json.loads(direct[2]) == {"status": "success", "recordsAppended": 1, "startSequence": 41}
+    log = service.log
+    assert (len(log.direct), len(log.usual)) == (1, 1)
+    for batch in (*log.direct, *log.usual):
+        assert (batch.records.key(0), batch.records.value(0), batch.durable) == (b"user-7", b"hello", True)
+    assert service.served(200) == 2
+    assert service.context.telemetry.records_in == 2
+    assert service.is_at_rest
+    assert list(service.context.connections.idle)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        request(line=f"POST {PATH}?echo=true HTTP/1.1"),
+        request(line=f"POST {PATH} HTTP/1.0"),
+        request((*PLAIN, "Origin: http://elsewhere.example")),
+        request((*PLAIN, "Authorization: Bearer x")),
+        request((*PLAIN, "Expect: 100-continue")),
+        request((*PLAIN, "Connection: close")),
+        request((*PLAIN, "Content-Encoding: gzip")),
+        request((*PLAIN, "Host: localhost")),
+        request((*PLAIN, " folded: x")),
+        request((*PLAIN, "X-Request-Id: \x01")),
+        request(PLAIN[1:]),
+        request((*PLAIN[:2], "Accept: application/protobuf")),
+        request((PLAIN[0], "Content-Type: text/plain")),
+        request((*PLAIN[:3], "User-Agent: " + "x" * HEAD_BYTES_MAX)),
+        request(("Host: rebound.example", *PLAIN[1:])),
+        request(body=BODY[:-1]),
+        request(body=b'{"records": []}'),
+        request(body=BODY[:-1] + b', "producerId": "p", "producerSeq": 1}'),
+        request(body=b'{"records": [{"key": "user", "text": ""}]}'),
+        request(body=BODY + b" " * direct_appends.INLINE_BYTES_MAX),
+        request()[:-1],
+        request()[:20],
+        request() + request(),
+    ],
+)
+async def test_everything_else_is_left_to_aiohttp(service: Service, message: bytes) -> None:
+    client = await service.client()
+    client.writer.write(message)
+    await asyncio.sleep(0.05)
+    assert service.log.direct == []
+
+
+async def test_requests_that_come_in_pieces_are_answered(service: Service) -> None:
+    client = await service.client()
+    for begin in (7, len(request()) - 3):
+        client.writer.write(request()[:begin])
+        await asyncio.sleep(0.01)
+        assert (await client.ask(request()[begin:]))[0] == 200
+        assert (await client.ask(request()))[0] == 200
+    assert (len(service.log.usual), len(service.log.direct)) == (2, 2)
+
+
+async def test_what_comes_behind_a_request_waits_for_its_answer(service: Service) -> None:
+    service.log.held = True
+    client = await service.client()
+    client.writer.write(request())
+    await service.until(lambda: service.log.answers)
+    client.writer.write(request(USUAL)[:30])
+    await asyncio.sleep(0.02)
+    client.writer.write(request(USUAL)[30:])
+    await asyncio.sleep(0.02)
+    assert service.log.usual == []
+    service.log.answers[0].set_result(7)
+    assert json.loads((await client.answer())[2])["startSequence"] == 7
+    assert json.loads((await client.answer())[2])["startSequence"] == 41
+    assert (await client.ask(request(USUAL)))[0] == 200
+
+
+async def test_a_client_that_leaves_takes_its_append_back(service: Service) -> None:
+    service.log.held = True
+    client = await service.client()
+    client.writer.write(request())
+    await service.until(lambda: service.log.answers)
+    assert service.context.admission.requests == 1
+    assert service.context.admission.body_bytes == len(BODY)
+    client.writer.close()
+    await service.until(lambda: service.log.answers[0].cancelled())
+    await service.until(lambda: service.served(499) == 1)
+    assert service.is_at_rest
+
+
+async def test_an_append_that_fails_is_answered_with_its_error(service: Service) -> None:
+    service.log.held = True
+    client = await service.client()
+    client.writer.write(request())
+    await service.until(lambda: service.log.answers)
+    service.log.answers[0].set_exception(Unavailable("shard 3 is down"))
+    status, headers, body = await client.answer()
+    assert (status, json.loads(body)) == (503, {"status": "error", "message": "shard 3 is down"})
+    assert re.fullmatch(r"[1-9]", headers["Retry-After"])
+    client.writer.write(request())
+    await service.until(lambda: len(service.log.answers) == 2)
+    service.log.answers[1].set_exception(ZeroDivisionError())
+    assert (await client.answer())[0] == 500
+    assert (service.served(503), service.served(500)) == (1, 1)
+    assert service.context.telemetry.refused["unavailable"] == 1
+    assert service.is_at_rest
+
+
+async def test_requests_beyond_the_bound_are_refused(service: Service) -> None:
+    service.context.admission.requests_max = 0
+    client = await service.client()
+    status, _, body = await client.ask(request())
+    assert (status, service.log.direct) == (503, [])
+    assert b"TRIPTYCH_REQUESTS_IN_FLIGHT_MAX" in body
+    service.context.admission.requests_max = 1
+    assert (await client.ask(request()))[0] == 200
+    assert service.is_at_rest
+
+
+async def test_a_request_waits_for_its_turn_under_pressure(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    service.log.held = True
+    pressure = service.context.pressure
+    pressure._limit, pressure.is_on = 1.0, True
+    first, second = await service.client(), await service.client()
+    first.writer.write(request())
+    await service.until(lambda: service.log.answers)
+    second.writer.write(request())
+    await service.until(lambda: len(service.context.waiting_room) == 1)
+    service.log.answers[0].set_result(1)
+    assert (await first.answer())[0] == 200
+    await service.until(lambda: len(service.log.answers) == 2)
+    service.log.answers[1].set_result(2)
+    assert (await second.answer())[0] == 200
+    assert service.log.usual == []
+
+
+async def test_a_stop_waits_for_an_append_under_way(service: Service) -> None:
+    service.log.held = True
+    client = await service.client()
+    client.writer.write(request())
+    await service.until(lambda: service.log.answers)
+    stopping = asyncio.create_task(service.runner.cleanup())
+    await asyncio.sleep(0.05)
+    assert not stopping.done()
+    service.log.answers[0].set_result(5)
+    assert (await client.answer())[0] == 200
+    await stopping
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_log_without_its_state_is_waited_for_by_aiohttp(service: Service, is_known: bool) -> None:
+    service.log.knows_state = is_known
+    client = await service.client()
+    assert (await client.ask(request()))[0] == 200
+    assert bool(service.log.direct) is is_known
+
+
+def test_a_head_says_what_it_says_in_any_case() -> None:
+    lines = ("host:localhost:9090", "CONTENT-LENGTH: 12", "content-type: Application/JSON; charset=utf-8")
+    head = "\r\n".join([f"POST {PATH} HTTP/1.1", *lines, "", ""])
+    assert plain_head(head.encode()) == ("localhost:9090", "application/json", 12)
