@@ -19,7 +19,7 @@ Span = tuple[int, int]
 """Sequence numbers start ≤ n < end."""
 
 
-class Batch(msgspec.Struct, frozen=True, array_like=True):
+class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One append: `count` records from sequence number `start`, which become readable all together or not at all.
 
     `shards` are the shards that take part. `producer` and `producer_seq` make the append idempotent. `time_ms`: when it

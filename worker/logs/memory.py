@@ -40,7 +40,10 @@ class Memory:
     def stage(self, message: Message) -> None:
         """Copy and check the message's records, so that `add` of the same message cannot fail. Raises Internal when the
         frame is not valid."""
-        self.segments.setdefault(message.segment, Recent()).stage(message.frame, len(message.batches))
+        recent = self.segments.get(message.segment)
+        if recent is None:
+            recent = self.segments[message.segment] = Recent()
+        recent.stage(message.frame, len(message.batches))
 
     def add(self, message: Message, position: int) -> tuple[int, int]:
         """Add the message that was staged last. Returns (records, bytes of keys and values)."""

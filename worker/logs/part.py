@@ -172,10 +172,11 @@ class LogPart:
         """Add the message that was staged last to memory. It is in the write-ahead log at `position`."""
         records, size = self._memory.add(message, position)
         self.records_in += records
+        time_ms = time_of(message.batches)
         old = self._totals.get(message.segment, Totals(0, 0, message.group))
-        self._totals[message.segment] = old.plus(records, size, message.group, time_of(message.batches))
+        self._totals[message.segment] = old.plus(records, size, message.group, time_ms)
         self._closed = max(self._closed, message.closed)
-        self._newest_ms = max(self._newest_ms, time_of(message.batches))
+        self._newest_ms = max(self._newest_ms, time_ms)
         self._next_position = position + 1
 
     # In the background

@@ -295,7 +295,7 @@ def outside(numbers: NDArray[np.uint64], spans: Sequence[Span]) -> NDArray[np.bo
 
 def time_of(batches: Sequence[Batch]) -> int:
     """When the last of these batches of one group was appended, in ms; 0 for none."""
-    return max((batch.time_ms for batch in batches), default=0)
+    return max([batch.time_ms for batch in batches], default=0)
 
 
 def within(sequence: int, spans: Sequence[Span]) -> bool:
