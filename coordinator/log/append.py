@@ -226,8 +226,8 @@ class Appender:
             end += waiting.append.count
         group = Group(start, end, time_ms=self._sequencer.time_ms())
         self._frontier.open(group)
-        self._queues[batches[0].append.durable].launched(len(batches))
-        self._spawn(self._send(group, numbered, self._sequencer.segments[-1].id))
+        self._queues[batches[0].append.durable].launched(len(batches), end - start, size)
+        self._spawn(self._send(group, numbered, size, self._sequencer.segments[-1].id))
         if self._sequencer.running_low() and not self._preparing:
             self._preparing = True
             self._spawn(self._extend())
@@ -237,7 +237,7 @@ class Appender:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _send(self, group: Group, numbered: list[_Numbered], segment: int) -> None:
+    async def _send(self, group: Group, numbered: list[_Numbered], size_bytes: int, segment: int) -> None:
         durable = numbered[0].waiting.append.durable
         parts = _parts(numbered)
         batches = tuple(_batch(item, group.time_ms) for item in numbered)
@@ -258,7 +258,7 @@ class Appender:
         self._frontier.close(group)
         if not self._unsynced and not self._syncing:
             self._frontier.synced(self._frontier.readable)
-        self._queues[durable].landed(len(numbered))
+        self._queues[durable].landed(len(numbered), group.end - group.start, size_bytes)
         self._dispatch()
 
     async def _ask(self, body: bytes, parts: Mapping[int, Sequence[Frame]]) -> Mapping[int, str]:

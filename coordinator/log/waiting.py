@@ -15,9 +15,12 @@ from shared.wire import Frame
 SMALL_RECORDS = 500
 SMALL_BYTES = 64 << 10
 FEW_BATCHES = 8
-"""While more than FEW_BATCHES of a queue are under way, the queue waits until it holds SMALL_RECORDS or SMALL_BYTES. A
-message costs each shard the same however little it contains, so under load, fewer and larger messages are faster for
-all requests. Without load, no request waits."""
+LARGE_RECORDS = 4000
+LARGE_BYTES = 512 << 10
+"""While more than FEW_BATCHES batches of a queue are under way, or SMALL_RECORDS records, or SMALL_BYTES, the queue waits
+until it holds LARGE_RECORDS or LARGE_BYTES. A message costs the processes together as much as some 500 records, however
+little it contains, so under load, fewer and larger messages are faster for all requests. Without load, no request
+waits."""
 
 ORDER_WAIT_FACTOR = 3
 """An append waits in the queue, for the shards, and for the groups before it: each for at most the write timeout."""
@@ -38,14 +41,16 @@ class Waiting:
 
 @dataclass(slots=True)
 class Queue:
-    """Waiting batches, all durable or all not, in the order of arrival. `in_flight`: groups of this queue under way;
-    `batches_in_flight`: the batches in them."""
+    """Waiting batches, all durable or all not, in the order of arrival. `in_flight`: groups of this queue under way; the
+    other fields that end so: what is in them."""
 
     batches: deque[Waiting] = field(default_factory=deque)
     records: int = 0
     bytes: int = 0
     in_flight: int = 0
     batches_in_flight: int = 0
+    records_in_flight: int = 0
+    bytes_in_flight: int = 0
 
     def push(self, waiting: Waiting) -> None:
         self.batches.append(waiting)
@@ -58,19 +63,27 @@ class Queue:
         self.bytes -= waiting.size_bytes
         return waiting
 
-    def launched(self, batches: int) -> None:
+    def launched(self, batches: int, records: int, size_bytes: int) -> None:
         self.in_flight += 1
         self.batches_in_flight += batches
+        self.records_in_flight += records
+        self.bytes_in_flight += size_bytes
 
-    def landed(self, batches: int) -> None:
+    def landed(self, batches: int, records: int, size_bytes: int) -> None:
         self.in_flight -= 1
         self.batches_in_flight -= batches
+        self.records_in_flight -= records
+        self.bytes_in_flight -= size_bytes
 
     @property
     def is_due(self) -> bool:
-        if self.batches_in_flight <= FEW_BATCHES:
-            return bool(self.batches)
-        return self.records >= SMALL_RECORDS or self.bytes >= SMALL_BYTES
+        if (
+            self.batches_in_flight > FEW_BATCHES
+            or self.records_in_flight >= SMALL_RECORDS
+            or self.bytes_in_flight >= SMALL_BYTES
+        ):
+            return self.records >= LARGE_RECORDS or self.bytes >= LARGE_BYTES
+        return bool(self.batches)
 
 
 class Deadlines:

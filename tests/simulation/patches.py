@@ -45,6 +45,7 @@ WIDE: Bounds = {
     ("coordinator.log.sequencer", "RESERVE_AHEAD"): 1 << 20,
     ("coordinator.log.waiting", "FEW_BATCHES"): 2,
     ("coordinator.log.waiting", "SMALL_RECORDS"): 3,
+    ("coordinator.log.waiting", "LARGE_RECORDS"): 4,
     ("coordinator.log.follow", "QUEUE_RECORDS_MAX"): 1000,
     ("coordinator.log.frontier", "UNSEEN_MAX"): 4096,
 }

@@ -10,7 +10,16 @@ import pytest
 from coordinator.log.columns import columns_of
 from coordinator.log.frontier import Frontier, Group
 from coordinator.log.records import Append
-from coordinator.log.waiting import FEW_BATCHES, SMALL_BYTES, SMALL_RECORDS, Deadlines, Queue, Waiting
+from coordinator.log.waiting import (
+    FEW_BATCHES,
+    LARGE_BYTES,
+    LARGE_RECORDS,
+    SMALL_BYTES,
+    SMALL_RECORDS,
+    Deadlines,
+    Queue,
+    Waiting,
+)
 from shared.errors import DeadlineExceeded
 
 
@@ -25,14 +34,17 @@ async def test_nobody_waits_while_little_is_under_way() -> None:
     assert not queue.is_due
     queue.push(waiting())
     assert queue.is_due
-    queue.launched(FEW_BATCHES)
+    queue.launched(FEW_BATCHES, SMALL_RECORDS - 1, SMALL_BYTES - 1)
     assert queue.is_due
 
 
-@pytest.mark.parametrize(("records", "value"), [(SMALL_RECORDS, b""), (1, bytes(SMALL_BYTES))])
-async def test_while_much_is_under_way_only_much_is_sent(records: int, value: bytes) -> None:
+@pytest.mark.parametrize(("records", "value"), [(LARGE_RECORDS, b""), (1, bytes(LARGE_BYTES))])
+@pytest.mark.parametrize("much", [(FEW_BATCHES + 1, 9, 0), (1, SMALL_RECORDS, 0), (1, 1, SMALL_BYTES)])
+async def test_while_much_is_under_way_only_much_is_sent(
+    much: tuple[int, int, int], records: int, value: bytes
+) -> None:
     queue = Queue()
-    queue.launched(FEW_BATCHES + 1)
+    queue.launched(*much)
     queue.push(waiting())
     assert not queue.is_due
     queue.push(waiting(records, value))
@@ -40,7 +52,7 @@ async def test_while_much_is_under_way_only_much_is_sent(records: int, value: by
     assert [queue.pop().append.count for _ in range(2)] == [1, records]
     assert (queue.records, queue.bytes) == (0, 0)
     queue.push(waiting())
-    queue.landed(FEW_BATCHES + 1)
+    queue.landed(*much)
     assert queue.is_due
 
 
