@@ -17,10 +17,10 @@ SMALL_BYTES = 64 << 10
 FEW_BATCHES = 8
 LARGE_RECORDS = 4000
 LARGE_BYTES = 512 << 10
-"""While more than FEW_BATCHES batches of a queue are under way, or SMALL_RECORDS records, or SMALL_BYTES, the queue waits
-until it holds LARGE_RECORDS or LARGE_BYTES. A message costs the processes together as much as some 500 records, however
-little it contains, so under load, fewer and larger messages are faster for all requests. Without load, no request
-waits."""
+"""While more than FEW_BATCHES batches of a queue are under way, or SMALL_RECORDS records, or SMALL_BYTES, the queue
+waits until it holds LARGE_RECORDS or LARGE_BYTES. A message costs the processes together as much as some 500 records,
+however little it contains, so under load, fewer and larger messages are faster for all requests. Without load, no
+request waits."""
 
 ORDER_WAIT_FACTOR = 3
 """An append waits in the queue, for the shards, and for the groups before it: each for at most the write timeout."""
@@ -41,8 +41,8 @@ class Waiting:
 
 @dataclass(slots=True)
 class Queue:
-    """Waiting batches, all durable or all not, in the order of arrival. `in_flight`: groups of this queue under way; the
-    other fields that end so: what is in them."""
+    """Waiting batches, all durable or all not, in the order of arrival. `in_flight`: groups of this queue under way;
+    the other fields that end so: what is in them."""
 
     batches: deque[Waiting] = field(default_factory=deque)
     records: int = 0
