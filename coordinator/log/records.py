@@ -120,14 +120,18 @@ def parse(content_type: str, body: bytes, settings: Settings) -> Append:
     reader = _READERS.get(content_type)
     if reader is None:
         raise BadData(f"Content-Type is {content_type!r}; it must be one of {', '.join(_READERS)}")
-    if len(body) >= WALK_BYTES_MIN:
-        walked = _WALKS[content_type](body, settings)
-        if walked is not None:
-            return walked
+    if (batch := walked(content_type, body, settings)) is not None:
+        return batch
     lists = reader(body) if len(body) < SLICED_BYTES_MIN else _SLICED_READERS[content_type](body, settings)
     _check(lists, settings)
-    batch = columns_of(lists.keys, lists.values, lists.headers)
-    return Append(batch, lists.durable, lists.producer, lists.producer_seq)
+    batch_records = columns_of(lists.keys, lists.values, lists.headers)
+    return Append(batch_records, lists.durable, lists.producer, lists.producer_seq)
+
+
+def walked(content_type: str, body: bytes, settings: Settings) -> Append | None:
+    """As `parse`, if the kernels can read the body; None for one that they leave to the general readers."""
+    walk_body = _WALKS.get(content_type)
+    return walk_body(body, settings) if walk_body is not None and len(body) >= WALK_BYTES_MIN else None
 
 
 # The kernels' readers: None for bodies that they leave to the general readers.

@@ -283,6 +283,35 @@ async def test_a_log_without_its_state_is_waited_for_by_aiohttp(service: Service
     assert bool(service.log.direct) is is_known
 
 
+@pytest.mark.parametrize(
+    ("text", "size", "is_handed_over"),
+    [
+        ("v", append.WALKED_BYTES_MAX, False),
+        ("v", append.WALKED_BYTES_MAX + 1, True),
+        ("\\n", append.INLINE_BYTES_MAX, False),
+        ("\\n", append.INLINE_BYTES_MAX + 1, True),
+    ],
+)
+async def test_a_body_is_read_in_a_thread_if_it_is_large_for_its_reader(
+    service: Service, text: str, size: int, is_handed_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    run = service.context.decodings.run
+
+    async def noted(size_bytes: int, decode: Any) -> Any:
+        sizes.append(size_bytes)
+        return await run(size_bytes, decode)
+
+    monkeypatch.setattr(service.context.decodings, "run", noted)
+    record = f'{{"keyText": "k", "text": "{text}"}}'.encode()
+    count = (size - 100) // (len(record) + 1)
+    body = b'{"records": [' + b",".join([record] * count)
+    body += b" " * (size - len(body) - 2) + b"]}"
+    client = await service.client()
+    assert json.loads((await client.ask(request(USUAL, body)))[2])["recordsAppended"] == count
+    assert sizes == ([size] if is_handed_over else [])
+
+
 def test_a_head_says_what_it_says_in_any_case() -> None:
     lines = ("host:localhost:9090", "CONTENT-LENGTH: 12", "content-type: Application/JSON; charset=utf-8")
     head = "\r\n".join([f"POST {PATH} HTTP/1.1", *lines, "", ""])
