@@ -201,7 +201,7 @@ class DirectAppends:
             entered = True
             context.admission.hold(holder, body_bytes)
             answer = context.log.begin(batch)
-        except TriptychError as error:
+        except Exception as error:  # `_outcome` tells a refusal from a defect
             answer = asyncio.get_running_loop().create_future()
             answer.set_exception(error)
         answer.add_done_callback(partial(self._finish, connection, batch.count, started if entered else None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
 from collections.abc import AsyncIterator, Iterable
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.http_parser import HttpRequestParser
 
 from coordinator import direct_appends
 from coordinator.api.log import append
@@ -234,6 +236,16 @@ async def test_an_append_that_fails_is_answered_with_its_error(service: Service)
     assert service.is_at_rest
 
 
+async def test_a_defect_is_answered_and_leaves_nothing_behind(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service.log, "begin", lambda batch: 1 // 0)
+    client = await service.client()
+    assert (await client.ask(request()))[0] == 500
+    assert service.is_at_rest
+    assert (await client.ask(request(USUAL)))[0] == 200
+
+
 async def test_requests_beyond_the_bound_are_refused(service: Service) -> None:
     service.context.admission.requests_max = 0
     client = await service.client()
@@ -310,6 +322,49 @@ async def test_a_body_is_read_in_a_thread_if_it_is_large_for_its_reader(
     client = await service.client()
     assert json.loads((await client.ask(request(USUAL, body)))[2])["recordsAppended"] == count
     assert sizes == ([size] if is_handed_over else [])
+
+
+USUAL_LINES = ["Host: localhost", "Content-Length: 5", "Content-Type: application/json"]
+OTHER_LINES = [
+    *("Host: localhost", "host:a:1", "Host : b", "Host: a b", "HOST: \u00e4"),
+    *("Content-Length: 5", "content-length:0005", "Content-Length: +5", "Content-Length: 5 ", "Content-Length: 5, 5"),
+    *("Content-Length: 0x5", "Content-Length: 5_0", "Content-Length:", "Transfer-Encoding: chunked"),
+    *("Content-Type: application/json", "content-type: APPLICATION/JSON;x=1", "Content-Type: text/plain"),
+    *("Accept: */*", "Accept: application/protobuf;q=0", "Accept: a\tb", "User-Agent:", "User-Agent: \x00"),
+    *("Connection: keep-alive", "Connection: Keep-Alive", "Connection: close", "Connection: keep-alive, close"),
+    *("X-Request-Id: a", "X-Other: b", " folded", "\tfolded: x", "", "nothing", "User-Agent: a\rb", "Accept: a\nb"),
+]
+REQUEST_LINES = [
+    *5 * [f"POST {PATH} HTTP/1.1"],
+    f"post {PATH} HTTP/1.1",
+    f"POST {PATH}  HTTP/1.1",
+    f"PUT {PATH} HTTP/1.1",
+]
+
+
+def test_a_head_that_is_read_here_is_the_same_for_aiohttp() -> None:
+    draw = random.Random(20)
+    loop = asyncio.new_event_loop()
+    protocol = SimpleNamespace(_reading_paused=False, resume_reading=lambda **options: None)
+    read_here = 0
+    for _ in range(3000):
+        lines = [*draw.sample(USUAL_LINES, draw.choice((2, 3, 3, 3))), *draw.choices(OTHER_LINES, k=draw.randrange(4))]
+        draw.shuffle(lines)
+        head = "\r\n".join([draw.choice(REQUEST_LINES), *lines, "", ""]).encode("latin-1")
+        plain = plain_head(head)
+        if plain is None:
+            continue
+        read_here += 1
+        parser = HttpRequestParser(protocol, loop, 1 << 16)  # type: ignore[arg-type]
+        ((message, _),), is_upgraded, rest = parser.feed_data(head + b"x" * plain.body_bytes)
+        assert (message.method, message.path, message.version) == ("POST", PATH, (1, 1))
+        assert (message.should_close, message.chunked, message.compression) == (False, False, None)
+        assert (is_upgraded, rest) == (False, b"")
+        fields = message.headers
+        assert (fields["Host"], int(fields["Content-Length"])) == (plain.host, plain.body_bytes)
+        assert fields["Content-Type"].partition(";")[0].lower() == plain.media_type
+    loop.close()
+    assert read_here > 300
 
 
 def test_a_head_says_what_it_says_in_any_case() -> None:
