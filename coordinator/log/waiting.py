@@ -18,9 +18,9 @@ FEW_BATCHES = 8
 LARGE_RECORDS = 4000
 LARGE_BYTES = 512 << 10
 """While more than FEW_BATCHES batches of a queue are under way, or SMALL_RECORDS records, or SMALL_BYTES, the queue
-waits until it holds LARGE_RECORDS or LARGE_BYTES. A message costs the processes together as much as some 500 records,
-however little it contains, so under load, fewer and larger messages are faster for all requests. Without load, no
-request waits."""
+waits until it holds as many records or bytes as are under way, at least SMALL_ and at most LARGE_ ones. A message costs
+the processes together as much as some 500 records, however little it contains, so under load, fewer and larger messages
+are faster for all requests. Without load, no request waits."""
 
 ORDER_WAIT_FACTOR = 3
 """An append waits in the queue, for the shards, and for the groups before it: each for at most the write timeout."""
@@ -82,7 +82,9 @@ class Queue:
             or self.records_in_flight >= SMALL_RECORDS
             or self.bytes_in_flight >= SMALL_BYTES
         ):
-            return self.records >= LARGE_RECORDS or self.bytes >= LARGE_BYTES
+            records_due = min(max(self.records_in_flight, SMALL_RECORDS), LARGE_RECORDS)
+            bytes_due = min(max(self.bytes_in_flight, SMALL_BYTES), LARGE_BYTES)
+            return self.records >= records_due or self.bytes >= bytes_due
         return bool(self.batches)
 
 

@@ -18,7 +18,7 @@ from coordinator.log.producers import Producers
 from coordinator.log.reads import WARNINGS_MAX, KeySelection, Reader, Warnings
 from coordinator.log.records import Append
 from coordinator.log.sequencer import Segment
-from coordinator.log.waiting import FEW_BATCHES, LARGE_BYTES, LARGE_RECORDS, Queue, Waiting
+from coordinator.log.waiting import FEW_BATCHES, SMALL_BYTES, SMALL_RECORDS, Queue, Waiting
 from shared.config import Settings
 from shared.messages.log import SEQUENCE_MAX
 from shared.messages.log_pages import NO_NUMBERS
@@ -37,7 +37,7 @@ async def waiting(records: int, value: bytes) -> Waiting:
 
 
 async def test_a_queue_under_load_is_due_at_exactly_so_many_records_or_bytes() -> None:
-    for records, value in ((LARGE_RECORDS - 1, b""), (1, bytes(LARGE_BYTES - 1))):
+    for records, value in ((SMALL_RECORDS - 1, b""), (1, bytes(SMALL_BYTES - 1))):
         queue = Queue()
         queue.launched(FEW_BATCHES + 1, 9, 9)
         queue.push(await waiting(records, value))

@@ -38,13 +38,25 @@ async def test_nobody_waits_while_little_is_under_way() -> None:
     assert queue.is_due
 
 
-@pytest.mark.parametrize(("records", "value"), [(LARGE_RECORDS, b""), (1, bytes(LARGE_BYTES))])
-@pytest.mark.parametrize("much", [(FEW_BATCHES + 1, 9, 0), (1, SMALL_RECORDS, 0), (1, 1, SMALL_BYTES)])
-async def test_while_much_is_under_way_only_much_is_sent(
+@pytest.mark.parametrize(
+    ("much", "records", "value"),
+    [
+        ((FEW_BATCHES + 1, 9, 9), SMALL_RECORDS, b""),
+        ((FEW_BATCHES + 1, 9, 9), 1, bytes(SMALL_BYTES)),
+        ((1, SMALL_RECORDS + 7, 0), SMALL_RECORDS + 7, b""),
+        ((1, 1, SMALL_BYTES + 7), 1, bytes(SMALL_BYTES + 7)),
+        ((1, LARGE_RECORDS + 7, 0), LARGE_RECORDS, b""),
+        ((1, 1, LARGE_BYTES + 7), 1, bytes(LARGE_BYTES)),
+    ],
+)
+async def test_while_much_is_under_way_only_as_much_is_sent(
     much: tuple[int, int, int], records: int, value: bytes
 ) -> None:
     queue = Queue()
     queue.launched(*much)
+    queue.push(waiting(max(1, records - 1), value[:-3]))  # each record has a key of one byte
+    assert not queue.is_due
+    queue.pop()
     queue.push(waiting())
     assert not queue.is_due
     queue.push(waiting(records, value))
