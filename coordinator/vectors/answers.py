@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
-import numpy as np
 import orjson
 
 from coordinator.vectors.merging import Hits
+from coordinator.vectors.ranked_ids import QueryIds, scores_json, shown_scores
 from coordinator.vectors.values import to_protobuf
 from proto import vector_pb2
 from shared.messages.vectors import VECTOR_FIELD, Floats
@@ -26,11 +26,6 @@ class Shown(Protocol):
     vector: Floats | None
 
 
-def _scores(near: Floats, metric: str) -> Floats:
-    """The scores in the answer: the similarities; for l2 the distances."""
-    return np.float32(0) - near if metric == "l2" else near
-
-
 def vector_json(entry: Shown) -> dict[str, Any]:
     attributes: dict[str, Any] = {} if entry.vector is None else {VECTOR_FIELD: entry.vector}
     if entry.attributes:
@@ -40,10 +35,13 @@ def vector_json(entry: Shown) -> dict[str, Any]:
 
 def hits_json(hits: Hits, metric: str, highlights: Sequence[bytes] = ()) -> str:
     """A JSON array of results, joined from texts: encoding an object per hit would take twice as long."""
+    if isinstance(hits.ids, QueryIds) and not highlights:
+        rendered = hits.ids.json(metric)
+        if rendered is not None:
+            return rendered
     if not hits.ids:
         return "[]"
-    # orjson writes a float32 of an array with as many digits as it needs, but a Python float with those of a double.
-    scores = orjson.dumps(_scores(hits.near, metric), option=orjson.OPT_SERIALIZE_NUMPY).decode()[1:-1].split(",")
+    scores = scores_json(shown_scores(hits.near, metric)).decode()[1:-1].split(",")
     names = list(map(bytes.decode, hits.ids))
     # Most ids need no escaping in JSON.
     if _ESCAPED.search("".join(names)) is None:
@@ -92,7 +90,7 @@ def _fill(name: bytes, attributes: bytes, vector: Floats | None, into: vector_pb
 
 def hits_protobuf(hits: Hits, metric: str, into: Any) -> None:
     """Add results to `into`, a repeated field of SearchResult."""
-    for score, (_, name, attributes, vector) in zip(_scores(hits.near, metric).tolist(), hits, strict=True):
+    for score, (_, name, attributes, vector) in zip(shown_scores(hits.near, metric).tolist(), hits, strict=True):
         result = into.add()
         result.score = score
         _fill(name, attributes, vector, result.vector)

@@ -10,6 +10,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
+from coordinator.vectors.ranked_ids import QueryIds, RankedIds
 from shared import wire
 from shared.kernels import kernel
 from shared.messages.vector_text import WordStatistics
@@ -31,7 +32,7 @@ class Hits:
     """
 
     near: Floats
-    ids: list[bytes]
+    ids: Sequence[bytes]
     attributes: list[bytes]
     vectors: Floats | None
 
@@ -144,8 +145,8 @@ def merge(replies: Sequence[Reply], lists: int, dimension: int, k: int) -> Merge
 
 def _merged(counts: NDArray[np.int32], columns: Sequence[bytes], dimension: int, k: int) -> list[Hits]:
     """The best of each query. `columns` are those of `SearchReply` after the counts, one worker's after the other's."""
-    near, ids, id_lengths, attributes, attribute_lengths, vectors = columns
-    values = np.frombuffer(near, dtype=np.float32)
+    all_near, ids, id_lengths, attributes, attribute_lengths, vectors = columns
+    values = np.frombuffer(all_near, dtype=np.float32)
     order = np.empty(len(values), dtype=np.int64)
     bounds = np.zeros(counts.shape[1] + 1, dtype=np.int64)
     tied = np.zeros(counts.shape[1], dtype=np.bool_)
@@ -157,6 +158,10 @@ def _merged(counts: NDArray[np.int32], columns: Sequence[bytes], dimension: int,
             start, end = spans[query]
             order[start:end] = _by_id(values, names, counts, query)[: end - start]
     order = order[: bounds[-1]]
+    if not attribute_lengths and not vectors:
+        near = values[order]
+        ranked = RankedIds(near, ids, id_lengths, order, bounds)
+        return [Hits(near[start:end], QueryIds(ranked, query), [], None) for query, (start, end) in enumerate(spans)]
     best = Hits(
         values[order],
         unpack_chosen(ids, id_lengths, order),

@@ -177,10 +177,18 @@ def unpack_blobs(joined: Frame, lengths: Frame) -> list[bytes]:
 
 def unpack_chosen(joined: bytes, lengths: Frame, places: NDArray[np.int64]) -> list[bytes]:
     """The byte strings at `places` of those that `pack_blobs` packed, in the order of `places`."""
+    starts, ends = blob_bounds(joined, lengths, places)
+    return [joined[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+
+def blob_bounds(
+    joined: bytes, lengths: Frame, places: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the byte strings at `places` begin and end in `joined`, int64[n] each; see `unpack_chosen`."""
     sizes = np.frombuffer(lengths, dtype=np.uint32)
     ends = sizes.cumsum(dtype=np.int64)[places]
     assert not len(ends) or int(ends.max()) <= len(joined)
-    return [joined[start:end] for start, end in zip((ends - sizes[places]).tolist(), ends.tolist(), strict=True)]
+    return ends - sizes[places], ends
 
 
 def floats(frame: Frame, dimension: int) -> Floats:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from coordinator.vectors.answers import hits_json
 from coordinator.vectors.fusion import fuse
 from coordinator.vectors.merging import Hits, merge
+from coordinator.vectors.ranked_ids import RankedIds
 from shared import wire
 from shared.messages.vectors import SearchReply, pack_blobs
 from shared.wire import Reply
@@ -80,6 +81,43 @@ def test_json_has_the_scores_ids_and_attributes(names: list[bytes], shown: bool)
     expected = [{"vector": [0.1, 0.2], **attributes[0]}, {"vector": [0.3, 0.4]}] if shown else [{}, {}]
     assert [result["vector"]["attributes"] for result in results] == expected
     assert json.loads(hits_json(hits, "l2"))[1]["score"] == 0.5
+
+
+def of_two_workers(names: list[list[str]]) -> list[Hits]:
+    """The merged hits of queries that find these ids, of which two workers have every other one."""
+
+    def part(worker: int) -> Reply:
+        return reply([[(1 - place / 16, name.encode()) for place, name in enumerate(ids)][worker::2] for ids in names])
+
+    return merge([part(0), part(1)], len(names), 2, 9).lists
+
+
+@pytest.mark.parametrize("metric", ["cosine", "l2"])
+@pytest.mark.parametrize("odd", ["", "é€😀", "\x7f", '"', "\\", "\n", "\x1f"])
+def test_a_batch_is_rendered_as_each_of_its_queries_would_be(odd: str, metric: str) -> None:
+    batch = of_two_workers([["a", "bb", odd + "c"], [], ["d"], ["longer" * 10, "a"]])
+    alone = [Hits(hits.near, list(hits.ids), [], None) for hits in batch]
+    assert [hits_json(hits, metric) for hits in batch] == [hits_json(hits, metric) for hits in alone]
+    assert [len(hits.ids) for hits in batch] == [3, 0, 1, 2]
+    assert [hits.ids for hits in batch] == [hits.ids for hits in alone] and batch[0].ids != [b"a"]
+
+
+def test_rendering_a_batch_makes_no_object_for_an_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = of_two_workers([["a", "b"], ["c"]])
+    monkeypatch.setattr(RankedIds, "ids", lambda *_: pytest.fail("made objects"))
+    assert [[result["vector"]["id"] for result in json.loads(hits_json(hits, "dot"))] for hits in batch] == [
+        ["a", "b"],
+        ["c"],
+    ]
+
+
+def test_part_of_a_query_of_a_batch_is_rendered_without_the_rest() -> None:
+    hits = of_two_workers([["a", "b", "c"], ["d"]])[0]
+    assert [result["vector"]["id"] for result in json.loads(hits_json(hits.part(1, 3), "dot"))] == ["b", "c"]
+    assert [result["vector"]["id"] for result in json.loads(hits_json(hits.take(np.array([2, 0])), "dot"))] == [
+        "c",
+        "a",
+    ]
 
 
 def test_fused_ranking_keeps_what_belongs_to_each_hit() -> None:

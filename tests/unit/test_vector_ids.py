@@ -22,7 +22,9 @@ def test_it_says_what_a_list_and_a_dict_say(batches: list[list[bytes]]) -> None:
             names.append(name)
     assert len(table) == len(names)
     assert [table[row] for row in range(len(names))] == names
-    assert table.take(np.arange(len(names))[::-1]) == names[::-1]
+    backwards = np.arange(len(names))[::-1].copy()
+    assert table.take(backwards) == names[::-1]
+    assert table.pack(backwards) == pack_blobs(names[::-1])
     asked = [*latest, b"", b"no such id", b"a"]
     assert table.latest(asked).tolist() == [latest.get(name, -1) for name in asked]
 

@@ -173,6 +173,8 @@ def search(shards: Shards, request: Request) -> Reply:
             mask=mask,
             check=lambda: _check(request),
         )
+    if body.text is None and body.fields == ():
+        return _ids_and_scores(view, ranking, reply)
     ids = view.ids.take(ranking.rows)
     if body.text is not None:
         texts = rank_text(collection, view, mask, body.text, body.k, lambda: _check(request))
@@ -191,6 +193,12 @@ def search(shards: Shards, request: Request) -> Reply:
 def _check(request: Request) -> None:
     if request.time_left == 0:
         raise DeadlineExceeded(f"{request.method} was not done by its deadline")
+
+
+def _ids_and_scores(view: TableView, ranking: Ranking, reply: SearchReply) -> Reply:
+    """The answer of a search by vectors that shows neither attributes nor vectors."""
+    frames = [ranking.counts.tobytes(), ranking.near.tobytes(), *view.ids.pack(ranking.rows), b"", b"", b""]
+    return Reply(wire.pack(reply), frames)
 
 
 def _found(

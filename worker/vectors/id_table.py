@@ -78,6 +78,27 @@ def _draw(arena, offsets, rows, out):  # type: ignore[no-untyped-def]
         out[i] = mixed ^ (mixed >> np.uint64(33))
 
 
+@kernel(types.int64(_OFFSETS, _OFFSETS, types.uint32[::1]))
+def _sizes(offsets, rows, lengths):  # type: ignore[no-untyped-def]
+    """The lengths of the rows' ids to `lengths` uint32[n]; returns their sum."""
+    total = 0
+    for i in range(len(rows)):
+        size = offsets[rows[i] + 1] - offsets[rows[i]]
+        lengths[i] = size
+        total += size
+    return total
+
+
+@kernel(types.void(Bytes, _OFFSETS, _OFFSETS, types.uint8[::1]))
+def _join(arena, offsets, rows, joined):  # type: ignore[no-untyped-def]
+    """The rows' ids one after the other to `joined`."""
+    at = 0
+    for i in range(len(rows)):
+        for place in range(offsets[rows[i]], offsets[rows[i] + 1]):
+            joined[at] = arena[place]
+            at += 1
+
+
 class IdTable:
     """For one writer at a time, which holds the owner's lock; reading is safe meanwhile, of the rows and ids that were
     there before."""
@@ -109,6 +130,15 @@ class IdTable:
         out = np.empty(len(rows), np.uint64)
         _draw(self._arena, offsets, rows, out)
         return out
+
+    def pack(self, rows: Rows) -> tuple[bytes, bytes]:
+        """The ids of rows as `pack_blobs` packs them, without an object for each."""
+        offsets = self._offsets  # read before the arena, which then has all the bytes that they point to
+        arena = self._arena
+        lengths = np.empty(len(rows), np.uint32)
+        joined = np.empty(_sizes(offsets, rows, lengths), np.uint8)
+        _join(arena, offsets, rows, joined)
+        return joined.tobytes(), lengths.tobytes()
 
     @property
     def memory_bytes(self) -> int:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 RECALL = 0.95
 """The recall of searches that do not say which."""
+CACHED = 256
+"""Answers that are kept: most searches ask one curve for the same recall."""
 MADE_SHARE = 0.3
 """Queries made from stored vectors find their neighbours more easily than real ones, so they must miss at most this
 part of what real ones may miss."""
@@ -25,11 +28,16 @@ class RecallCurve:
 
     def expansion(self, recall: float) -> int:
         """The fewest candidates with this recall; the most that were measured if none has it."""
-        wanted = recall if self.queries else 1 - MADE_SHARE * (1 - recall)
-        # A larger number of candidates never finds less: where it seems so, that is chance.
-        recalls = np.maximum.accumulate(self.recalls)
-        place = int(np.searchsorted(recalls, wanted))
-        if place == len(recalls):
-            return self.expansions[-1]
-        # Recall grows ever more slowly with candidates, so the chord between two measurements lies on the safe side.
-        return int(np.ceil(np.interp(wanted, recalls[: place + 1], self.expansions[: place + 1])))
+        return _expansion(self, recall)
+
+
+@lru_cache(CACHED)
+def _expansion(curve: RecallCurve, recall: float) -> int:
+    wanted = recall if curve.queries else 1 - MADE_SHARE * (1 - recall)
+    # A larger number of candidates never finds less: where it seems so, that is chance.
+    recalls = np.maximum.accumulate(curve.recalls)
+    place = int(np.searchsorted(recalls, wanted))
+    if place == len(recalls):
+        return curve.expansions[-1]
+    # Recall grows ever more slowly with candidates, so the chord between two measurements lies on the safe side.
+    return int(np.ceil(np.interp(wanted, recalls[: place + 1], curve.expansions[: place + 1])))
