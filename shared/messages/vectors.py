@@ -188,7 +188,7 @@ def blob_bounds(
     sizes = np.frombuffer(lengths, dtype=np.uint32)
     ends = sizes.cumsum(dtype=np.int64)[places]
     assert not len(ends) or int(ends.max()) <= len(joined)
-    return ends - sizes[places], ends
+    return np.subtract(ends, sizes[places], dtype=np.int64), ends
 
 
 def floats(frame: Frame, dimension: int) -> Floats:

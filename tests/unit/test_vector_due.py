@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shared import huge_pages
 from shared.config import Settings
 from shared.messages.vectors import DIMENSION_MAX, Collection
 from worker.storage.objects import LocalObjects
@@ -215,3 +216,28 @@ def test_the_memory_of_rows_counts_their_ids(length: int) -> None:
 
     a_row = 4 * 4 + 4 + 1 + 2 + 8
     assert memory(7) - memory(3) == 4 * (a_row + length + 8)
+
+
+@pytest.mark.parametrize(
+    ("indexed", "collapsed", "due"),
+    [(9_999, 0, False), (10_000, 0, True), (12_499, 10_000, False), (12_500, 10_000, True)],
+)
+def test_memory_is_collapsed_when_there_is_so_much_more(own: Indexing, indexed: int, collapsed: int, due: bool) -> None:
+    with_rows(own, indexed=indexed)
+    own._collapsed_rows = collapsed
+    assert own.pages_due() is due
+    own.collection._dropped = True
+    assert not own.pages_due()
+
+
+def test_vectors_and_large_mappings_are_collapsed(own: Indexing, monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = np.zeros((10, 2), np.float32)
+    with_rows(own, size=4, indexed=10_000, vectors=vectors)
+    asked: list[huge_pages.Span] = []
+    monkeypatch.setattr(huge_pages, "is_wanted", lambda: True)
+    monkeypatch.setattr(huge_pages, "mappings", lambda: [(1, 2)])
+    monkeypatch.setattr(huge_pages, "collapse", lambda span: asked.append(span) or iter([True]))
+    assert len(list(own.collapse_pages())) == 2
+    assert asked == [(vectors.ctypes.data, vectors.ctypes.data + 32), (1, 2)] and not own.pages_due()
+    monkeypatch.setattr(huge_pages, "is_wanted", lambda: False)
+    assert not list(own.collapse_pages()) and len(asked) == 2

@@ -163,6 +163,9 @@ class Engine:
         if not is_paused and indexing.measure_due():
             for _ in self._until_stopped(indexing.measure()):
                 pass
+        if not is_paused and indexing.pages_due():
+            for _ in self._until_stopped(indexing.collapse_pages()):
+                pass
         busy = indexing.index_step()
         if indexing.snapshot_due():
             self._save(indexing)

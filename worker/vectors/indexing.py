@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from shared import huge_pages
 from shared.config import Settings
 from shared.telemetry import event
 from worker.storage.faces import Objects
@@ -29,6 +30,9 @@ MEASURE_GROWTH = 1.4
 """Growth after which the expansion is measured again: it grows at most with the logarithm of the graph's size."""
 MEASURE_AGAIN_S = 600.0
 """The shortest time between two measurements because the queries are others than at the last one."""
+PAGES_ROWS_MIN = 10_000
+PAGES_GROWTH = 1.25
+"""Growth after which memory is collapsed into huge pages again."""
 QUIET_S = 0.5
 """A collection counts as searched for this time after each search."""
 SLICE_ROWS = 64
@@ -40,6 +44,9 @@ PAUSE = 4.0
 sleeps keeps its processor for milliseconds after another one wakes up, and searches can compare the pending rows."""
 PAUSE_S_MAX = 0.01
 MEASURE_PAUSE_S_MAX = 0.1
+PAGES_PAUSE_S = 0.005
+"""Pause after each huge page in a collection that is searched: a search may wait for it, some tenths of a
+millisecond."""
 PAUSE_PENDING_MAX = 10_000
 """Pending rows from which on indexing does not pause; comparing so many takes 0.1 ms at 128 components."""
 
@@ -55,6 +62,7 @@ class Indexing:
         self._snapshot_s = settings.vector_snapshot_ms / 1000
         self._saved_at = time.monotonic()
         self._measured_at = time.monotonic()
+        self._collapsed_rows = 0
         self._measured_sample = False  # whether the last measurement had a full sample of real queries
 
     def index_step(self) -> bool:
@@ -119,6 +127,24 @@ class Indexing:
             if self._is_searched():
                 time.sleep(min(MEASURE_PAUSE_S_MAX, time.perf_counter() - began))
 
+    def pages_due(self) -> bool:
+        """Whether memory should be collapsed into huge pages: there is much of it, or much more than the last time."""
+        indexed = self.collection.view().indexed
+        return indexed >= max(PAGES_ROWS_MIN, PAGES_GROWTH * self._collapsed_rows) and not self.collection.is_left
+
+    def collapse_pages(self) -> Iterator[None]:
+        """Collapse the memory of the graph and of the vectors, both read at random places, into huge pages; yields
+        after each. Where the graph's memory lies is not known, so all large mappings are collapsed."""
+        view = self.collection.view()
+        self._collapsed_rows = view.indexed
+        if not huge_pages.is_wanted():
+            return
+        for span in [huge_pages.span_of(view.vectors[: view.size]), *huge_pages.mappings()]:
+            for _ in huge_pages.collapse(span):
+                yield
+                if self._is_searched():
+                    time.sleep(PAGES_PAUSE_S)
+
     def _is_searched(self) -> bool:
         return time.monotonic() - self.collection.searched_at < QUIET_S
 
@@ -150,6 +176,7 @@ class Indexing:
                 fresh.kill(dead_rows.tolist())
             view = fresh.view
             collection.replace_table(fresh)
+            self._collapsed_rows = 0
         event(
             logging.INFO,
             "vector index rebuilt",
