@@ -15,14 +15,12 @@ import ctypes
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 PAGE_BYTES = 4096
 HUGE_BYTES = 2 << 20
-MAPPING_BYTES_MIN = 4 << 20
-"""Smaller mappings are not looked at."""
 RESIDENT_SHARE_MIN = 0.9
-"""Of a huge page's memory that must be in use, so that collapsing it takes little more."""
+"""Of a huge page's memory that must be in use, so that collapsing it takes little more. Thread stacks, and heaps of
+which much was returned to the kernel, stay as they are."""
 _MADV_COLLAPSE = 25
 _SETTING = "/sys/kernel/mm/transparent_hugepage/enabled"
 
@@ -42,22 +40,15 @@ def is_wanted() -> bool:
 
 
 def mappings() -> list[Span]:
-    """The large mappings of this process that come from no file and are no heap or stack of the C library's."""
+    """The memory of this process that comes from no file: the C library's heap, Python's, and large arrays."""
     spans = []
     with open("/proc/self/maps") as file:
         for line in file:
-            addresses, permissions, *_, inode = line.split()[:5]
+            addresses, permissions, _, _, inode, *name = line.split()
             start, end = (int(address, 16) for address in addresses.split("-"))
-            is_nameless = len(line.split()) == 5
-            if is_nameless and inode == "0" and permissions == "rw-p" and end - start >= MAPPING_BYTES_MIN:
+            if permissions == "rw-p" and inode == "0" and name in ([], ["[heap]"]) and end - start >= HUGE_BYTES:
                 spans.append((start, end))
     return spans
-
-
-def span_of(array: NDArray) -> Span:
-    """Where a contiguous array lies."""
-    assert array.flags.c_contiguous
-    return array.ctypes.data, array.ctypes.data + array.nbytes
 
 
 def collapse(span: Span) -> Iterator[bool]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shared import huge_pages
-from shared.huge_pages import HUGE_BYTES, collapse, mappings, span_of
+from shared.huge_pages import HUGE_BYTES, Span, collapse, mappings
 
 BLOCKS = 8
 
@@ -17,6 +17,10 @@ BLOCKS = 8
 def mapping(blocks: int) -> np.ndarray:
     pages = mmap.mmap(-1, blocks * HUGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return np.frombuffer(pages, np.uint8)
+
+
+def span_of(array: np.ndarray) -> Span:
+    return array.ctypes.data, array.ctypes.data + array.nbytes
 
 
 def measured(array: np.ndarray, name: str) -> int:
@@ -36,22 +40,21 @@ def test_used_memory_is_collapsed_and_keeps_its_content() -> None:
     array = mapping(BLOCKS)
     half = array[: len(array) // 2]
     half[:] = np.arange(len(half)) % 251
-    resident = measured(array, "Rss")
     whole_blocks = list(collapse(span_of(half)))
     if not any(whole_blocks):
         pytest.skip("this kernel does not collapse memory on demand")
     assert len(whole_blocks) >= BLOCKS // 2 - 1
     assert measured(array, "AnonHugePages") >= sum(whole_blocks) * HUGE_BYTES
     assert (half == np.arange(len(half)) % 251).all() and not array[len(half) :].any()
-    assert resident >= len(half)
 
 
 def test_untouched_memory_stays_without_pages() -> None:
     array = mapping(BLOCKS)
     array[:: 2 * huge_pages.PAGE_BYTES] = 1  # every other page: such a block would take twice as much
-    resident = measured(array, "Rss")
+    blocks = range(-(-span_of(array)[0] // HUGE_BYTES), span_of(array)[1] // HUGE_BYTES)
+    resident = [huge_pages._resident_share(block * HUGE_BYTES) for block in blocks]
     assert not list(collapse(span_of(array)))
-    assert measured(array, "Rss") == resident
+    assert resident == [huge_pages._resident_share(block * HUGE_BYTES) for block in blocks] == [0.5] * len(blocks)
 
 
 def test_freed_memory_is_left_alone() -> None:
@@ -63,14 +66,15 @@ def test_freed_memory_is_left_alone() -> None:
     assert not list(collapse(span))
 
 
-def test_large_mappings_without_a_name_are_found() -> None:
+def test_arrays_and_heaps_are_found_and_files_are_not(tmp_path: Path) -> None:
     array = mapping(BLOCKS)
-    start, end = span_of(array)
+    (tmp_path / "file").write_bytes(bytes(2 * HUGE_BYTES))
+    filed = np.memmap(tmp_path / "file", np.uint8, "c")
     spans = mappings()
-    assert any(first <= start and end <= last for first, last in spans)
-    assert all(last - first >= huge_pages.MAPPING_BYTES_MIN for first, last in spans)
-    heap = [line.split("-") for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith("[heap]")]
-    assert not {int(first, 16) for first, *_ in heap} & {first for first, _ in spans}
+    assert [first <= span_of(array)[0] < last for first, last in spans].count(True) == 1
+    assert not any(first <= filed.ctypes.data < last for first, last in spans)
+    heap = [line.split("-")[0] for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith("[heap]")]
+    assert {int(first, 16) for first in heap} <= {first for first, _ in spans}
 
 
 @pytest.mark.parametrize(

@@ -133,13 +133,12 @@ class Indexing:
         return indexed >= max(PAGES_ROWS_MIN, PAGES_GROWTH * self._collapsed_rows) and not self.collection.is_left
 
     def collapse_pages(self) -> Iterator[None]:
-        """Collapse the memory of the graph and of the vectors, both read at random places, into huge pages; yields
-        after each. Where the graph's memory lies is not known, so all large mappings are collapsed."""
-        view = self.collection.view()
-        self._collapsed_rows = view.indexed
+        """Collapse this process's memory into huge pages; yields after each. The graph and the vectors are read at
+        random places. So are the interpreter's objects when the walk of a search has driven them out of the caches."""
+        self._collapsed_rows = self.collection.view().indexed
         if not huge_pages.is_wanted():
             return
-        for span in [huge_pages.span_of(view.vectors[: view.size]), *huge_pages.mappings()]:
+        for span in huge_pages.mappings():
             for _ in huge_pages.collapse(span):
                 yield
                 if self._is_searched():
