@@ -85,7 +85,9 @@ class SearchBatches:
         if body.text is not None or len(queries) > 1:
             return await self._ask(body, queries)
         key = msgspec.msgpack.encode(body)
-        queue = self._queues.setdefault(key, _Queue(body))
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = _Queue(body)
         loop = asyncio.get_running_loop()
         waiting = _Waiting(queries, loop.create_future(), REQUEST_ID.get())
         queue.waiting.append(waiting)

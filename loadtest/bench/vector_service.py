@@ -34,6 +34,7 @@ BATCH_CONNECTIONS = 2
 UPSERTS_S = 5000
 SETTLE_S = 3.0
 """For the last measurement of the expansion, and a snapshot, after everything is indexed."""
+MEASURED_WITHIN_S = 60.0
 PATH = "/api/v1/vector/"
 PROTOBUF = "application/protobuf"
 
@@ -64,12 +65,22 @@ class Service:
         self._searches = [of.request(PATH + "search", search_body(query)) for query in self._data.queries]
         self._batch = of.request(PATH + "search", batch_body(self._data.queries[:BATCH]))
         self.upsert, self.indexed = uvloop.run(self._write())
+        self._have_queries_measured()
         stats = self._stats()
         self.bytes, self.expansion = stats["bytes"] / len(self._data.vectors), stats["expansion"]
         self.recall = recall(uvloop.run(self._answers()), self._data.expected)
 
     def _stats(self) -> dict[str, Any]:
         return self._cluster.get(PATH + "stats").json()["collections"]["default"]
+
+    def _have_queries_measured(self) -> None:
+        """Search until the workers know real queries and have measured the expansion with them: the recall that is
+        stated has to be that of the searches whose rate is."""
+        give_up = time.monotonic() + MEASURED_WITHIN_S
+        while not self._stats()["queriesMeasured"]:
+            assert time.monotonic() < give_up, "the workers have not measured the expansion with real queries"
+            uvloop.run(self._answers())
+        time.sleep(SETTLE_S)  # for the other worker
 
     def _wait_indexed(self) -> None:
         while self._stats()["pending"]:
