@@ -24,6 +24,7 @@ from coordinator.queries.whereabouts import Whereabouts
 from coordinator.series.groups import SampleWrites
 from coordinator.series.known_labels import KnownLabels
 from coordinator.series.metadata import KnownMetadata
+from coordinator.series.metric_types import MetricTypes
 from coordinator.series.series_references import SeriesReferences
 from coordinator.spool import Spool
 from coordinator.vectors.area import VectorArea
@@ -48,6 +49,7 @@ class Context:
     started_at: float = field(default_factory=time.time)
     decodings: Decodings = field(default_factory=Decodings)
     known_metadata: KnownMetadata = field(default_factory=KnownMetadata)
+    metric_types: MetricTypes = field(init=False)
     known_labels: KnownLabels = field(init=False)
     series_references: SeriesReferences = field(init=False)
     admission: Admission = field(init=False)
@@ -63,6 +65,7 @@ class Context:
 
     def __post_init__(self) -> None:
         self.cross_site = CrossSite(self.settings)
+        self.metric_types = MetricTypes(self.links)
         self.known_labels = KnownLabels(self.settings.known_labels_bytes)
         self.series_references = SeriesReferences(self.settings.series_references_bytes, self.settings.shards)
         self.admission = Admission(self.settings)

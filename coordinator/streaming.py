@@ -46,7 +46,8 @@ class Body:
     """A body that is produced piece by piece: the constructor produces the first piece, `next` one more. Both are work
     for a thread."""
 
-    def __init__(self, chunks: Iterator[Piece], *, gzip: bool) -> None:
+    def __init__(self, chunks: Iterator[Piece], *, gzip: bool, content_type: str = JSON) -> None:
+        self.content_type = content_type
         self._pieces = gathered(chunks, PIECE_BYTES)
         self.first = next(self._pieces, b"")
         self.compressed = gzip and len(self.first) >= GZIP_BYTES_MIN
@@ -137,7 +138,6 @@ async def respond(
     if body.whole:
         return whole(body)
     response = web.StreamResponse(headers=_headers(body))
-    response.content_type = JSON
     await response.prepare(request)
     await _send(request, body, in_thread, give_back)
     await response.write_eof()
@@ -215,11 +215,11 @@ async def _send_file(client: Outlet, file: SpoolFile) -> None:
 
 def whole(body: Body) -> web.Response:
     """The response with a body that is in one piece."""
-    return web.Response(body=body.first, content_type=JSON, headers=_headers(body))
+    return web.Response(body=body.first, headers=_headers(body))
 
 
 def _headers(body: Body) -> dict[str, str]:
-    headers = {"Vary": "Accept-Encoding"}
+    headers = {"Content-Type": body.content_type, "Vary": "Accept-Encoding"}
     if body.compressed:
         headers["Content-Encoding"] = "gzip"
     return headers

@@ -71,6 +71,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/api/v1/label/{name}/values"): _READ[Area.METRICS],
     ("GET", "/api/v1/metadata"): _READ[Area.METRICS],
     **{("GET", f"/api/v1/status/{name}"): _READ[Area.METRICS] for name in ("tsdb", "runtimeinfo", "walreplay")},
+    ("GET", "/federate"): _READ[Area.METRICS],
     ("POST", "/api/v1/write"): _WRITE[Area.METRICS],
     ("POST", "/api/v1/admin/tsdb/delete_series"): _ADMIN[Area.METRICS],
     **{(method, "/api/v1/admin/tsdb/snapshot"): ALL_ADMIN for method in ("POST", "PUT")},

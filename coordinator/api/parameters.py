@@ -119,6 +119,13 @@ def duration_ms(text: str, name: str) -> int:
     return round(milliseconds)
 
 
+def positive_duration_ms(text: str, name: str) -> int:
+    milliseconds = duration_ms(text, name)
+    if milliseconds <= 0:
+        raise BadData(f"parameter {name!r} is {text!r}; it must be longer than 0")
+    return milliseconds
+
+
 def seconds(query: Mapping[str, str], name: str, default_s: float, most_s: float) -> float:
     """A duration such as `30s`, or seconds; capped at `most_s`."""
     text = query.get(name)

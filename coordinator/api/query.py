@@ -100,11 +100,8 @@ async def parse_query(request: web.Request) -> web.Response:
 
 
 def _read_query(fields: MultiDict[str], grid: Grid, is_range: bool, settings: Settings) -> Query:
-    timeout_ms = parameters.optional(fields, "timeout", parameters.duration_ms, settings.query_timeout_ms)
-    lookback_ms = parameters.optional(fields, "lookback_delta", parameters.duration_ms, settings.lookback_ms)
-    for name, value in (("timeout", timeout_ms), ("lookback_delta", lookback_ms)):
-        if value <= 0:
-            raise BadData(f"parameter {name!r} is {fields[name]!r}; it must be longer than 0")
+    timeout_ms = parameters.optional(fields, "timeout", parameters.positive_duration_ms, settings.query_timeout_ms)
+    lookback_ms = parameters.optional(fields, "lookback_delta", parameters.positive_duration_ms, settings.lookback_ms)
     return Query(
         parameters.required(fields, "query"),
         grid,

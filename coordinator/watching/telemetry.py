@@ -20,7 +20,7 @@ from shared.measurements import LONG_S, Latencies, Value, Values
 
 Source = Callable[[Values], None]
 
-LOG_PATHS, VECTOR_PATHS, METRICS_PATHS = "/api/v1/log/", "/api/v1/vector/", "/api/v1/"
+LOG_PATHS, VECTOR_PATHS, METRICS_PATHS = "/api/v1/log/", "/api/v1/vector/", ("/api/v1/", "/federate")
 SERVICE_PATHS = (*STATUS_PATHS, "/api/v1/cluster")
 AREAS, OUTCOMES = ("metrics", "log", "vector", "service"), ("ok", "refused", "failed", "left")
 ALERTED_REASONS = (

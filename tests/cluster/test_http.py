@@ -49,6 +49,7 @@ ENDPOINTS = {
     "/-/healthy": (GET,),
     "/-/ready": (GET,),
     "/metrics": (GET,),
+    "/federate": (GET,),
 }
 WRONG = [(path, method) for path, right in ENDPOINTS.items() for method in (GET, POST, "DELETE") if method not in right]
 MESSAGE_AREAS = ("/api/v1/log/", "/api/v1/vector/")

@@ -9,15 +9,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shared import wire
 from shared.errors import Internal, TriptychError
 from shared.labels import Symbols
+from shared.messages import exchange
 from shared.messages.sub_queries import EvaluateBody, EvaluateReply, SubQuery
 from shared.promql.engine import scan
 from shared.promql.engine.context import EvalContext
-from shared.promql.model import Grid, RangeVector
+from shared.promql.model import STALE_NAN_BITS, Grid, RangeVector
 from shared.wire import Request
 from tests.unit.series_shard import Quiet, m
 from worker.methods import queries as query
@@ -53,6 +55,7 @@ def evaluated(shard: Quiet, *subqueries: tuple[str, str], samples_max: int = 100
         ("m", "relabelled", "no aggregation"),
         ("m", "samples", "range selector"),
         ("(sum(m))", "samples", "range selector"),
+        ("sum(m)", "newest", "by a selector"),
     ],
 )
 def test_what_is_no_sub_query_of_its_kind_is_refused(shard: Quiet, text: str, mode: str, why: str) -> None:
@@ -152,3 +155,27 @@ def test_a_value_is_rendered_where_that_is_asked_for_and_worth_it(
     monkeypatch.setattr(evaluation, "TEXT_BYTES_MAX", bytes_max)
     answer, _ = evaluated(shard, ("m", "value"), form=form)
     assert (answer.answers[0].shape.kind == "text") is is_text
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, SERIES, 100])
+def test_newest_samples_are_those_of_the_instant_vector_with_their_own_times(
+    shard: Quiet, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(scan, "READ_SERIES", at_once)
+    monkeypatch.setattr(scan, "READ_SAMPLES", at_once)
+    stale = np.array([STALE_NAN_BITS]).view(np.float64)[0]
+    shard.write([(m(i="gone"), [(4000, 1.0), (5000, stale)]), (m(i="back"), [(3000, stale), (4000, 2.0)])])
+    at_5_s = EvaluateBody(5500, 5500, 1, 3000, 1000, (SubQuery("m", "newest", 5500, 5500, 1),))
+    own: Any = {4: SimpleNamespace(series=shard.part)}
+    reply = query.run(own, Request("query.evaluate", (4,), time.monotonic() + 10, wire.pack(at_5_s)))
+    shape = wire.unpack(reply.body, EvaluateReply).answers[0].shape
+    value = exchange.decode(shape, reply.frames, Symbols())
+    assert isinstance(value, RangeVector)
+    assert value.samples.offsets.tolist() == list(range(value.labels.size + 1))
+    newest = {
+        dict(value.labels.labels(row))["i"]: (int(value.samples.timestamps_ms[row]), float(value.samples.values[row]))
+        for row in range(value.labels.size)
+    }
+    # Series i has samples at 1 s … i + 1 s; the lookback is 3 s.
+    expected = {str(i): (min(1000 * (i + 1), 5000), float(i)) for i in range(2, SERIES)}
+    assert newest == expected | {"back": (4000, 2.0)}

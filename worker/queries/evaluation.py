@@ -16,7 +16,7 @@ from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Form, Shape
 from shared.processor_time import UNBOUNDED, ProcessorTime
 from shared.promql import parser
 from shared.promql.ast import Aggregate, Call, Expr, MatrixSelector, VectorSelector, without_parens
-from shared.promql.engine import partial, scan
+from shared.promql.engine import partial, range_vectors, scan
 from shared.promql.engine.context import EvalContext, uncounted
 from shared.promql.engine.evaluator import evaluate, evaluate_partial, evaluate_vector
 from shared.promql.engine.finishing import finish
@@ -120,6 +120,8 @@ def _value(
         return _samples(expr, grid, context), None
     if subquery.mode == "info":
         return _info_times(expr, grid, context), None
+    if subquery.mode == "newest":
+        return _newest(expr, grid, context), None
     if subquery.mode == "value":
         evaluated = evaluate(expr, grid, context)
         if not isinstance(evaluated, Matrix | RangeVector):
@@ -176,6 +178,12 @@ def _info_times(expr: Expr, grid: Grid, context: EvalContext) -> Matrix:
     if not isinstance(selector, VectorSelector):
         raise Internal("the times of info series are asked for by `timestamp` of their selector")
     return scan.sample_times(scan.INFO_TIMES, selector, grid, context)
+
+
+def _newest(expr: Expr, grid: Grid, context: EvalContext) -> RangeVector:
+    if not isinstance(expr, VectorSelector):
+        raise Internal("newest samples are asked for by a selector")
+    return range_vectors.newest(expr, grid, context)
 
 
 def _samples(expr: Expr, grid: Grid, context: EvalContext) -> RangeVector:

@@ -13,11 +13,11 @@ import numpy as np
 from shared.errors import NotExecutable
 from shared.histograms.references import stacked, used_only
 from shared.labels import LabelFrame
-from shared.promql.ast import MatrixSelector, Subquery
+from shared.promql.ast import MatrixSelector, Subquery, VectorSelector
 from shared.promql.engine import scan, subquery
 from shared.promql.engine.context import EvalContext, resolved
 from shared.promql.engine.scan import Windows
-from shared.promql.model import Bool, Grid, Matrix, RangeVector, Samples, Value
+from shared.promql.model import STALE_NAN_BITS, Bool, Grid, Matrix, RangeVector, Samples, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,28 @@ def first_windows(series: RangeSeries) -> RangeVector:
     values, histograms = used_only(np.concatenate(columns or [np.zeros(0)]), histograms)
     samples = Samples(offsets, times, values, histograms=histograms)
     return RangeVector(series.labels.take(seen), samples, series.drop_name[seen])
+
+
+def newest(node: VectorSelector, grid: Grid, context: EvalContext) -> RangeVector:
+    """Of each series the one sample that an instant vector at the first time of the grid shows, with its own time."""
+    windows = scan.windows_of(node, context.lookback_ms, grid, context)
+    selected = scan.scan(node, windows, context)
+    context.hold(selected.labels.size)
+    seen = np.zeros(selected.labels.size, dtype=np.bool_)
+    times, parts = [np.zeros(0, dtype=np.int64)], []
+    for rows, samples in scan.reads(selected, context, keep_stale=True):
+        has_samples = np.diff(samples.offsets) > 0
+        last = samples.offsets[1:][has_samples] - 1
+        is_fresh = samples.values.view(np.int64)[last] != STALE_NAN_BITS
+        seen[rows][np.flatnonzero(has_samples)[is_fresh]] = True
+        last = last[is_fresh]
+        times.append(samples.timestamps_ms[last])
+        parts.append(used_only(samples.values[last], samples.histograms))
+    columns, histograms = stacked(parts)
+    values = np.concatenate(columns or [np.zeros(0)])
+    offsets = np.arange(len(values) + 1, dtype=np.int64)
+    newest_samples = Samples(offsets, np.concatenate(times), values, histograms=histograms)
+    return RangeVector(selected.labels.take(seen), newest_samples, np.zeros(len(values), dtype=np.bool_))
 
 
 def _cut(samples: Samples, windows: Windows) -> Samples:

@@ -1,0 +1,107 @@
+"""GET /federate: the newest samples of the series that selectors choose, as a scraper reads them.
+
+Parameters: https://prometheus.io/docs/prometheus/latest/federation/; `lookback_delta`, `timeout` and `partial_response`
+are those of a query.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from functools import partial
+
+from aiohttp import hdrs, web
+from multidict import MultiDict
+
+from coordinator.api import parameters
+from coordinator.api.listed import listed
+from coordinator.api.selectors import required_selectors
+from coordinator.context import CONTEXT
+from coordinator.negotiation import accepts_gzip, boolean
+from coordinator.protocol import client_of, connection_of
+from coordinator.queries.evaluation import Query, Replies, ask, in_thread, learn, made, require_fitting
+from coordinator.queries.exposition import exposition, format_for
+from coordinator.queries.federation import federation_plan, merge_newest
+from coordinator.queries.gate import LIGHT, Place
+from coordinator.queries.running import RunningQuery
+from coordinator.streaming import Body, respond, whole
+from shared.array_memory import Account
+from shared.config import Settings
+from shared.messages.series import Selectors
+from shared.promql.model import Grid
+
+
+async def federate(request: web.Request) -> web.StreamResponse:
+    """A scraper takes a series that is missing for one that has ended, so by default an answer that lacks shards is
+    none: 503. Raises BadData, NotExecutable, Unavailable."""
+    fields = await parameters.form(request)
+    selectors = await required_selectors(fields)
+    query = _read_query(fields, request.app[CONTEXT].settings)
+    return await listed(request, "federate", query.text, partial(_served, request, selectors, query))
+
+
+def _read_query(fields: MultiDict[str], settings: Settings) -> Query:
+    now_ms = int(time.time() * 1000)
+    timeout_ms, lookback_ms = (
+        parameters.optional(fields, name, parameters.positive_duration_ms, default)
+        for name, default in (("timeout", settings.query_timeout_ms), ("lookback_delta", settings.lookback_ms))
+    )
+    return Query(
+        " ".join(fields.getall("match[]")),
+        Grid(now_ms, now_ms),
+        is_range=False,
+        limit=0,
+        lookback_ms=lookback_ms,
+        samples_max=settings.query_samples_max,
+        timeout_ms=min(timeout_ms, settings.query_timeout_ms),
+        partial_response=boolean(fields, "partial_response", False),
+        bytes_max=settings.query_bytes_max,
+    )
+
+
+async def _served(
+    request: web.Request, selectors: Selectors, query: Query, running: RunningQuery
+) -> web.StreamResponse:
+    """As for a query: the samples are merged and the first piece is written in a thread, the rest while it is sent."""
+    context = request.app[CONTEXT]
+    shown = format_for(",".join(request.headers.getall(hdrs.ACCEPT, ())))
+    gzip = accepts_gzip(request)
+    query_plan = federation_plan(query.text, selectors)
+    workers = context.links.worker_count()
+    require_fitting(query, query_plan, workers)
+    estimate = context.costs.estimate(query_plan.demands)
+    running.query, running.plan, running.estimate = query, query_plan, estimate
+    types = await context.metric_types.types()
+
+    async def attempt(place: Place) -> tuple[Body, Account | None]:
+        replies: Replies = await ask(query, query_plan, context.links, place)
+
+        def work() -> Body:
+            value, conclusion = merge_newest(query, replies)
+            running.shares, running.samples_read = conclusion.shares, conclusion.merged.samples_read
+            running.enter("rendering")
+            learn(context.costs, conclusion)
+            return Body(exposition(value, types, shown), gzip=gzip, content_type=shown.content_type)
+
+        running.enter("merging")
+        return await made(work, query, replies)
+
+    body, account = await context.gate.run(
+        client_of(request),
+        hash(("federate", query.text)),
+        query.deadline,
+        running.waits(attempt),
+        is_light=estimate.is_light(workers),
+        is_heavy=estimate.is_heavy(workers),
+        is_slow=partial(context.admission.is_slow, connection_of(request).holder),
+    )
+    running.enter("sending")
+    if body.whole:
+        return whole(body)
+    with ExitStack() as held:
+        if account is not None:
+            held.enter_context(context.gate.sending(account))
+        return await respond(request, body, lambda call: in_thread(call, query, LIGHT), held.close)
+
+
+ROUTES: list[web.RouteDef] = [web.get("/federate", federate)]
