@@ -60,6 +60,16 @@ _LOG, _VECTOR = "/api/v1/log", "/api/v1/vector"
 _LOG_READS = ("scan", "segments", "keys", "offsets", "count", "frontier")
 _VECTOR_READS = ("search", "get", "scroll", "count", "facets", "map")
 _QUERIES = ("query", "query_range", "query_exemplars", "format_query", "parse_query", "series", "labels")
+_LISTS = (
+    "rules",
+    "alerts",
+    "targets",
+    "targets/metadata",
+    "scrape_pools",
+    "alertmanagers",
+    "notifications",
+    "features",
+)
 
 NEEDS: dict[tuple[str, str], Need] = {
     **{("GET", path): ANY_CREDENTIAL for path in (*HEALTH, *PAGE)},
@@ -72,8 +82,10 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/api/v1/metadata"): _READ[Area.METRICS],
     **{("GET", f"/api/v1/status/{name}"): _READ[Area.METRICS] for name in ("tsdb", "runtimeinfo", "walreplay")},
     ("GET", "/federate"): _READ[Area.METRICS],
+    **{("GET", f"/api/v1/{name}"): _READ[Area.METRICS] for name in _LISTS},
     ("POST", "/api/v1/write"): _WRITE[Area.METRICS],
     ("POST", "/api/v1/admin/tsdb/delete_series"): _ADMIN[Area.METRICS],
+    **{(method, "/api/v1/admin/tsdb/clean_tombstones"): _ADMIN[Area.METRICS] for method in ("POST", "PUT")},
     **{(method, "/api/v1/admin/tsdb/snapshot"): ALL_ADMIN for method in ("POST", "PUT")},
     ("POST", "/api/v1/admin/backup"): ALL_ADMIN,
     **{(method, "/api/v1/admin/backup/{view}"): ALL_ADMIN for method in ("POST", "DELETE")},

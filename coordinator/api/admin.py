@@ -1,4 +1,5 @@
-"""Administration of the time series: POST /api/v1/admin/tsdb/delete_series. Served only with TRIPTYCH_ADMIN_API."""
+"""Administration of the time series: POST /api/v1/admin/tsdb/delete_series and …/clean_tombstones. Served only with
+TRIPTYCH_ADMIN_API."""
 
 from __future__ import annotations
 
@@ -34,5 +35,16 @@ async def delete_series(request: web.Request) -> web.Response:
     return web.Response(status=204)
 
 
-ROUTES: list[web.RouteDef] = [web.post("/api/v1/admin/tsdb/delete_series", delete_series)]
+async def clean_tombstones(request: web.Request) -> web.Response:
+    """204 at once. Nothing needs to be asked for: what was deleted is gone from all answers already, and from the disk
+    when the blocks that have it are next rewritten, which happens by itself."""
+    await parameters.form(request)
+    return web.Response(status=204)
+
+
+ROUTES: list[web.RouteDef] = [
+    web.post("/api/v1/admin/tsdb/delete_series", delete_series),
+    web.post("/api/v1/admin/tsdb/clean_tombstones", clean_tombstones),
+    web.put("/api/v1/admin/tsdb/clean_tombstones", clean_tombstones),
+]
 SWITCHED_OFF: list[web.RouteDef] = [web.route("*", PREFIX + "{path:.*}", switched_off)]

@@ -18,25 +18,25 @@ from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 SELECTORS_MAX = 1000
 
 
-async def selectors(fields: MultiDict[str]) -> Selectors:
-    """Every `match[]`; empty if there is none. Raises BadData for one that is malformed or selects everything,
-    NotExecutable for too costly regular expressions."""
+async def selectors(fields: MultiDict[str], shown_as: str = "match[]") -> Selectors:
+    """Every `match[]`, which messages call `shown_as`; empty if there is none. Raises BadData for one that is malformed
+    or selects everything, NotExecutable for too costly regular expressions."""
     texts = fields.getall("match[]", [])
     if len(texts) > SELECTORS_MAX:
         raise BadData(f"there are {len(texts)} parameters 'match[]'; the limit is {SELECTORS_MAX}")
     if is_quickly_parsed("\n".join(texts)):
-        return _parsed(texts)
-    return await asyncio.to_thread(_parsed, texts)
+        return _parsed(texts, shown_as)
+    return await asyncio.to_thread(_parsed, texts, shown_as)
 
 
-def _parsed(texts: Sequence[str]) -> Selectors:
+def _parsed(texts: Sequence[str], shown_as: str) -> Selectors:
     parsed = []
     pattern_weight = 0
     for text in texts:
         try:
             matchers = parse_selector(text)
         except BadData as error:
-            raise BadData(f"parameter 'match[]' is {text!r}: {error}") from error
+            raise BadData(f"parameter {shown_as!r} is {text!r}: {error}") from error
         pattern_weight += sum(weight(matcher.value) for matcher in matchers if matcher.op in ("=~", "!~"))
         if pattern_weight > WEIGHT_TOTAL_MAX:
             raise NotExecutable(

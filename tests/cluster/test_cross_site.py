@@ -20,6 +20,7 @@ MEANT_FOR_READING = {
     "/api/v1/query_exemplars",
     "/api/v1/labels",
     "/api/v1/vector/search",
+    "/api/v1/vector/map",
 }
 CHANGING = [(POST, path) for path, methods in ENDPOINTS.items() if POST in methods and path not in MEANT_FOR_READING]
 CHANGING += [

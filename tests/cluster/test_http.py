@@ -50,6 +50,15 @@ ENDPOINTS = {
     "/-/ready": (GET,),
     "/metrics": (GET,),
     "/federate": (GET,),
+    "/api/v1/rules": (GET,),
+    "/api/v1/alerts": (GET,),
+    "/api/v1/targets": (GET,),
+    "/api/v1/targets/metadata": (GET,),
+    "/api/v1/scrape_pools": (GET,),
+    "/api/v1/alertmanagers": (GET,),
+    "/api/v1/notifications": (GET,),
+    "/api/v1/features": (GET,),
+    "/api/v1/admin/tsdb/clean_tombstones": (POST,),
 }
 WRONG = [(path, method) for path, right in ENDPOINTS.items() for method in (GET, POST, "DELETE") if method not in right]
 MESSAGE_AREAS = ("/api/v1/log/", "/api/v1/vector/")
