@@ -11,6 +11,7 @@ from coordinator.access.gatekeeper import Gatekeeper
 from coordinator.admission import Admission
 from coordinator.backup.views import Views
 from coordinator.connections import Connections, connections_max
+from coordinator.cors import Cors
 from coordinator.cross_site import CrossSite
 from coordinator.decoding import Decodings
 from coordinator.links import Links
@@ -60,11 +61,13 @@ class Context:
     views: Views = field(init=False)
     watch: Watch = field(init=False)
     cross_site: CrossSite = field(init=False)
+    cors: Cors = field(init=False)
     running: RunningQueries = field(init=False)
     slow: SlowQueries = field(init=False)
 
     def __post_init__(self) -> None:
         self.cross_site = CrossSite(self.settings)
+        self.cors = Cors(self.settings)
         self.metric_types = MetricTypes(self.links)
         self.known_labels = KnownLabels(self.settings.known_labels_bytes)
         self.series_references = SeriesReferences(self.settings.series_references_bytes, self.settings.shards)

@@ -3,7 +3,8 @@ rebinding), and change anything from another site (a form or a script with a for
 
 Every request needs a known `Host`, reads too: to a page whose own name has been rebound to this server's address, every
 answer belongs to the page. `Origin` and `Sec-Fetch-Site` count only for requests that change something, since answers
-carry no `Access-Control-Allow-Origin`, and without it no page can read those of another site.
+carry an `Access-Control-Allow-Origin` only for pages that a setting names (coordinator/cors.py), and without it no page
+can read those of another site.
 """
 
 from __future__ import annotations

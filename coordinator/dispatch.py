@@ -55,6 +55,8 @@ class Request(web.Request):
         response.headers[hdrs.SERVER] = SERVER
         response.headers[HEADER] = REQUEST_ID.get()
         response.headers.update(connection_of(self).headers_of_every_answer)
+        if hasattr(self, "match"):  # a request that could not be parsed has no route, and no page sends one
+            _allow_page(self, response)
 
 
 class Dispatcher:
@@ -107,6 +109,10 @@ class Dispatcher:
             try:
                 self._check(request)
                 self._context.cross_site.require(request)
+                preflight = self._context.cors.preflight(request) if self._context.cors.is_on else None
+                if preflight is not None:
+                    self._context.telemetry.served(request.method, _route(request), preflight.status, 0.0)
+                    return at_once(request, preflight)
                 if not self._access.is_open:
                     refusal = await turned_away(request, self._context)
                     if refusal is not None:
@@ -160,7 +166,15 @@ def _forbidden(request: web.Request, error: errors.Forbidden) -> web.StreamRespo
     context.telemetry.served(request.method, _route(request), error.status, 0.0)
     response = error_answer(request.path, error)
     response.headers.update(context.access.headers)
+    _allow_page(request, response)
     return at_once(request, response)
+
+
+def _allow_page(request: web.Request, response: web.StreamResponse) -> None:
+    """If the request comes from a page that may read the answer, say so in its head."""
+    cors = request.app[CONTEXT].cors
+    if cors.is_on:
+        cors.allow(request, response.headers)
 
 
 async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -180,8 +194,9 @@ async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
     response: web.StreamResponse | None = None
     try:
         response = await _answered(request, handler)
-        if context.access.headers and not response.prepared:
+        if not response.prepared:
             response.headers.update(context.access.headers)
+            _allow_page(request, response)
         response = at_once(request, response)
         if isinstance(response, web.Response):
             await _send(request, response)

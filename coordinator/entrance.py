@@ -41,6 +41,8 @@ async def turned_away(request: web.Request, context: Context) -> web.StreamRespo
         for challenge in access.challenges(error):
             response.headers.add(hdrs.WWW_AUTHENTICATE, _for_client(challenge, request))
         response.headers.update(access.headers)
+        if context.cors.is_on:
+            context.cors.allow(request, response.headers)
         context.telemetry.served(request.method, route or "other", error.status, time.perf_counter() - started)
         return at_once(request, response)
     return None

@@ -52,6 +52,7 @@ class Settings:
     allowed_origins: tuple[str, ...] = _setting(
         (), "origins of web pages that may change data, with commas between them, such as https://example.org"
     )
+    cors_origin: str = _setting("", "regular expression; pages of origins that it matches may read; empty: none")
     traces: str = _setting(
         "", "URL of an OpenTelemetry collector, such as http://127.0.0.1:4318, that gets traces by OTLP; empty: none"
     )

@@ -1,0 +1,80 @@
+"""Which pages of other sites may read answers: those whose origin TRIPTYCH_CORS_ORIGIN matches, as with Prometheus's
+`--web.cors.origin`. By default there are none.
+
+A page may read what its user's browser reaches, and what it has a credential for: answers never allow cookies or the
+browser's own credentials. What may be changed is decided elsewhere (coordinator/cross_site.py): a matching origin alone
+changes nothing.
+Source: https://fetch.spec.whatwg.org/#http-cors-protocol.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import re2
+from aiohttp import hdrs, web
+from multidict import CIMultiDict
+
+from shared.config import Settings
+from shared.errors import ConfigError
+
+ORIGIN_CHARS_MAX = 300
+"""A scheme, a domain name of 253 characters and a port, with some room. A longer origin matches nothing."""
+ORIGINS_CACHED = 256
+PREFLIGHT_MAX_AGE_S = 600
+METHODS, CHANGING_METHODS = "GET, POST, OPTIONS", "GET, POST, PUT, DELETE, OPTIONS"
+REQUEST_HEADERS = "Accept, Authorization, Content-Type, Origin"
+"""What a page may send."""
+ANSWER_HEADERS = "Date, Retry-After, X-Request-ID"
+"""What a page may read, beside the headers that it always may."""
+
+
+class Cors:
+    """Costs nothing while the setting is empty. Raises ConfigError for a malformed expression."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.is_on = bool(settings.cors_origin)
+        self._changing = frozenset(name.lower() for name in settings.allowed_origins)
+        options = re2.Options()
+        options.log_errors = False
+        try:
+            pattern = re2.compile(settings.cors_origin, options)
+        except re2.error as error:
+            raise ConfigError(
+                f"TRIPTYCH_CORS_ORIGIN is {settings.cors_origin!r}; it must be a regular expression of RE2 such as "
+                rf"https?://(a|b)\.example\.org: {error}"
+            ) from None
+        self._matches = lru_cache(ORIGINS_CACHED)(lambda origin: pattern.fullmatch(origin) is not None)
+
+    def allow(self, request: web.BaseRequest, headers: CIMultiDict[str]) -> None:
+        """Put into the headers of an answer that the page which sent the request may read it, if it may. To be called
+        while `is_on`; a second call changes nothing."""
+        vary = headers.get(hdrs.VARY, "")
+        if hdrs.ORIGIN not in vary:
+            headers[hdrs.VARY] = f"{vary}, {hdrs.ORIGIN}" if vary else hdrs.ORIGIN
+        origin = self._allowed(request)
+        if origin:
+            headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
+            headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = ANSWER_HEADERS
+
+    def preflight(self, request: web.BaseRequest) -> web.Response | None:
+        """The answer to a browser that asks what a page may send; None for any other request. It carries no
+        credential."""
+        is_preflight = request.method == hdrs.METH_OPTIONS and hdrs.ACCESS_CONTROL_REQUEST_METHOD in request.headers
+        if not is_preflight:
+            return None
+        origin = self._allowed(request)
+        if not origin:
+            return None
+        response = web.Response(status=204)
+        self.allow(request, response.headers)
+        methods = CHANGING_METHODS if origin.lower() in self._changing else METHODS
+        response.headers[hdrs.ACCESS_CONTROL_ALLOW_METHODS] = methods
+        response.headers[hdrs.ACCESS_CONTROL_ALLOW_HEADERS] = REQUEST_HEADERS
+        response.headers[hdrs.ACCESS_CONTROL_MAX_AGE] = str(PREFLIGHT_MAX_AGE_S)
+        return response
+
+    def _allowed(self, request: web.BaseRequest) -> str:
+        """The request's origin if it matches, or an empty text."""
+        origin = request.headers.get(hdrs.ORIGIN, "")
+        return origin if 0 < len(origin) <= ORIGIN_CHARS_MAX and self._matches(origin) else ""
