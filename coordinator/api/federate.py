@@ -17,10 +17,11 @@ from coordinator.api import parameters
 from coordinator.api.listed import listed
 from coordinator.api.selectors import required_selectors
 from coordinator.context import CONTEXT
+from coordinator.exposition_format import format_for
 from coordinator.negotiation import accepts_gzip, boolean
 from coordinator.protocol import client_of, connection_of
 from coordinator.queries.evaluation import Query, Replies, ask, in_thread, learn, made, require_fitting
-from coordinator.queries.exposition import exposition, format_for
+from coordinator.queries.exposition import exposition
 from coordinator.queries.federation import federation_plan, merge_newest
 from coordinator.queries.gate import LIGHT, Place
 from coordinator.queries.running import RunningQuery

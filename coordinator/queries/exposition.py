@@ -8,14 +8,13 @@ have no native histograms.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from math import isfinite
 
 import numpy as np
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.openmetrics.exposition import VALUES, escape_label_name, escape_metric_name
+from prometheus_client.openmetrics.exposition import escape_label_name, escape_metric_name
 from prometheus_client.utils import floatToGoString
 
+from coordinator.exposition_format import ExpositionFormat
 from shared.histograms.references import is_reference
 from shared.labels import METRIC_NAME, LabelFrame
 from shared.promql.model import Int, RangeVector
@@ -30,31 +29,7 @@ _SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("_sum", "_c
 _ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
-    """`escaping`: what is done with names that are not plain, one of the schemes' names."""
-
-    is_openmetrics: bool
-    escaping: str
-    content_type: str
-
-    def metric(self, name: str) -> str:
-        return escape_metric_name(name, self.escaping)
-
-    def label(self, name: str) -> str:
-        return escape_label_name(name, self.escaping)
-
-
-def format_for(accept: str) -> Format:
-    """What an Accept header asks for. Names are escaped as `U__…`, from which they can be had back, unless it names
-    another scheme."""
-    base, names_scheme, scheme = choose_encoder(accept)[1].partition("; escaping=")
-    escaping = scheme if "escaping=" in accept and names_scheme else VALUES
-    content_type = f"{base}; escaping={escaping}" if names_scheme else base
-    return Format(base.startswith("application/openmetrics-text"), escaping, content_type)
-
-
-def exposition(value: RangeVector, types: Mapping[str, str], shown: Format) -> Iterator[bytes]:
+def exposition(value: RangeVector, types: Mapping[str, str], shown: ExpositionFormat) -> Iterator[bytes]:
     """The one sample of each series as text, families and their metrics in order. Series without a metric name, and
     native histograms, are left out. `types`: of families, where they are known."""
     kept, histograms = _shown_rows(value)
@@ -80,7 +55,7 @@ def exposition(value: RangeVector, types: Mapping[str, str], shown: Format) -> I
         for name, labels_of_row, sample, time_ms in zip(*columns, strict=True):
             if families[name] != family:
                 family = families[name]
-                lines.append(f"# TYPE {shown.metric(family[0])} {family[1]}\n")
+                lines.append(f"# TYPE {escape_metric_name(family[0], shown.escaping)} {family[1]}\n")
             head, first = heads[name]
             lines.append(f"{head}{''.join(labels_of_row)[first:]}}} {_number(sample)} {stamp(time_ms)}\n")
         yield "".join(lines).encode()
@@ -97,7 +72,7 @@ def _shown_rows(value: RangeVector) -> tuple[Int, int]:
     return np.flatnonzero(has_name & ~is_histogram), int(is_histogram.sum())
 
 
-def _family(name: str, types: Mapping[str, str], shown: Format) -> tuple[str, str]:
+def _family(name: str, types: Mapping[str, str], shown: ExpositionFormat) -> tuple[str, str]:
     """(the family that a metric is shown in, its type). In OpenMetrics a histogram or summary has to be whole, which
     what selectors choose need not be."""
     if shown.is_openmetrics:
@@ -117,18 +92,18 @@ def _family(name: str, types: Mapping[str, str], shown: Format) -> tuple[str, st
     return name, "counter" if base != name and types.get(base) == "counter" else "untyped"
 
 
-def _head(name: str, shown: Format) -> tuple[str, int]:
+def _head(name: str, shown: ExpositionFormat) -> tuple[str, int]:
     """(how a line of this metric begins, how many characters of its labels are left out, which begin with a comma)."""
-    text = shown.metric(name)
+    text = escape_metric_name(name, shown.escaping)
     return ("{" + text, 0) if text.startswith('"') else (text + "{", 1)
 
 
-def _label_pieces(labels: LabelFrame, shown: Format) -> list[tuple[list[str], Int]]:
+def _label_pieces(labels: LabelFrame, shown: ExpositionFormat) -> list[tuple[list[str], Int]]:
     """For each label, in order: (`,name="value"` of each distinct value; int64[size], which of them each series has).
     The text of an empty value is empty, but for INSTANCE."""
     pieces = []
     for name in sorted({*labels.columns, INSTANCE} - {METRIC_NAME}):
-        start = f',{shown.label(name)}="'
+        start = f',{escape_label_name(name, shown.escaping)}="'
         nowhere = [""], np.zeros(labels.size, dtype=np.int64)
         texts, local = labels.values([name])[0] if name in labels.columns else nowhere
         written = [f'{start}{text.translate(_ESCAPED)}"' if text or name == INSTANCE else "" for text in texts]

@@ -8,11 +8,14 @@ from itertools import accumulate
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.openmetrics.exposition import UNDERSCORES
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from coordinator.exposition_format import format_for
 from coordinator.pressure import STATUS_PATHS
 from coordinator.watching.catalogue import METRICS, Metric
 from shared.errors import TriptychError
@@ -126,8 +129,9 @@ def render(values: Values, accept: str) -> tuple[bytes, str]:
     takes some 5 µs for each series."""
     registry = CollectorRegistry()
     registry.register(_Families(values))
-    encode, content_type = choose_encoder(accept)
-    return encode(registry), content_type
+    wanted = format_for(accept)
+    encode = generate_openmetrics if wanted.is_openmetrics else generate_latest
+    return encode(registry, UNDERSCORES), wanted.content_type  # own names are plain: no scheme changes them
 
 
 def area_of(path: str) -> str:

@@ -177,6 +177,14 @@ def test_what_is_wrong_is_named(cluster: Cluster, query: str, status: int, why: 
     assert why in answer.body.decode()
 
 
+@pytest.mark.parametrize("path", ["/metrics", "/federate?match[]=nothing_has_this_name"])
+@pytest.mark.parametrize("accept", ["application/openmetrics-text;version=abc", "text/plain;version=1.x", ";;,=;q=nan"])
+def test_an_accept_header_that_means_nothing_gets_the_text(cluster: Cluster, path: str, accept: str) -> None:
+    answer = cluster.request("GET", path, None, {"Accept": accept})
+    assert answer.status == 200, answer.body
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+
+
 def test_a_missing_shard_is_no_answer_unless_a_part_is_welcome(new_cluster) -> None:
     cluster = new_cluster(shards=4, workers=2).start()
     write(cluster, *(({"__name__": "m", "i": str(i)}, [(now_ms(), 1.0)]) for i in range(100)))
