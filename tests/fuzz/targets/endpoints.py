@@ -146,6 +146,7 @@ _NAMES = (
     "query", "time", "start", "end", "step", "timeout", "match[]", "limit", "partial_response", "explain", "stats",
     "lookback_delta", "key", "key_base64", "prefix", "start_seq", "end_seq", "follow", "reverse", "after", "metric",
     "collection", "start_segment", "end_segment", "limit_per_metric", "topN", "focusLabel",
+    "type", "exclude_alerts", "group_limit", "group_next_token", "match_target",
 )  # fmt: skip
 _LOG_NAMES = (
     "key", "key_base64", "prefix", "start_seq", "end_seq", "limit", "reverse", "follow", "timeout", "encoding", "grep",
@@ -164,12 +165,14 @@ _QUERY_PATHS = (
     "format_query",
     "parse_query",
 )
+_FEDERATE = "../../federate"
 _READS = (
     "log/scan", "log/offsets", "log/keys", "log/count", "log/segments", "log/frontier", "log/cursors/c",
     "log/cursors", "log/groups", "log/groups/g",
     "vector/vectors/v1", "vector/stats",
     "vector/collections", "vector/collections/default", "status/buildinfo", "status/memory", "cluster",
     "status/runtimeinfo", "status/walreplay", "status/flags", "status/config", "status/settings",
+    "rules", "targets/metadata", "features", _FEDERATE,
 )  # fmt: skip
 
 
@@ -258,7 +261,8 @@ def requests(draw: Callable[..., Any]) -> bytes:
             headers["Content-Encoding"] = "snappy"
     elif kind == 1:
         read = draw(st.sampled_from(_READS))
-        method, path = "GET", f"/api/v1/{read}?{_scan(draw) if read == 'log/scan' else _form(draw)}"
+        base = "/federate" if read == _FEDERATE else f"/api/v1/{read}"
+        method, path = "GET", f"{base}?{_scan(draw) if read == 'log/scan' else _form(draw)}"
     elif kind == 2:
         method, path, body = "POST", f"/api/v1/{draw(st.sampled_from(_QUERY_PATHS))}", _form(draw).encode()
         headers["Content-Type"] = FORM
@@ -273,7 +277,16 @@ def requests(draw: Callable[..., Any]) -> bytes:
         name = draw(
             st.sampled_from(("Accept", "Content-Encoding", "Expect", "Last-Event-ID", "Accept-Encoding", "Range"))
         )
-        headers[name] = draw(st.sampled_from((PROTOBUF, "gzip", "*/*;q=0", "100-continue", "5", "bytes=0-")))
+        values = (
+            PROTOBUF,
+            "gzip",
+            "*/*;q=0",
+            "100-continue",
+            "5",
+            "bytes=0-",
+            "application/openmetrics-text;version=x",
+        )
+        headers[name] = draw(st.sampled_from(values))
     if body or method in ("POST", "PUT"):
         headers["Content-Length"] = str(len(body))
     head = "".join(f"{name}: {text}\r\n" for name, text in headers.items())
@@ -285,7 +298,8 @@ def requests(draw: Callable[..., Any]) -> bytes:
 
 
 def _seeds() -> Iterator[bytes]:
-    for path in ("-/healthy", "-/ready", "metrics", *(f"api/v1/{path}" for path in _READS)):
+    own = ("-/healthy", "-/ready", "metrics", "federate")
+    for path in (*own, *(f"api/v1/{path}" for path in _READS if path != _FEDERATE)):
         yield f"GET /{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
 
 
