@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 
@@ -121,6 +122,35 @@ def test_the_store_gives_up_the_records_and_then_the_start(shard: OneShard) -> N
     assert shard.part.counts()["records"] == len(without(b"a", 12))
     sizes = sum(len(key) + len(value) for _, key, value in without(b"a", 12))
     assert shard.part.segments()[0].bytes == sizes
+
+
+def test_a_gathering_that_began_before_the_deletion_brings_nothing_back(
+    shard: OneShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stores records that were no less than their starts when it began, and the key has been looked for already."""
+    fill(shard)
+    shard.part._closed = 12
+    write = shard.store.write
+
+    def written(changes: Any, **how: Any) -> None:
+        monkeypatch.undo()
+        delete(shard, b"a", 12)
+        clean_while_gathering(shard)
+        write(changes, **how)
+
+    def clean_while_gathering(shard: OneShard) -> None:
+        with shard.part.lock:
+            wanted = shard.part.starts.unclean(9)
+        shard.part.starts.cleaned(wanted)  # as `clean` does, whose writes wait for the gathering
+
+    monkeypatch.setattr(shard.store, "write", written)
+    shard.part.gather()
+    assert b"a" in stored_keys(shard)
+    clean(shard)
+    assert shard.read() == without(b"a", 12)
+    assert b"a" not in stored_keys(shard)
+    shard.restart()
+    assert shard.read() == without(b"a", 12)
 
 
 def test_a_run_is_cut_where_the_start_is(shard: OneShard) -> None:

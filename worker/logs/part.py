@@ -222,12 +222,15 @@ class LogPart:
             self.store.write(changes, logged=False)
             with self.lock:
                 self._stored, self._gathered, self._gathering = stored, self._upto, Memory()
+                has_unclean = self.starts.look_again(fresh)
                 self.starts.gathered(self._upto)
                 for segment, (records, size) in gone.items():
                     self._totals[segment] = self._totals[segment].plus(-records, -size, self._totals[segment].start)
                 self._records_due = max(GATHER_RECORDS_MIN, GATHER_ROWS * gathering.records // max(1, runs))
             if self._unflushed >= FLUSH_BYTES:
                 self._flush()
+            if has_unclean:
+                self.keeper.cleaner.wake()
             self.gatherings.add(time.perf_counter() - started)
 
     def flush(self) -> None:

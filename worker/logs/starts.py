@@ -82,11 +82,21 @@ class KeyStarts:
         return {key: self.all[key] for key in islice(self._unclean, count)}
 
     def cleaned(self, starts: Mapping[bytes, int]) -> None:
-        """The store has no record of these keys below these starts; nor do later gatherings write any."""
+        """The store has no record of these keys below these starts; nor do gatherings write any that begin later."""
         for key, start in starts.items():
             if self.all.get(key) == start and key in self._unclean:
                 del self._unclean[key]
                 self._clean[key] = None
+
+    def look_again(self, left_out: Mapping[bytes, int]) -> bool:
+        """A gathering has stored records. It left those out that were below the starts in `left_out`, the fresh ones
+        when it began; below a start that has been raised since, the store may have some now. Returns whether there are
+        such starts."""
+        raised = [key for key, start in self.fresh.items() if left_out.get(key) != start]
+        for key in raised:
+            self._clean.pop(key, None)
+            self._unclean[key] = None
+        return bool(raised)
 
     def done(self, gathered: int) -> list[bytes]:
         """Keys whose start has nothing left to hide, as no record below it is in memory either."""
