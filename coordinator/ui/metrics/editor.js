@@ -16,14 +16,14 @@ export function Editor({ row, label, place, remarks, onRun }) {
   const view = useRef(null);
   const fault = useSignal(""); // what the parser says of what is typed
   const current = useRef({});
-  current.current = { onRun, place, remarks };
+  current.current = { onRun, place, remarks, label };
   useEffect(() => {
     const root = host.current.shadowRoot ?? host.current.attachShadow({ mode: "open" });
     const check = checked((made, message) => { fault.value = message; showDiagnostics(made, current.current); });
     view.current = new EditorView({
       root,
       parent: root,
-      state: EditorState.create({ doc: row.draft.peek(), extensions: extensions(row, label, current, check) }),
+      state: EditorState.create({ doc: row.draft.peek(), extensions: extensions(row, current, check) }),
     });
     row.editor = handleOf(view.current, fault);
     return () => {
@@ -37,12 +37,13 @@ export function Editor({ row, label, place, remarks, onRun }) {
     if (state.doc.toString().trim() === row.draft.value.trim()) return;
     view.current.dispatch({ changes: { from: 0, to: state.doc.length, insert: row.draft.value } });
   }, [row.draft.value]);
-  useEffect(() => showDiagnostics(view.current, current.current), [place, remarks]);
+  useEffect(() => showDiagnostics(view.current, current.current), [place?.message, remarks]);
+  useEffect(() => view.current.dispatch({}), [label]); // which takes over the label
   return html`<div class="editor-place"><div class="editor" ref=${host}></div>
     <p class="editor-fault" role="status">${place ? "" : fault.value}</p></div>`;
 }
 
-function extensions(row, label, current, check) {
+function extensions(row, current, check) {
   const run = () => { current.current.onRun(); return true; };
   return [
     look,
@@ -54,9 +55,9 @@ function extensions(row, label, current, check) {
     bracketMatching(),
     closeBrackets(),
     EditorView.lineWrapping,
-    EditorView.contentAttributes.of({ "aria-label": label, spellcheck: "false", autocapitalize: "off", autocorrect: "off" }),
+    EditorView.contentAttributes.of(() => ({ "aria-label": current.current.label, spellcheck: "false", autocapitalize: "off", autocorrect: "off" })),
     placeholder("An expression of PromQL: Enter runs it, Shift+Enter starts a line"),
-    autocompletion({ override: [complete], activateOnTypingDelay: 0, updateSyncTime: 20, maxRenderedOptions: 120, icons: false }),
+    autocompletion({ override: [complete], activateOnTypingDelay: 0, updateSyncTime: 20, interactionDelay: 0, maxRenderedOptions: 120, icons: false }),
     tooltips({ position: "fixed" }),
     marks,
     keymap.of([{ key: "Tab", run: acceptCompletion }]),

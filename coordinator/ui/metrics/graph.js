@@ -1,5 +1,5 @@
 // The result of a query over a range, drawn.
-import { html, useLayoutEffect, useMemo, useRef, useSignal } from "../vendor.js";
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useSignal } from "../vendor.js";
 import { count, time, utc } from "../base/format.js";
 import { colours } from "../shell/theme.js";
 import { drawn, isolated, isShown, linesOf, toggled } from "./graph_data.js";
@@ -7,6 +7,7 @@ import { plot } from "./graph_plot.js";
 import { HeatMap } from "./heatmap.js";
 import { Hovered, Legend } from "./legend.js";
 
+const LINE_FLAGS = [["isStacked", "Stacked"], ["isLog", "Log scale"], ["isFromZero", "From zero"]];
 const NOWHERE = { place: null, line: null };
 
 /** `query`: as query.js gives it; `update(changes, options)` changes what the link has of it; `onZoom(range, end)` in seconds. */
@@ -19,7 +20,7 @@ export function Graph({ query, update, onZoom }) {
   const isHeat = query.isHeat && buckets.length > 0;
   return html`<div class="graph">
     <div class="row graph-tools">
-      ${[["isStacked", "Stacked"], ["isLog", "Log scale"], ["isFromZero", "From zero"], ...(buckets.length ? [["isHeat", "Heat map"]] : [])].map(
+      ${[...(isHeat || !data.lines.length ? [] : LINE_FLAGS), ...(buckets.length ? [["isHeat", "Heat map"]] : [])].map(
         ([flag, label]) => html`<button aria-pressed=${query[flag]} onClick=${() => update({ [flag]: !query[flag] })}>${label}</button>`)}
       ${data.total > data.lines.length && html`<span role="note">${data.lines.length} of ${count(data.total)} series are drawn: those with the greatest values.</span>`}
       ${(query.only.length > 0 || query.hidden.length > 0) && html`<button onClick=${() => update({ only: [], hidden: [] }, { step: false })}>Show all series</button>`}
@@ -29,10 +30,17 @@ export function Graph({ query, update, onZoom }) {
     ${!isHeat && data.lines.length > 0 && html`
       <${Plot} data=${data} query=${query} hover=${hover} onZoom=${onZoom} />
       <${Hovered} hover=${hover} xs=${data.xs} />
-      <${Legend} lines=${data.lines} query=${query} hover=${hover}
+      <${AfterPaint}><${Legend} lines=${data.lines} query=${query} hover=${hover}
         onToggle=${(line) => update(toggled(query, line), { step: false })}
-        onIsolate=${(line) => update(isolated(query, line), { step: false })} />`}
+        onIsolate=${(line) => update(isolated(query, line), { step: false })} /><//>`}
   </div>`;
+}
+
+/** Its children come when what is there already has been seen: two hundred rows of text take as long as their lines. */
+function AfterPaint({ children }) {
+  const isTime = useSignal(false);
+  useEffect(() => { isTime.value = true; }, []);
+  return isTime.value && children;
 }
 
 function Plot({ data, query, hover, onZoom }) {

@@ -3,7 +3,7 @@ import { uPlot } from "../vendor.js";
 import { short, time, utc } from "../base/format.js";
 import { colour } from "../shell/theme.js";
 
-const NEAR_PX = 40; // of the cursor: a line that is farther away is not the one that is meant
+const NEAR_PX = 100; // of the cursor: a line that is farther away is not the one that is meant
 const DIM_UP_TO = 60; // lines: drawing more of them anew whenever another one is nearest would make the mouse lag
 const GOLDEN_DEG = 137.508; // so that neighbours differ in colour, however many there are
 
@@ -14,10 +14,11 @@ export const lineColour = (index, lightness = colour("--series-lightness")) => `
  * `onHover(place, line)`: where the cursor is, and the index of the nearest line or null; `onZoom(from, to)` in seconds;
  * `onOut()`: a double click. */
 export function plot(host, lines, columns, view, { onHover, onZoom, onOut }) {
-  const axis = { stroke: colour("--faint"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
+  const axis = { font: "12px system-ui, sans-serif", stroke: colour("--faint"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
   const lightness = colour("--series-lightness");
   let nearest = null;
-  const made = new uPlot({
+  const told = ({ cursor }) => { if (cursor.left >= 0 && cursor.idx !== null && cursor.idx !== undefined) onHover(cursor.idx, nearest); };
+  return new uPlot({
     width: Math.max(200, host.clientWidth),
     height: Math.max(120, host.clientHeight),
     legend: { show: false },
@@ -41,8 +42,8 @@ export function plot(host, lines, columns, view, { onHover, onZoom, onOut }) {
       bind: { dblclick: () => () => { onOut(); return null; } },
     },
     hooks: {
-      setSeries: [(_, index) => { nearest = index ? index - 1 : null; if (made) onHover(made.cursor.idx, nearest); }],
-      setCursor: [(self) => { if (self.cursor.idx !== null && self.cursor.idx !== undefined && self.cursor.left >= 0) onHover(self.cursor.idx, nearest); }],
+      setSeries: [(self, index) => { nearest = index ? index - 1 : null; told(self); }],
+      setCursor: [told],
       setSelect: [(self) => {
         if (self.select.width < 4) return;
         const [from, to] = [self.posToVal(self.select.left, "x"), self.posToVal(self.select.left + self.select.width, "x")];
@@ -51,7 +52,6 @@ export function plot(host, lines, columns, view, { onHover, onZoom, onOut }) {
       }],
     },
   }, columns, host);
-  return made;
 }
 
 function seriesOf(line, count, { isStacked }, lightness) {
