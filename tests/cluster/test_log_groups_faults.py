@@ -145,5 +145,6 @@ def test_a_member_that_was_replaced_commits_nothing_over_a_restart(new_cluster: 
         else:
             assert cluster.request("DELETE", "/api/v1/log/groups/g").status == 200
             current = Consumer(cluster, "g", "a")
-        assert stale.act("commit", upTo=upto)[0] == 409
+        status, body = stale.act("commit", upTo=upto)
+        assert status == 409, (act, body)
         assert len(current.poll()["records"]) == 100

@@ -211,6 +211,7 @@ async def test_a_request_that_is_turned_away_is_no_longer_at_work(files: Path) -
         connections=Connections(bounds, admission, 10),
         waiting_room=SimpleNamespace(admit=lambda: turns.append(admission.announced)),
         telemetry=SimpleNamespace(served=lambda *_: None, refuse=lambda _: None),
+        cors=SimpleNamespace(is_on=False),
     )
     connection = _Connection()
     assert context.connections.opened(connection, "10.0.0.1")

@@ -61,6 +61,8 @@ class Groups:
         self.reader = GroupReader(links, reader, recovery, settings.query_timeout_ms / 1000)
         self.waiters = Waiters(settings.log_followers_max, links.shards)
         self._visible = visible
+        self._recovery = recovery
+        self._write_timeout_s = settings.write_timeout_ms / 1000
         self._groups: dict[str, Group] = {}
         self._removals: set[asyncio.Task[None]] = set()
 
@@ -105,6 +107,8 @@ class Groups:
 
     async def commit(self, name: str, member: str, generation: int, upto: int) -> None:
         """Every record of the member's slots below `upto` has been processed. On disk when this returns."""
+        if upto > self._visible():
+            await self._recovery.wait_complete(self._write_timeout_s)  # a moment after a start, nothing can be read yet
         if upto > self._visible():
             raise BadData(f"`upTo` is {upto}; it must be at most {self._visible()}, up to which the log can be read")
         group, state = await self.group(name)
