@@ -33,6 +33,7 @@ def explorer(show: Callable[[str], Page]) -> Page:
 
 def chosen(page: Page, name: str) -> Any:
     page.get_by_role("searchbox", name="Search metrics").fill(name)
+    expect(page.get_by_role("row").filter(has_text=name).first).to_be_visible()  # the names have come
     page.keyboard.press("Enter")
     return page.get_by_role("region", name=name)
 

@@ -20,6 +20,8 @@ from tests.page.metrics_data import editor, last_hour, query, run, write
 
 QUARTER, HALF = re.compile(r"1[45]m(\d+s)?"), re.compile(r"(29m5\ds|30m(\ds)?)")
 """Of the hour that is shown, by the pixels of the mouse."""
+LOST_MS = 30_000
+"""Until the page says that a worker has gone: it asks now and then, and the coordinator waits for a beat."""
 MANY, POINTS = 250, 500
 DRAWN_MS_MAX = 150
 TRIES = 10
@@ -262,7 +264,7 @@ def test_shards_that_are_missing_are_said_at_the_query(tabs: Tabs, own: Cluster)
     os.kill(own.supervisor.pid, signal.SIGSTOP)  # it starts no other
     try:
         own.kill_worker(min(own.worker_pids()))
-        expect(page.get_by_role("status").filter(has_text="of 4 shards ready")).to_be_visible()
+        expect(page.get_by_role("status").filter(has_text="of 4 shards ready")).to_be_visible(timeout=LOST_MS)
         editor(page).focus()
         page.keyboard.press("Enter")
         expect(query(page).get_by_role("list", name="Remarks")).to_contain_text("shard")
