@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import msgspec
 
 from coordinator.vectors import decode, text_query, text_settings
@@ -21,10 +23,16 @@ def _settings(data: bytes) -> None:
 
 
 _TEXTS = Collection(1, "c", 3, "l2", "f32", ("name", TextField("body", "english", True, True, True))).text_fields()
-_INDEX = TextIndex(_TEXTS)
 _ROW = {"name": "a b running d*", "body": "Running \u00e9t\u00e9 + a - b"}
-_INDEX.put(b"v", msgspec.msgpack.encode(_ROW))
 _HIGHLIGHTING = Highlighting(("name", "body"), "<", ">", 20, 2, False)
+
+
+@cache
+def _index() -> TextIndex:
+    """Has threads, which a process that is forked afterwards does not have: made where it is used."""
+    made = TextIndex(_TEXTS)
+    made.put(b"v", msgspec.msgpack.encode(_ROW))
+    return made
 
 
 def _text_query(data: bytes) -> None:
@@ -34,7 +42,7 @@ def _text_query(data: bytes) -> None:
         clauses = text_query.parse(text, operator)
         text_query.check_cost(clauses, 2)
         asked = TextQuery((("name", 2.0), ("body", 1.0)), clauses)
-        _INDEX.search(asked, 3)
+        _index().search(asked, 3)
         for name, fragments in Highlighter(_TEXTS, asked, _HIGHLIGHTING).fragments(_ROW).items():
             for fragment in fragments:
                 assert fragment.replace("<", "").replace(">", "").strip("\u2026 ") in _ROW[name]
