@@ -7,7 +7,7 @@ SOURCES := shared coordinator worker tests loadtest
 # Takes a minute, which would otherwise compete with the first requests; what is in the cache on disk is left as it is.
 COMPILE_KERNELS = $(BIN)/triptych warm
 
-.PHONY: run test load lint types format proto proto-check ui ui-check test-page conformance bench bench-history bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-vector-large bench-path bench-small bench-access bench-start chaos chaos-minute powerloss check-damage simulate comparison mutants fuzz fuzz-minute attacks overload backup-drill lock audit clean
+.PHONY: run test load lint types format proto proto-check ui ui-check test-page test-page-minute conformance bench bench-history bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-vector-large bench-path bench-small bench-access bench-start chaos chaos-minute powerloss check-damage simulate comparison mutants fuzz fuzz-minute attacks overload backup-drill lock audit clean
 
 run: $(VENV)/.warm  ## install what is missing and start the cluster on 127.0.0.1:9090
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
@@ -81,6 +81,9 @@ ui-check: ui  ## fail unless the vendor.js that is committed is what its lock fi
 
 test-page: $(VENV)/.installed-test  ## the page in a real browser; needs Debian's chromium
 	$(BIN)/python -m pytest tests/page
+
+test-page-minute: $(VENV)/.installed-test  ## a share of these tests: the frame, and one area of each kind
+	$(BIN)/python -m pytest tests/page/test_shell.py tests/page/test_log.py tests/page/test_vectors.py tests/page/test_metrics_table.py
 
 conformance: $(VENV)/.installed-test
 	$(BIN)/python -m tests.conformance

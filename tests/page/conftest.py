@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from loadtest.harness.cluster import Cluster
 from tests.cluster.conftest import kind_of_cluster, new_cluster  # noqa: F401
 from tests.forked_cluster import ForkedCluster
 
 SIZE = (1280, 800)
-WITHIN_MS = 10_000
+WITHIN_MS = 30_000
 """For what a test waits for: the machine may be busy."""
+expect.set_options(timeout=WITHIN_MS)
 EXECUTABLE = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 
 
