@@ -52,6 +52,7 @@ def test_samples_younger_than_the_window_stay_in_memory_and_in_the_journal(shard
     shard.seal(1000)
     expected = {A: [(1, 1.0), (2, 2.0), (1000, 3.0), (1001, 4.0)]}
     assert shard.samples() == expected
+    assert shard.part.counts()["head_samples"] == 2
     assert [own.row.samples for own in shard.part.contents.layers.blocks] == [2]
     assert shard.journal() == 2
     shard.reopen()
@@ -61,6 +62,20 @@ def test_samples_younger_than_the_window_stay_in_memory_and_in_the_journal(shard
     shard.seal(2000)
     assert shard.samples() == {A: [*expected[A], (2000, 5.0)]}
     assert shard.journal() == 1
+
+
+def test_samples_that_are_being_sealed_count_among_those_that_no_block_has(shard: Quiet) -> None:
+    shard.write([(m(job="a"), [(1, 1.0), (2, 2.0)])])
+    contents = shard.part.contents
+    contents.freeze(shard.part.journal.next_sequence)
+    counted = shard.part.counts()
+    assert (counted["samples"], counted["head_samples"], counted["blocks"]) == (2, 2, 0)
+    shard.write([(m(job="a"), [(3, 3.0)])])
+    assert shard.part.counts()["head_samples"] == 3
+    frozen = contents.layers.frozen
+    assert frozen is not None
+    contents.head = frozen
+    assert shard.part.counts()["head_samples"] == 2, "counted once in the moment of freezing"
 
 
 def test_a_late_sample_replaces_the_sealed_one_and_is_merged_at_compaction(shard: Quiet) -> None:

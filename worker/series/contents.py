@@ -59,6 +59,12 @@ class Contents:
             self.layers = change(self.layers)
             return self.layers
 
+    def now(self) -> tuple[Head, Layers]:
+        """The head and the layers below it, for counting: takes no lock, and while a head is frozen it is in the layers
+        only."""
+        head, layers = self.head, self.layers
+        return (Head() if layers.frozen is head else head), layers
+
     def head_times(self) -> tuple[int, int]:
         """(bytes, earliest time in ms) of the samples in the head and the slab below it."""
         with self.lock:
@@ -71,8 +77,8 @@ class Contents:
 
     def unsealed_bytes(self) -> int:
         """Memory of the samples that are not in blocks yet. Takes no lock."""
-        layers = self.layers
-        return sum(part.size_bytes for part in (self.head, layers.frozen, layers.slab) if part is not None)
+        head, layers = self.now()
+        return sum(part.size_bytes for part in (head, layers.frozen, layers.slab) if part is not None)
 
     def head_chunks(self) -> tuple[int, int, int]:
         """(chunks, earliest time, latest time in ms) of the samples in memory; a slab has none, and (NEVER, BEFORE) are
@@ -106,9 +112,10 @@ class Contents:
         `generation` is the journal's next sequence."""
         with self.lock:
             assert self.layers.frozen is None
-            frozen, self.head = self.head, Head()
-            self.head.extend(frozen.series)
-            self.layers = replace(self.layers, frozen=frozen, frozen_generation=generation)
+            head = Head()
+            head.extend(self.head.series)
+            self.layers = replace(self.layers, frozen=self.head, frozen_generation=generation)
+            self.head = head
             return self.layers
 
     def set_aside(self, block: Block, reason: str) -> None:

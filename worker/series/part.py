@@ -135,14 +135,14 @@ class SeriesPart:
 
     def counts(self) -> dict[str, int]:
         """Counters for the status. `samples_in`: samples accepted since the start; `samples`: samples stored now;
-        `head_samples`: those in the head, which are in memory and in the journal only."""
+        `head_samples`: those that no block has yet, which are in memory and in the journal only."""
         contents = self.contents
-        layers = contents.layers
+        head, layers = contents.now()
         return {
             "series": len(contents.index),
-            "samples": layers.samples + contents.head.samples,
+            "samples": layers.samples + head.samples,
             "samples_in": self._samples_in,
-            "head_samples": contents.head.samples,
+            "head_samples": layers.unsealed_samples + head.samples,
             "blocks": len(layers.blocks),
             "block_bytes": sum(block.row.size_bytes for block in layers.blocks),
         }

@@ -96,9 +96,13 @@ class Layers:
     @property
     def samples(self) -> int:
         """The number of samples; a sample that is in two layers counts twice."""
-        below = sum(block.row.samples for block in self.blocks)
+        return sum(block.row.samples for block in self.blocks) + self.unsealed_samples
+
+    @property
+    def unsealed_samples(self) -> int:
+        """The number of samples in the slab and in the frozen head."""
         slab = 0 if self.slab is None else len(self.slab.samples.values)
-        return below + slab + (0 if self.frozen is None else self.frozen.samples)
+        return slab + (0 if self.frozen is None else self.frozen.samples)
 
     def needs(self, tombstone: Tombstone) -> bool:
         """Whether any layer may still have samples that the tombstone deletes."""
