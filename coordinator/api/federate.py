@@ -7,25 +7,23 @@ are those of a query.
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
 from functools import partial
 
 from aiohttp import hdrs, web
 from multidict import MultiDict
 
-from coordinator.api import parameters
+from coordinator.api import gated, parameters
 from coordinator.api.listed import listed
 from coordinator.api.selectors import required_selectors
 from coordinator.context import CONTEXT
 from coordinator.exposition_format import format_for
 from coordinator.negotiation import accepts_gzip, boolean
-from coordinator.protocol import client_of, connection_of
-from coordinator.queries.evaluation import Query, Replies, ask, in_thread, learn, made, require_fitting
+from coordinator.queries.evaluation import Query, Replies, ask, learn, made, require_fitting
 from coordinator.queries.exposition import exposition
 from coordinator.queries.federation import federation_plan, merge_newest
-from coordinator.queries.gate import LIGHT, Place
+from coordinator.queries.gate import Place
 from coordinator.queries.running import RunningQuery
-from coordinator.streaming import Body, respond, whole
+from coordinator.streaming import Body
 from shared.array_memory import Account
 from shared.config import Settings
 from shared.messages.series import Selectors
@@ -68,8 +66,7 @@ async def _served(
     shown = format_for(",".join(request.headers.getall(hdrs.ACCEPT, ())))
     gzip = accepts_gzip(request)
     query_plan = federation_plan(query.text, selectors)
-    workers = context.links.worker_count()
-    require_fitting(query, query_plan, workers)
+    require_fitting(query, query_plan, context.links.worker_count())
     estimate = context.costs.estimate(query_plan.demands)
     running.query, running.plan, running.estimate = query, query_plan, estimate
     types = await context.metric_types.types()
@@ -87,22 +84,7 @@ async def _served(
         running.enter("merging")
         return await made(work, query, replies)
 
-    body, account = await context.gate.run(
-        client_of(request),
-        hash(("federate", query.text)),
-        query.deadline,
-        running.waits(attempt),
-        is_light=estimate.is_light(workers),
-        is_heavy=estimate.is_heavy(workers),
-        is_slow=partial(context.admission.is_slow, connection_of(request).holder),
-    )
-    running.enter("sending")
-    if body.whole:
-        return whole(body)
-    with ExitStack() as held:
-        if account is not None:
-            held.enter_context(context.gate.sending(account))
-        return await respond(request, body, lambda call: in_thread(call, query, LIGHT), held.close)
+    return await gated.answer(request, query, estimate, running, hash(("federate", query.text)), attempt)
 
 
 ROUTES: list[web.RouteDef] = [web.get("/federate", federate)]

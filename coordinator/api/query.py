@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,19 +16,17 @@ from typing import Any
 from aiohttp import web
 from multidict import MultiDict
 
-from coordinator.api import parameters
+from coordinator.api import gated, parameters
 from coordinator.api.listed import listed
 from coordinator.api.lists import LIMIT_WARNING
 from coordinator.context import CONTEXT
 from coordinator.negotiation import accepts_gzip, boolean
-from coordinator.protocol import client_of, connection_of
 from coordinator.queries.cost import Demand, Estimate
 from coordinator.queries.evaluation import (
     Conclusion,
     Query,
     Replies,
     ask,
-    in_thread,
     learn,
     learn_whereabouts,
     made,
@@ -39,12 +36,12 @@ from coordinator.queries.evaluation import (
     require_fitting,
 )
 from coordinator.queries.explain import explain, stats
-from coordinator.queries.gate import LIGHT, Place
+from coordinator.queries.gate import Place
 from coordinator.queries.joining import AskAgain, Joined
 from coordinator.queries.results import Chunk, Result, as_range, envelope, ordered, truncated
 from coordinator.queries.running import RunningQuery
 from coordinator.responses import success
-from coordinator.streaming import Body, respond, whole
+from coordinator.streaming import Body
 from shared.array_memory import Account
 from shared.config import Settings
 from shared.errors import BadData, NotExecutable
@@ -135,8 +132,7 @@ async def _served(
         named = _TYPE_NAMES[query_plan.type]
         raise NotExecutable(f'invalid expression type "{named}" for range query, must be Scalar or instant Vector')
 
-    workers = context.links.worker_count()
-    require_fitting(query, query_plan, workers)
+    require_fitting(query, query_plan, context.links.worker_count())
     estimate = context.costs.estimate(query_plan.demands)
     query.explains = wants_explain
     of_leaves = {demand: context.costs.estimate([demand]) for demand in query_plan.demands} if wants_explain else {}
@@ -168,22 +164,7 @@ async def _served(
             running.enter("running")
             return await merged_and_rendered(await ask(query, careful_plan, context.links, place, careful=True))
 
-    body, account = await context.gate.run(
-        client_of(request),
-        query.identity(),
-        query.deadline,
-        running.waits(attempt),
-        is_light=estimate.is_light(workers),
-        is_heavy=estimate.is_heavy(workers),
-        is_slow=partial(context.admission.is_slow, connection_of(request).holder),
-    )
-    running.enter("sending")
-    if body.whole:
-        return whole(body)
-    with ExitStack() as held:
-        if account is not None:
-            held.enter_context(context.gate.sending(account))
-        return await respond(request, body, lambda call: in_thread(call, query, LIGHT), held.close)
+    return await gated.answer(request, query, estimate, running, query.identity(), attempt)
 
 
 @dataclass(frozen=True, slots=True)
