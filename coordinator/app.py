@@ -59,7 +59,7 @@ from shared.allocator import TRIM_INTERVAL_S, Trimmer
 from shared.catalogue_file import DIRECTORY as VECTOR
 from shared.config import Settings
 from shared.control import Control
-from shared.errors import ConfigError
+from shared.listen_address import cannot_be_bound
 from shared.manifest import Manifest
 from shared.messages.settling import settle
 from shared.promql import parser
@@ -216,8 +216,7 @@ async def _listen(listener: Listener, settings: Settings, access: Gatekeeper) ->
     try:
         bound = await listener.open(host, port, backlog())
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigError(f"TRIPTYCH_LISTEN is {settings.listen}, which cannot be bound: {reason}") from error
+        raise cannot_be_bound(settings, error) from error
     scheme = "https" if access.tls else "http"
     event(logging.INFO, "listening", url=f"{scheme}://{host}:{bound}", data=settings.data, shards=settings.shards)
     if not is_loopback(host) and (access.tls is None or not access.knows_its_clients):

@@ -10,26 +10,27 @@ the request's id, the deadline.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import time
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import orjson
+from aiohttp import web
 
 from coordinator.api.log.append import INLINE_BYTES_MAX
 from coordinator.context import Context
+from coordinator.failures import failure, refusal
 from coordinator.log import records
 from coordinator.log.record_forms import hints
 from coordinator.log.records import Append
 from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
 from coordinator.protocol import Connection, Server
 from coordinator.request_ids import id_in
-from coordinator.responses import error_answer, in_one_piece
-from shared import errors, tracing
+from coordinator.responses import in_one_piece
+from shared import tracing
 from shared.errors import TriptychError
-from shared.telemetry import REQUEST_ID, event
+from shared.telemetry import REQUEST_ID
 
 METHOD, PATH = "POST", "/api/v1/log/append"
 HEAD_BYTES_MAX = 1024
@@ -149,7 +150,6 @@ class DirectAppends:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._headers = (("Content-Type", JSON), *context.access.headers.items())
 
     def begin(self, connection: DirectConnection, data: bytes) -> asyncio.Future[int] | None:
         """Serve the request that `data` is. Returns the future that has the answer soon, or None if nothing was done
@@ -228,19 +228,15 @@ class DirectAppends:
         try:
             start = answer.result()
         except TriptychError as error:
-            context.telemetry.refuse(error)
-            if error.status >= 500 and not (isinstance(error, errors.Overloaded) and context.pressure.is_on):
-                event(logging.WARNING, "request refused", path=PATH, status=error.status, why=error)
-            return self._error(error)
+            return self._without_aiohttp(refusal(context, PATH, error))
         except Exception:
-            event(logging.ERROR, "request failed", trace=True, method=METHOD, path=PATH)
-            return self._error(errors.Internal("an internal error; the coordinator's log has the reason"))
+            return self._without_aiohttp(failure(METHOD, PATH))
         context.telemetry.records_in += count
         body = orjson.dumps({"status": "success", "recordsAppended": count, "startSequence": start})
-        return 200, in_one_piece(200, "OK", self._headers, body)
+        headers = (("Content-Type", JSON), *context.access.headers.items())
+        return 200, in_one_piece(200, "OK", headers, body)
 
-    def _error(self, error: TriptychError) -> tuple[int, bytes]:
-        response = error_answer(PATH, error)
+    def _without_aiohttp(self, response: web.Response) -> tuple[int, bytes]:
         headers = (*response.headers.items(), *self._context.access.headers.items())
         assert isinstance(response.body, bytes)
         return response.status, in_one_piece(response.status, response.reason, headers, response.body)

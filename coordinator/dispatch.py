@@ -19,6 +19,7 @@ from coordinator.bodies import Malformed, check_escapes
 from coordinator.context import CONTEXT
 from coordinator.direct_appends import DirectAppends, DirectConnection
 from coordinator.entrance import turned_away
+from coordinator.failures import failure, refusal
 from coordinator.pressure import is_state
 from coordinator.protocol import Server, connection_of
 from coordinator.request_ids import HEADER, id_of
@@ -224,13 +225,8 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
     try:
         return await handler(request)
     except TriptychError as error:
-        request.app[CONTEXT].telemetry.refuse(error)
-        is_counted = isinstance(error, errors.Overloaded) and request.app[CONTEXT].pressure.is_on
-        if error.status >= 500 and not is_counted:  # of an overload, beginning and end are logged
-            event(logging.WARNING, "request refused", path=request.path, status=error.status, why=error)
-        if isinstance(error, Malformed):
-            return _refused(request, error)
-        return error_answer(request.path, error)
+        answer = refusal(request.app[CONTEXT], request.path, error)
+        return _refused(request, error) if isinstance(error, Malformed) else answer
     except web.HTTPNotFound:
         return error_answer(request.path, errors.NotFound(f"there is no {request.path}"))
     except web.HTTPMethodNotAllowed as refused:
@@ -247,5 +243,4 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
     except (ConnectionResetError, asyncio.CancelledError):
         raise
     except Exception:
-        event(logging.ERROR, "request failed", trace=True, method=request.method, path=request.path)
-        return error_answer(request.path, errors.Internal("an internal error; the coordinator's log has the reason"))
+        return failure(request.method, request.path)

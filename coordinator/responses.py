@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import time
-import zlib
 from email.utils import formatdate
 from functools import lru_cache
 from typing import Any
@@ -17,7 +16,7 @@ import orjson
 from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 
-from coordinator.compression import GZIP_LEVEL
+from coordinator.compression import compressed
 from coordinator.negotiation import JSON
 from coordinator.request_ids import HEADER
 from coordinator.streaming import GZIP_BYTES_MIN, WRITE_BYTES, InPieces
@@ -61,7 +60,7 @@ def zipped(response: web.Response) -> web.Response:
     """The same as a gzip member if it is long enough to gain from it. Work for a thread: some 10 ms for a megabyte."""
     body = response.body
     if isinstance(body, bytes) and len(body) >= GZIP_BYTES_MIN:
-        response.body = zlib.compress(body, GZIP_LEVEL, wbits=16 + zlib.MAX_WBITS)
+        response.body = b"".join(compressed(iter((body,))))
         response.headers[hdrs.CONTENT_ENCODING] = "gzip"
         response.headers[hdrs.VARY] = hdrs.ACCEPT_ENCODING
     return response

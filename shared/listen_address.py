@@ -17,5 +17,10 @@ def require_free(settings: Settings) -> None:
         for family, _, _, _, place in dict.fromkeys(places):
             socket.create_server(place, family=family).close()
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigError(f"TRIPTYCH_LISTEN is {settings.listen}, which cannot be bound: {reason}") from error
+        raise cannot_be_bound(settings, error) from error
+
+
+def cannot_be_bound(settings: Settings, error: OSError) -> ConfigError:
+    """What an operator is told whose address cannot be had."""
+    reason = error.strerror or str(error)
+    return ConfigError(f"TRIPTYCH_LISTEN is {settings.listen}, which cannot be bound: {reason}")

@@ -12,7 +12,7 @@ from functools import partial
 from threading import Event
 from typing import TypeVar
 
-from coordinator.calls import FanOut, require_whole
+from coordinator.calls import FanOut, WorkerReply, require_whole
 from coordinator.links import Links
 from coordinator.queries.cost import Costs, require_fits
 from coordinator.queries.gate import HEAVY_PLACES_MAX, LIGHT, Place
@@ -127,6 +127,12 @@ class WorkerShare:
     timings_ms: Mapping[str, float]
     evaluated: EvaluateReply
 
+    @classmethod
+    def of(cls, reply: WorkerReply) -> WorkerShare:
+        message = reply.message
+        evaluated = unpack(message.body, EvaluateReply)
+        return cls(reply.worker, tuple(reply.shards), reply.elapsed_ms, message.timings_ms, evaluated)
+
 
 @dataclass(slots=True)
 class Conclusion:
@@ -184,11 +190,7 @@ def merge(query: Query, replies: Replies) -> Conclusion:
     plan that does not relabel.
     """
     started_at = time.perf_counter()
-    shares = [
-        WorkerShare(reply.worker, tuple(reply.shards), reply.elapsed_ms, reply.message.timings_ms, evaluated)
-        for reply in replies.fan_out.replies
-        for evaluated in (unpack(reply.message.body, EvaluateReply),)
-    ]
+    shares = [WorkerShare.of(reply) for reply in replies.fan_out.replies]
     frames = [reply.message.frames for reply in replies.fan_out.replies]
     answers = [(share.evaluated, own) for share, own in zip(shares, frames, strict=True)]
     merged = evaluate_plan(replies.plan, answers, replies.terms)

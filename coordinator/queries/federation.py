@@ -7,19 +7,17 @@ from collections.abc import Sequence
 
 from coordinator.queries.cost import demands_of
 from coordinator.queries.evaluation import Conclusion, Query, Replies, WorkerShare
-from coordinator.queries.merge import Merged
+from coordinator.queries.merge import Merged, samples_read, with_frames
 from coordinator.queries.planner import LEAVES_MAX, Leaf, Plan
 from coordinator.queries.results import take
 from shared.errors import BadData
 from shared.labels import Symbols
 from shared.messages import exchange
 from shared.messages.series import Selectors
-from shared.messages.sub_queries import EvaluateReply
 from shared.promql import printer
 from shared.promql.ast import Remote, ValueType, VectorSelector
 from shared.promql.engine.context import LOOKBACK_MS, EvalContext
 from shared.promql.model import Annotations, Grid, RangeVector
-from shared.wire import unpack
 
 
 def federation_plan(text: str, selectors: Selectors) -> Plan:
@@ -46,19 +44,16 @@ def merge_newest(query: Query, replies: Replies) -> tuple[RangeVector, Conclusio
     parts: list[RangeVector] = []
     for reply in replies.fan_out.replies:
         context.check()
-        evaluated = unpack(reply.message.body, EvaluateReply)
-        timings = reply.message.timings_ms
-        shares.append(WorkerShare(reply.worker, tuple(reply.shards), reply.elapsed_ms, timings, evaluated))
-        at = 0
-        for answer in evaluated.answers:
-            last = at + answer.shape.frames
-            part = exchange.decode(answer.shape, reply.message.frames[at:last], symbols)
-            at = last
+        share = WorkerShare.of(reply)
+        shares.append(share)
+        for answer, frames in with_frames(share.evaluated, reply.message.frames):
+            part = exchange.decode(answer.shape, frames, symbols)
             assert isinstance(part, RangeVector)
             context.hold(exchange.cells(part))
             parts.append(part)
     value = _each_once(parts, len(replies.plan.leaves))
-    merged = Merged(value, Annotations(), sum(_samples_read(share) for share in shares), context.samples_peak)
+    read = sum(samples_read(share.evaluated) for share in shares)
+    merged = Merged(value, Annotations(), read, context.samples_peak)
     timings_s = {"mergeTime": time.perf_counter() - started_at}
     return value, Conclusion(replies.plan, merged, replies.fan_out.warnings(), shares, timings_s)
 
@@ -71,7 +66,3 @@ def _each_once(parts: Sequence[RangeVector], selectors: int) -> RangeVector:
     once = take(joined, joined.labels.unique()[1])
     assert isinstance(once, RangeVector)
     return once
-
-
-def _samples_read(share: WorkerShare) -> int:
-    return sum(answer.samples_read for answer in share.evaluated.answers)

@@ -6,7 +6,7 @@ Runs in a thread, never on the event loop.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +18,7 @@ from coordinator.queries.planner import Leaf, Plan
 from shared.errors import OverBudget
 from shared.labels import Symbols
 from shared.messages import exchange
-from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Form
+from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Form, SubQueryReply
 from shared.processor_time import ProcessorTime
 from shared.promql.ast import MatrixSelector, Remote
 from shared.promql.engine import partial
@@ -93,7 +93,7 @@ def evaluate_plan(plan: Plan, replies: Sequence[tuple[EvaluateReply, Sequence[Fr
     What the workers sent is held here until the end. Raises NotExecutable (OverBudget when that, and what is made of
     it, is more than may be held), DeadlineExceeded, TooHeavy, AskAgain.
     """
-    samples_read = sum(answer.samples_read for evaluated, _ in replies for answer in evaluated.answers)
+    read = sum(samples_read(evaluated) for evaluated, _ in replies)
     fetched = Fetched()
     context = EvalContext(
         fetched,
@@ -114,7 +114,7 @@ def evaluate_plan(plan: Plan, replies: Sequence[tuple[EvaluateReply, Sequence[Fr
         started = time.perf_counter()
         joined = _joined(leaves[0], terms, context)
         joining = [time.perf_counter() - started]
-        return Merged(joined, context.annotations, samples_read, context.samples_peak, leaf_seconds=joining)
+        return Merged(joined, context.annotations, read, context.samples_peak, leaf_seconds=joining)
     values: list[Value] = []
     leaf_seconds: list[float] = []
     for leaf, parts in zip(plan.leaves, leaves, strict=True):
@@ -128,7 +128,21 @@ def evaluate_plan(plan: Plan, replies: Sequence[tuple[EvaluateReply, Sequence[Fr
     if isinstance(value, Matrix | RangeVector):
         _require_shown(exchange.shown(value), terms)
     node_seconds = context.node_seconds or {}
-    return Merged(value, context.annotations, samples_read, context.samples_peak, node_seconds, leaf_seconds)
+    return Merged(value, context.annotations, read, context.samples_peak, node_seconds, leaf_seconds)
+
+
+def samples_read(evaluated: EvaluateReply) -> int:
+    """By one worker, for all leaves."""
+    return sum(answer.samples_read for answer in evaluated.answers)
+
+
+def with_frames(evaluated: EvaluateReply, frames: Sequence[Frame]) -> Iterator[tuple[SubQueryReply, Sequence[Frame]]]:
+    """The answers of one worker, each with its frames."""
+    at = 0
+    for answer in evaluated.answers:
+        last = at + answer.shape.frames
+        yield answer, frames[at:last]
+        at = last
 
 
 def _require_shown(numbers: int, terms: Terms) -> None:
@@ -149,13 +163,10 @@ def _decoded(
     hashes: list[list[NDArray[np.uint64]]] = [[] for _ in plan.leaves]
     for evaluated, frames in replies:
         assert len(evaluated.answers) == len(plan.leaves)
-        at = 0
-        for parts, seen, answer in zip(leaves, hashes, evaluated.answers, strict=True):
-            last = at + answer.shape.frames
-            parts.append(exchange.decode(answer.shape, frames[at:last], symbols))
+        for parts, seen, (answer, own) in zip(leaves, hashes, with_frames(evaluated, frames), strict=True):
+            parts.append(exchange.decode(answer.shape, own, symbols))
             if answer.shape.hashed:
-                seen.append(exchange.hashes_of(answer.shape, frames[at:last]))
-            at = last
+                seen.append(exchange.hashes_of(answer.shape, own))
     for leaf_hashes in hashes:
         if len(leaf_hashes) > 1:
             together = np.concatenate(leaf_hashes)

@@ -12,7 +12,8 @@ import subprocess
 import sys
 import time
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,21 @@ class Cluster:
 
     def kill_worker(self, name: str) -> None:
         os.kill(self.worker_pids()[name], signal.SIGKILL)
+
+    @contextmanager
+    def without_worker(self, name: str = "worker-1") -> Iterator[None]:
+        """A time in which this worker is dead, which the coordinator knows, and nobody starts it again."""
+        assert self.supervisor is not None
+        self.supervisor.send_signal(signal.SIGSTOP)
+        try:
+            self.kill_worker(name)
+            give_up = time.monotonic() + READY_WITHIN_S
+            while self.get("/-/ready").status == 200:
+                assert time.monotonic() < give_up, self.log("coordinator")[-4000:]
+                time.sleep(0.05)
+            yield
+        finally:
+            self.supervisor.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """SIGKILL to every process of the cluster at once, as a power cut would end them."""

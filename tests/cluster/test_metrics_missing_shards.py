@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -32,14 +31,8 @@ def halved(new_cluster) -> Iterator[tuple[Cluster, set[int]]]:
     assert write(cluster, "m", list(range(100))).status == 204
     workers = cluster.get("/api/v1/cluster").json()["data"]["workers"]
     lost = next(set(worker["shards"]) for worker in workers if worker["worker"] == "worker-1")
-    cluster.supervisor.send_signal(signal.SIGSTOP)
-    cluster.kill_worker("worker-1")
-    give_up = time.monotonic() + 15
-    while cluster.get("/-/ready").status == 200:
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
-    yield cluster, lost
-    cluster.supervisor.send_signal(signal.SIGCONT)
+    with cluster.without_worker():
+        yield cluster, lost
 
 
 def test_reads_are_partial_and_writes_all_or_nothing(halved: tuple[Cluster, set[int]]) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-import signal
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from loadtest.harness.cluster import READY_WITHIN_S, Cluster
+from loadtest.harness.cluster import Cluster
 from proto import vector_pb2
 from tests.cluster.vector_requests import ids, put, refused, search, write
 from tests.forked_cluster import ForkedCluster
@@ -390,8 +388,6 @@ def test_a_page_ends_at_its_bytes_and_the_scroll_goes_on(vectors: Cluster) -> No
 
 
 def test_what_missing_shards_have_is_warned_about_or_refused(vectors: Cluster) -> None:
-    assert vectors.supervisor is not None
-    killed = vectors.worker_pids()["worker-0"]
     reads: list[tuple[str, dict[str, Any]]] = [
         ("scroll", {"limit": 300}),
         ("count", {}),
@@ -399,9 +395,7 @@ def test_what_missing_shards_have_is_warned_about_or_refused(vectors: Cluster) -
         ("search", {"vector": [0, 0, 0, 0], "groupBy": {"field": "n"}}),
         ("search", {"filter": RED}),
     ]
-    vectors.supervisor.send_signal(signal.SIGSTOP)  # else the worker may be back before the last of these requests
-    try:
-        vectors.kill_worker("worker-0")
+    with vectors.without_worker("worker-0"):
         for name, fields in reads:
             assert len(post(vectors, name, **fields)["warnings"]) == 2, name
             path = f"/api/v1/vector/{name}?partial_response=false"
@@ -409,11 +403,5 @@ def test_what_missing_shards_have_is_warned_about_or_refused(vectors: Cluster) -
         assert "infos" not in post(vectors, "count", filter={"exists": "odd"})
         for name, fields in (("delete", {"filter": RED}), ("update", {"filter": RED, "unset": ["x"]})):
             refused(vectors.post_json(f"/api/v1/vector/{name}", {"collection": "rows", **fields}), "shard", status=503)
-    finally:
-        vectors.supervisor.send_signal(signal.SIGCONT)
-    give_up = time.monotonic() + READY_WITHIN_S
-    while vectors.worker_pids().get("worker-0", killed) == killed:
-        assert time.monotonic() < give_up, vectors.log("worker")
-        time.sleep(0.05)
     vectors.wait_ready()
     assert post(vectors, "count")["count"] == 200

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -142,14 +141,8 @@ def halved(new_cluster: Callable[..., Cluster]) -> Iterator[Cluster]:
     """A cluster one of whose two workers is dead and stays dead."""
     cluster = new_cluster(shards=SHARDS, workers=2).start()
     written(cluster, [{"__name__": "m", "i": str(i)} for i in range(100)])
-    cluster.supervisor.send_signal(signal.SIGSTOP)
-    cluster.kill_worker("worker-1")
-    give_up = time.monotonic() + 15
-    while cluster.get("/-/ready").status == 200:
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
-    yield cluster
-    cluster.supervisor.send_signal(signal.SIGCONT)
+    with cluster.without_worker():
+        yield cluster
 
 
 def test_what_a_missing_worker_has_is_told(halved: Cluster) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from loadtest.harness.cluster import READY_WITHIN_S, Cluster
+from loadtest.harness.cluster import Cluster
 from proto import vector_pb2
 from tests.cluster.vector_requests import ids, put, refused, search, write
 from tests.forked_cluster import ForkedCluster
@@ -160,18 +158,12 @@ def test_a_search_by_an_unknown_id_is_404(vectors: Cluster) -> None:
 
 
 def test_a_map_says_what_is_missing(vectors: Cluster) -> None:
-    vectors.supervisor.send_signal(signal.SIGSTOP)  # else the worker may be back before the last of these requests
-    try:
-        vectors.kill_worker(next(iter(vectors.worker_pids())))
-        deadline = time.monotonic() + READY_WITHIN_S
-        while "warnings" not in (answer := drawn(vectors)):
-            assert time.monotonic() < deadline
+    with vectors.without_worker("worker-0"):
+        answer = drawn(vectors)
         assert "is missing from this answer" in answer["warnings"][0]
         assert 0 < len(answer["points"]["ids"]) < COUNT
         whole = vectors.post_json("/api/v1/vector/map?partial_response=false", {"collection": "points"})
         refused(whole, "is missing", status=503)
         attributes = vectors.get("/api/v1/vector/collections/points/attributes").json()
         assert "is missing" in attributes["warnings"][0]
-    finally:
-        vectors.supervisor.send_signal(signal.SIGCONT)
     vectors.wait_ready()

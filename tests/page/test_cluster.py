@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -94,9 +93,7 @@ def test_a_worker_that_dies_is_said_first_and_why(tabs: Tabs, new_cluster: Calla
     cluster = new_cluster(shards=4, workers=2).start()
     page = opened(tabs, cluster)
     expect(page.get_by_text("4 of 4", exact=True)).to_be_visible()
-    cluster.supervisor.send_signal(signal.SIGSTOP)
-    try:
-        cluster.kill_worker("worker-0")
+    with cluster.without_worker("worker-0"):
         trouble = page.get_by_role("alert")
         expect(trouble).to_contain_text("2 of 4 shards are not ready")
         expect(trouble).to_contain_text("shards 0, 2: worker-0 is down")
@@ -105,8 +102,6 @@ def test_a_worker_that_dies_is_said_first_and_why(tabs: Tabs, new_cluster: Calla
         expect(page.get_by_role("table", name="Workers", exact=True).get_by_role("row")).to_have_count(2)
         page.get_by_role("link", name="Cardinality").click()
         expect(page.get_by_role("list", name="Remarks")).to_contain_text("shard 0 is missing from this answer")
-    finally:
-        cluster.supervisor.send_signal(signal.SIGCONT)
     page.get_by_role("link", name="Shards", exact=True).click()
     expect(page.get_by_text("4 of 4", exact=True)).to_be_visible(timeout=20_000)
     expect(page.get_by_role("alert")).to_have_count(0)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import re
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -259,15 +257,10 @@ def test_shards_that_are_missing_are_said_at_the_query(tabs: Tabs, own: Cluster)
     write(own, [({"__name__": "draw_part", "i": str(i)}, last_hour(lambda k: float(k))) for i in range(20)])
     page = tabs.open(f"{own.url}/#metrics?expr=draw_part")
     expect(legend(page)).to_have_count(20)
-    assert own.supervisor is not None
     tabs.expected = ("status of 503",)
-    os.kill(own.supervisor.pid, signal.SIGSTOP)  # it starts no other
-    try:
-        own.kill_worker(min(own.worker_pids()))
+    with own.without_worker(min(own.worker_pids())):
         expect(page.get_by_role("status").filter(has_text="of 4 shards ready")).to_be_visible(timeout=LOST_MS)
         editor(page).focus()
         page.keyboard.press("Enter")
         expect(query(page).get_by_role("list", name="Remarks")).to_contain_text("shard")
         assert 0 < legend(page).count() < 20
-    finally:
-        os.kill(own.supervisor.pid, signal.SIGCONT)

@@ -144,6 +144,14 @@ async def test_both_ways_give_the_same_answer(service: Service) -> None:
     assert list(service.context.connections.idle)
 
 
+async def test_headers_of_every_answer_are_those_in_force_when_it_is_given(service: Service) -> None:
+    client = await service.client()
+    assert "X-Frame-Options" not in (await client.ask(request()))[1]
+    service.context.access.headers = {"X-Frame-Options": "deny"}  # as after web.yml was read again
+    assert (await client.ask(request()))[1]["X-Frame-Options"] == "deny"
+    assert len(service.log.direct) == 2
+
+
 @pytest.mark.parametrize(
     "message",
     [

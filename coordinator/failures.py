@@ -1,0 +1,28 @@
+"""Errors become answers in the envelope of their area, are counted, and those that an operator must see are logged."""
+
+from __future__ import annotations
+
+import logging
+
+from aiohttp import web
+
+from coordinator.context import Context
+from coordinator.responses import error_answer
+from shared import errors
+from shared.errors import TriptychError
+from shared.telemetry import event
+
+
+def refusal(context: Context, path: str, error: TriptychError) -> web.Response:
+    """The answer to a request that was refused."""
+    context.telemetry.refuse(error)
+    is_counted = isinstance(error, errors.Overloaded) and context.pressure.is_on
+    if error.status >= 500 and not is_counted:  # of an overload, beginning and end are logged
+        event(logging.WARNING, "request refused", path=path, status=error.status, why=error)
+    return error_answer(path, error)
+
+
+def failure(method: str, path: str) -> web.Response:
+    """The answer to a request that failed for a defect; called where the exception is handled."""
+    event(logging.ERROR, "request failed", trace=True, method=method, path=path)
+    return error_answer(path, errors.Internal("an internal error; the coordinator's log has the reason"))
