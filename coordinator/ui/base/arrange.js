@@ -30,7 +30,7 @@ export function useArranged(columns, rows, order, wanted) {
 }
 
 /** Runs a generator to its end a piece at a time, and gives what it returns; undefined once `signal` is aborted. */
-export async function inPieces(work, signal) {
+async function inPieces(work, signal) {
   for (;;) {
     const until = performance.now() + PIECE_MS;
     do {

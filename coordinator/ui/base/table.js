@@ -104,7 +104,7 @@ function useRows({ ref, shown, first, last, reveal, onRow }) {
 
 /** Which of `total` rows of ROW_PX are in sight of the element `ref`: [first, last). `reveal(place)` scrolls to a row, below
  * a head of one row. */
-export function useWindow(total) {
+function useWindow(total) {
   const ref = useRef(null);
   const place = useSignal({ top: 0, height: 600 });
   useLayoutEffect(() => {

@@ -11,7 +11,7 @@ const TEXT_CHARACTERS = 300;
 const isTree = (value) => value !== null && typeof value === "object" && !(value instanceof Literal);
 
 /** A path as conditions of the log write it: $.a.b[0], $["user name"]. */
-export const pathTo = (path, name) => {
+const pathTo = (path, name) => {
   if (typeof name === "number") return `${path}[${name}]`;
   return /^[A-Za-z_][A-Za-z0-9_]*$/.test(name) ? `${path}.${name}` : `${path}[${JSON.stringify(name)}]`;
 };

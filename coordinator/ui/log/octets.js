@@ -13,13 +13,6 @@ export function bytesOf(base64) {
   return octets;
 }
 
-/** Base64 of a text as UTF-8, or of bytes. */
-export function base64Of(octets) {
-  let text = "";
-  for (let at = 0; at < octets.length; at += 8192) text += String.fromCharCode(...octets.subarray(at, at + 8192));
-  return btoa(text);
-}
-
 const hex = Array.from({ length: 256 }, (_, octet) => octet.toString(16).padStart(2, "0"));
 
 function hexLine(octets, at) {
@@ -46,7 +39,7 @@ export function LongText({ text, marked = (piece) => piece }) {
 }
 
 /** The text in pieces that end with a line where there is one soon. */
-export function piecesOf(text) {
+function piecesOf(text) {
   const pieces = [];
   for (let low = 0; low < text.length;) {
     const line = text.lastIndexOf("\n", low + PIECE_CHARACTERS);

@@ -2,7 +2,7 @@
 import { request } from "../base/api.js";
 import { frontier } from "./selection.js";
 
-export const PAGE_RECORDS = 200;
+const PAGE_RECORDS = 200;
 export const SHOWN_BYTES = 4096; // of a value, in a page
 const WINDOW_GROWTH = 4;
 

@@ -5,9 +5,9 @@ import { form, request } from "../base/api.js";
 import { change, params } from "../base/link.js";
 
 export const KINDS = { key: "Key", key_base64: "Key (base64)", prefix: "Prefix", prefix_base64: "Prefix (base64)", all: "All records" };
-export const SEARCH = ["grep", "grep_not", "where"];
+const SEARCH = ["grep", "grep_not", "where"];
 /** The empty key: a link leaves out what is empty. */
-export const EMPTY_KEY = { key_base64: "=" };
+const EMPTY_KEY = { key_base64: "=" };
 const COMPLETIONS_MAX = 30;
 const TYPED_MS = 120;
 const NAME_CHARACTERS = 200;

@@ -3,7 +3,7 @@ import { signal } from "../vendor.js";
 import { failure, fetched, isCancelled } from "../base/api.js";
 
 export const KEPT_MAX = 5000;
-export const TAIL_BYTES = 1024; // of a value
+const TAIL_BYTES = 1024; // of a value
 const KEPT_CHARACTERS_MAX = 32_000_000;
 const EVENT_CHARACTERS_MAX = 8_000_000;
 const SHOWN_EVERY_MS = 100;

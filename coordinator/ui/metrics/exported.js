@@ -9,7 +9,7 @@ const CELLS_AT_ONCE = 10_000;
 const OWN_COLUMNS = ["time", "unix", "value"];
 
 /** A text as one word of a POSIX shell. */
-export const shellQuoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+const shellQuoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
 /** A command that asks the server what was asked: `path` of the API with `parameters`, as a form, since a query may be
  * longer than an address. The credential is not in it. */

@@ -1,7 +1,7 @@
 // The series of an answer as lines on a common grid of times.
 import { series } from "../base/format.js";
 
-export const LINES_MAX = 200;
+const LINES_MAX = 200;
 
 /** {xs: seconds, lines, total: series with numbers, histograms: series with native histograms}. At most LINES_MAX lines,
  * those with the greatest values, in the answer's order. A line is {index, labels, text, hash, values: null where there is

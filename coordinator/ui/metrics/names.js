@@ -34,7 +34,7 @@ export async function namesAt(word, max) {
 }
 
 /** Those of `sorted` that begin with the word, then those that have it elsewhere: {names, total}. */
-export function fitting(sorted, word, max) {
+function fitting(sorted, word, max) {
   if (!word) return { names: sorted.slice(0, max), total: sorted.length };
   const text = word.toLowerCase();
   const begin = [];

@@ -8,7 +8,7 @@ import { duration, parseDuration, parseTime } from "../base/format.js";
 
 export const TABS = ["graph", "table", "explain"];
 export const RANGE = 3600; // s
-export const RANGE_MAX = 20 * 365 * 86_400; // s
+const RANGE_MAX = 20 * 365 * 86_400; // s
 export const QUERIES_MAX = 20;
 const POINTS = 400; // of a series, about: as many as a screen can show apart
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400];
@@ -58,7 +58,7 @@ export function timesOf(params, now) {
 }
 
 /** The step, in seconds, with which a range has some hundred points. */
-export function autoStep(range) {
+function autoStep(range) {
   const least = range / POINTS;
   if (least <= 0.5) return Math.max(0.001, Math.ceil(least * 1000) / 1000);
   return STEPS.find((step) => step >= least) ?? Math.ceil(least / 86_400) * 86_400;

@@ -47,7 +47,7 @@ function Evaluated({ at, onTime }) {
 }
 
 /** What is shown of an answer: {rows, columns, total, common, plain, hasHistograms}. `plain`: a scalar or a string. */
-export function tabulated({ resultType, result }) {
+function tabulated({ resultType, result }) {
   if (resultType === "scalar" || resultType === "string") {
     return { rows: [], columns: [], total: 1, common: {}, plain: String(result[1]), hasHistograms: false };
   }

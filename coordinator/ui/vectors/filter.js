@@ -25,7 +25,7 @@ export function conditions(filter) {
 }
 
 /** The filter of which all these conditions must hold. */
-export const allOf = (list) => (list.length > 1 ? { and: list } : (list[0] ?? null));
+const allOf = (list) => (list.length > 1 ? { and: list } : (list[0] ?? null));
 
 /** The filter without a condition. */
 export const without = (filter, condition) => allOf(conditions(filter).filter((one) => one !== condition));

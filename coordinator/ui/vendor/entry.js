@@ -3,30 +3,23 @@ import { h } from "preact";
 import htm from "htm";
 import "uplot/dist/uPlot.min.css";
 
-export { h, render, Fragment, createContext, createRef } from "preact";
-export { useErrorBoundary, useState, useEffect, useLayoutEffect, useMemo, useRef, useCallback, useContext, useId } from "preact/hooks";
-export {
-  signal, computed, effect, batch, untracked, useSignal, useComputed, useSignalEffect,
-} from "@preact/signals";
+export { render } from "preact";
+export { useErrorBoundary, useEffect, useLayoutEffect, useMemo, useRef, useId } from "preact/hooks";
+export { signal, computed, batch, useSignal, useComputed } from "@preact/signals";
 export const html = htm.bind(h);
 
 export { default as uPlot } from "uplot";
 
-export { EditorState, EditorSelection, Compartment, Prec, StateEffect, StateField, RangeSetBuilder } from "@codemirror/state";
+export { EditorState, Prec, StateEffect, StateField } from "@codemirror/state";
 export {
-  EditorView, Decoration, ViewPlugin, keymap, placeholder, drawSelection, highlightSpecialChars, hoverTooltip, lineNumbers,
-  tooltips,
+  EditorView, Decoration, keymap, placeholder, drawSelection, highlightSpecialChars, tooltips,
 } from "@codemirror/view";
 export { history, historyKeymap, defaultKeymap, insertNewlineAndIndent } from "@codemirror/commands";
 export {
-  autocompletion, closeBrackets, closeBracketsKeymap, completionKeymap, startCompletion, acceptCompletion, closeCompletion,
-  completionStatus, snippet,
+  autocompletion, closeBrackets, closeBracketsKeymap, acceptCompletion, completionStatus,
 } from "@codemirror/autocomplete";
-export {
-  HighlightStyle, bracketMatching, indentOnInput, syntaxHighlighting, syntaxTree, LanguageSupport, LRLanguage,
-} from "@codemirror/language";
-export { linter, lintKeymap, setDiagnostics, forceLinting } from "@codemirror/lint";
-export { highlightSelectionMatches } from "@codemirror/search";
+export { HighlightStyle, bracketMatching, syntaxHighlighting } from "@codemirror/language";
+export { setDiagnostics } from "@codemirror/lint";
 export { tags } from "@lezer/highlight";
 export { PromQLExtension, promQLLanguage } from "@prometheus-io/codemirror-promql";
 export { parser as promqlParser } from "@prometheus-io/lezer-promql";
