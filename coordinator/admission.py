@@ -61,6 +61,8 @@ class Admission:
         self._fresh_reads: dict[Holder, float] = {}  # when each began, in this order
         self.heavy_requests: Callable[[], int] = lambda: 0
         """How many of the requests in flight are heavy queries, most of which wait for others to end."""
+        self.freed: Callable[[], None] = lambda: None
+        """Called when a read that is still under way has given up its place."""
         self.make_room: Callable[[int], None] = lambda bytes_wanted: None
         """Ends slow bodies that are arriving, until so many bytes are free (coordinator/connections.py)."""
 
@@ -88,7 +90,7 @@ class Admission:
     def over(self, holder: Holder) -> None:
         """The request has been answered, or its connection is gone, whether or not it has been in flight."""
         self.begun(holder)
-        self.is_slow(holder)
+        self._fresh_reads.pop(holder, None)
 
     def fresh_reads(self) -> int:
         """Reads at work that have not been so for long, and have waited neither for their client nor for a heavy
@@ -97,7 +99,8 @@ class Admission:
 
     def is_slow(self, holder: Holder) -> None:
         """If the request is a read, it is fresh no more."""
-        self._fresh_reads.pop(holder, None)
+        if self._fresh_reads.pop(holder, None) is not None:
+            self.freed()
 
     def let_reads_age(self) -> None:
         """Reads that have been at work for FRESH_S are fresh no more. To be called at intervals."""

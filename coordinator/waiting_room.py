@@ -13,17 +13,17 @@ one client that sends much does not keep the others out.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from coordinator.clients import Client
 from coordinator.pressure import WRITE_PATHS, Pressure
 
-ROOM_BURST, ROOM, ROOM_OVERFULL = 512, 64, 16
-"""Requests that may wait: for a moment, for as long as it takes, and while more comes than leaves. A turn looks at all
-of them, which takes 10 µs for 64 and 0.2 ms for 512."""
+ROOM_BURST, ROOM, ROOM_OVERFULL = 4096, 64, 16
+"""Requests that may wait: for a moment, for as long as it takes, and while more comes than leaves. The first is more
+than the followers of the log that come back together when the coordinator has started again."""
 OVERFULL_S = 1.0
 """So long after a request found no room, the newest is first in turn."""
 WAIT_MAX_S, WAIT_OVERFULL_MAX_S = 2.0, 0.03
@@ -50,13 +50,42 @@ class _Stay:
     since: float
 
 
+class _Line:
+    """The reads or the writes that wait, by client, each in the order of arrival."""
+
+    def __init__(self) -> None:
+        self._by_client: dict[Client, dict[Visitor, float]] = {}  # when each came
+
+    def join(self, visitor: Visitor, stay: _Stay) -> None:
+        self._by_client.setdefault(stay.client, {})[visitor] = stay.since
+
+    def leave(self, visitor: Visitor, stay: _Stay) -> None:
+        own = self._by_client[stay.client]
+        del own[visitor]
+        if not own:
+            del self._by_client[stay.client]
+
+    def first(self, *, newest: bool, came_by: float) -> tuple[int, float, Visitor] | None:
+        """(requests at work of its client, how late it is in turn, the visitor) of the first in turn among those who
+        came until `came_by`, one for each client."""
+        best = None
+        for client, own in self._by_client.items():
+            visitor = next(reversed(own) if newest else iter(own))
+            since = own[visitor]
+            if since <= came_by and (best is None or (client.requests, -since if newest else since) < best[:2]):
+                best = client.requests, -since if newest else since, visitor
+        return best
+
+
 class WaitingRoom:
     """For the event loop's thread only."""
 
     def __init__(self, pressure: Pressure) -> None:
         self._pressure = pressure
         self._stays: dict[Visitor, _Stay] = {}  # in the order of their arrival
+        self._reads, self._writes = _Line(), _Line()
         self._overfull_until = 0.0
+        self._is_about_to_admit = False
 
     def __len__(self) -> int:
         return len(self._stays)
@@ -64,7 +93,8 @@ class WaitingRoom:
     def enter(self, visitor: Visitor, client: Client, path: str) -> None:
         """Wait for a turn."""
         now = time.monotonic()
-        self._stays[visitor] = _Stay(client, path in WRITE_PATHS, now)
+        self._stays[visitor] = stay = _Stay(client, path in WRITE_PATHS, now)
+        self._line(stay).join(visitor, stay)
         room = ROOM if self._pressure.is_standing else ROOM_BURST
         room = ROOM_OVERFULL if now < self._overfull_until else room
         if len(self._stays) > room:
@@ -73,11 +103,27 @@ class WaitingRoom:
 
     def leave(self, visitor: Visitor) -> bool:
         """Whether it has waited here, which it no longer does."""
-        return self._stays.pop(visitor, None) is not None
+        return self._taken_out(visitor) is not None
+
+    def _line(self, stay: _Stay) -> _Line:
+        return self._writes if stay.is_write else self._reads
+
+    def _taken_out(self, visitor: Visitor) -> _Stay | None:
+        stay = self._stays.pop(visitor, None)
+        if stay is not None:
+            self._line(stay).leave(visitor, stay)
+        return stay
+
+    def admit_soon(self) -> None:
+        """Give turns in the next turn of the event loop, when a request has given up its place in the middle of it."""
+        if self._stays and not self._is_about_to_admit:
+            self._is_about_to_admit = True
+            asyncio.get_running_loop().call_soon(self.admit)
 
     def admit(self) -> None:
         """Give turns while there are places, and refuse those who have waited too long. To be called when a request has
         been answered, and at intervals."""
+        self._is_about_to_admit = False
         stays = self._stays
         if not stays:
             return
@@ -86,7 +132,7 @@ class WaitingRoom:
             visitor = self._next()
             if visitor is None:
                 return
-            del stays[visitor]
+            self._taken_out(visitor)
             visitor.go_on()
 
     def _refuse_late(self) -> None:
@@ -100,13 +146,14 @@ class WaitingRoom:
 
     def _next(self) -> Visitor | None:
         """Whose turn it is; None if all that wait are reads, for which there is no place."""
-        stays, now = self._stays, time.monotonic()
-        newest_first = len(stays) > ROOM or now < self._overfull_until
-        waiting: Iterable[Visitor] = reversed(stays) if newest_first else stays
-        if not self._pressure.has_place_for_read():
-            since_max = now - READ_WAIT_MAX_S
-            waiting = [one for one in waiting if stays[one].is_write or stays[one].since <= since_max]
-        return min(waiting, key=lambda visitor: stays[visitor].client.requests, default=None)
+        now = time.monotonic()
+        newest = len(self._stays) > ROOM or now < self._overfull_until
+        if self._pressure.has_place_for_read():
+            read = self._reads.first(newest=newest, came_by=now)
+        else:
+            read = self._reads.first(newest=False, came_by=now - READ_WAIT_MAX_S)
+        found = [one for one in (read, self._writes.first(newest=newest, came_by=now)) if one is not None]
+        return min(found, key=lambda one: one[:2])[2] if found else None
 
     def _refuse_least_wanted(self, count: int) -> None:
         """Refuse so many, each of the client with the most requests here: its writes, the oldest first, then others."""
@@ -120,5 +167,6 @@ class WaitingRoom:
 
     def _refuse(self, visitor: Visitor) -> None:
         waiting = len(self._stays)
-        stay = self._stays.pop(visitor)
+        stay = self._taken_out(visitor)
+        assert stay is not None
         visitor.turn_away(self._pressure.gave_up("writes" if stay.is_write else "reads", waiting))

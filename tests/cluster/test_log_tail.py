@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from uuid import uuid4
@@ -17,6 +19,7 @@ from loadtest.harness.cluster import ROOT, Cluster
 from tests.cluster.log_requests import append, refused
 
 WITHIN_S = 60.0
+FOLLOWERS = 1000
 
 
 @contextmanager
@@ -69,6 +72,27 @@ def test_a_tail_continues_after_the_last_event(cluster: Cluster, key: str) -> No
         assert [event["id"] for event in events(answer, 2)[1:]] == [str(first + 2)]
     with tailing(cluster, f"prefix={key}", "-1") as answer:
         assert [event["id"] for event in events(answer, 4)] == ["-1", *(str(first + n) for n in range(3))]
+
+
+def test_followers_that_all_come_back_together_are_all_let_in(cluster: Cluster, key: str) -> None:
+    """As after a start of the coordinator: many at once are a burst, and no overload."""
+    request = f"GET /api/v1/log/tail?key={key} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+
+    async def first_lines() -> list[bytes]:
+        async def follow() -> bytes:
+            reader, writer = await asyncio.open_connection("127.0.0.1", cluster.port)
+            writers.append(writer)
+            writer.write(request)
+            return await reader.readline()
+
+        writers: list[asyncio.StreamWriter] = []
+        async with asyncio.timeout(WITHIN_S):
+            lines = await asyncio.gather(*(follow() for _ in range(FOLLOWERS)))
+        for writer in writers:
+            writer.close()
+        return lines
+
+    assert Counter(asyncio.run(first_lines())) == {b"HTTP/1.1 200 OK\r\n": FOLLOWERS}
 
 
 def test_a_tail_may_begin_in_the_past_and_end(cluster: Cluster, key: str) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import dataclass, field
 
 import pytest
 
 from coordinator import waiting_room as module
+from coordinator.admission import Admission, Holder
 from coordinator.clients import Client
 from coordinator.waiting_room import ROOM, WaitingRoom
+from shared.config import Settings
 
 READ, WRITE = "/api/v1/query", "/api/v1/log/append"
 
@@ -200,3 +204,38 @@ def test_who_has_gone_has_no_turn(house: House) -> None:
     assert house.room.leave(gone)
     assert not house.room.leave(gone)
     assert house.turns(5) == ["a1"]
+
+
+async def test_a_place_that_is_given_up_in_the_middle_of_a_request_gives_a_turn_at_once(house: House) -> None:
+    house.pressure.places, house.pressure.places_for_reads = 5, 0
+    house.enters("read", Client("a"))
+    house.room.admit()
+    house.pressure.places_for_reads = 1
+    house.room.admit_soon()
+    house.room.admit_soon()
+    assert house.events == []  # never within the request that gave up its place
+    await asyncio.sleep(0)
+    assert house.events == ["read"]
+
+
+async def test_a_read_that_waits_for_records_gives_up_its_place() -> None:
+    admission = Admission(Settings())
+    freed: list[str] = []
+    admission.freed = lambda: freed.append("freed")
+    holder = Holder(Client("a"))
+    admission.announce(holder, is_read=True)
+    admission.begun(holder)
+    admission.enter(holder, may_use_reserve=False)
+    with admission.following(holder):
+        assert admission.fresh_reads() == 0
+    assert freed == ["freed"]
+
+
+def test_turns_cost_no_more_where_many_wait(house: House) -> None:
+    """The search for the next turn looks at clients, not at requests."""
+    house.pressure.is_standing = False
+    visitors = house.fill(Client("a"), module.ROOM_BURST)
+    began = time.perf_counter()
+    house.turns(module.ROOM_BURST)
+    assert time.perf_counter() - began < 1.0, "0.01 s are usual; all looked at each time would take 3 s"
+    assert len(house.events) == len(visitors)
