@@ -8,6 +8,7 @@ time within which the client must go on (coordinator/connections.py).
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -96,6 +97,10 @@ class Admission:
         """Reads at work that have not been so for long, and have waited neither for their client nor for a heavy
         place."""
         return len(self._fresh_reads)
+
+    def oldest_fresh_read(self) -> float:
+        """When the first of them began, in `time.monotonic()`; infinite if there is none."""
+        return next(iter(self._fresh_reads.values()), math.inf)
 
     def is_slow(self, holder: Holder) -> None:
         """If the request is a read, it is fresh no more."""

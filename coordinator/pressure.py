@@ -110,6 +110,9 @@ class Work(Protocol):
     def fresh_reads(self) -> int:
         """Of these, reads that began a short time ago."""
 
+    def oldest_fresh_read(self) -> float:
+        """When the first of them began, in `time.monotonic()`; infinite if there is none."""
+
     def let_reads_age(self) -> None:
         """See which of them are fresh no more."""
 
@@ -222,6 +225,10 @@ class Pressure:
     def has_place_for_read(self) -> bool:
         """Whether one read more may be at work beside other reads."""
         return self._work.fresh_reads() < self._reads_max
+
+    def has_read_since(self, time_s: float) -> bool:
+        """Whether a fresh read has been at work since this time of `time.monotonic()`, or for longer."""
+        return self._work.oldest_fresh_read() <= time_s
 
     def has_place(self) -> bool:
         """Whether one request more may be at work."""

@@ -21,16 +21,22 @@ from typing import Protocol
 from coordinator.clients import Client
 from coordinator.pressure import WRITE_PATHS, Pressure
 
-ROOM_BURST, ROOM, ROOM_OVERFULL = 4096, 64, 16
-"""Requests that may wait: for a moment, for as long as it takes, and while more comes than leaves. The first is more
-than the followers of the log that come back together when the coordinator has started again."""
+ROOM_CALM, ROOM, ROOM_OVERFULL = 512, 64, 16
+"""Requests that may wait for as long as it takes: while work waits no longer than it should, in an overload, and while
+more comes than leaves."""
+ROOM_BURST = 4096
+"""Requests that may wait for a moment: more than the followers of the log that come back together when the coordinator
+has started again."""
+BURST_LOOKS = 5
+"""More than `ROOM_CALM` requests in so many looks in a row, a tenth of a second apart, are no burst, unless they became
+fewer from the last look but one to the last."""
 OVERFULL_S = 1.0
 """So long after a request found no room, the newest is first in turn."""
 WAIT_MAX_S, WAIT_OVERFULL_MAX_S = 2.0, 0.03
 """A request is refused when it has waited so long; the second while more comes than leaves."""
 READ_WAIT_MAX_S = 0.1
-"""A read waits no longer than this because of other reads alone. If there is an overload, all requests at work are
-bounded by then, or soon after."""
+"""A read waits no longer than this because of other reads alone, if one of these has been at work for as long: it may
+wait for a worker that hangs."""
 
 
 class Visitor(Protocol):
@@ -86,6 +92,12 @@ class WaitingRoom:
         self._reads, self._writes = _Line(), _Line()
         self._overfull_until = 0.0
         self._is_about_to_admit = False
+        self._looks_full = self._seen = 0
+
+    @property
+    def is_overfull(self) -> bool:
+        """Whether more comes than leaves, as far as is known."""
+        return time.monotonic() < self._overfull_until
 
     def __len__(self) -> int:
         return len(self._stays)
@@ -96,10 +108,14 @@ class WaitingRoom:
         self._stays[visitor] = stay = _Stay(client, path in WRITE_PATHS, now)
         self._line(stay).join(visitor, stay)
         room = ROOM if self._pressure.is_standing else ROOM_BURST
-        room = ROOM_OVERFULL if now < self._overfull_until else room
+        room = ROOM_OVERFULL if self.is_overfull else room
         if len(self._stays) > room:
-            self._overfull_until = now + OVERFULL_S
-            self._refuse_least_wanted(len(self._stays) - room)
+            self._keep(room)
+
+    def _keep(self, room: int) -> None:
+        """More comes than leaves: so many may stay."""
+        self._overfull_until = time.monotonic() + OVERFULL_S
+        self._refuse_least_wanted(len(self._stays) - room)
 
     def leave(self, visitor: Visitor) -> bool:
         """Whether it has waited here, which it no longer does."""
@@ -114,6 +130,15 @@ class WaitingRoom:
             self._line(stay).leave(visitor, stay)
         return stay
 
+    def look(self) -> None:
+        """See whether those who wait are a burst, and give turns. To be called at intervals."""
+        count, before = len(self._stays), self._seen
+        self._looks_full = self._looks_full + 1 if count > ROOM_CALM else 0
+        self._seen = count
+        if self._looks_full >= BURST_LOOKS and count >= before:
+            self._keep(ROOM_OVERFULL)
+        self.admit()
+
     def admit_soon(self) -> None:
         """Give turns in the next turn of the event loop, when a request has given up its place in the middle of it."""
         if self._stays and not self._is_about_to_admit:
@@ -122,7 +147,7 @@ class WaitingRoom:
 
     def admit(self) -> None:
         """Give turns while there are places, and refuse those who have waited too long. To be called when a request has
-        been answered, and at intervals."""
+        been answered."""
         self._is_about_to_admit = False
         stays = self._stays
         if not stays:
@@ -136,8 +161,7 @@ class WaitingRoom:
             visitor.go_on()
 
     def _refuse_late(self) -> None:
-        now = time.monotonic()
-        since_max = now - (WAIT_OVERFULL_MAX_S if now < self._overfull_until else WAIT_MAX_S)
+        since_max = time.monotonic() - (WAIT_OVERFULL_MAX_S if self.is_overfull else WAIT_MAX_S)
         while self._stays:
             visitor, stay = next(iter(self._stays.items()))  # the oldest
             if stay.since > since_max:
@@ -147,11 +171,12 @@ class WaitingRoom:
     def _next(self) -> Visitor | None:
         """Whose turn it is; None if all that wait are reads, for which there is no place."""
         now = time.monotonic()
-        newest = len(self._stays) > ROOM or now < self._overfull_until
+        newest = len(self._stays) > ROOM or self.is_overfull
         if self._pressure.has_place_for_read():
             read = self._reads.first(newest=newest, came_by=now)
         else:
-            read = self._reads.first(newest=False, came_by=now - READ_WAIT_MAX_S)
+            came_by = now - READ_WAIT_MAX_S
+            read = self._reads.first(newest=False, came_by=came_by) if self._pressure.has_read_since(came_by) else None
         found = [one for one in (read, self._writes.first(newest=newest, came_by=now)) if one is not None]
         return min(found, key=lambda one: one[:2])[2] if found else None
 

@@ -19,7 +19,7 @@ from loadtest.harness.cluster import ROOT, Cluster
 from tests.cluster.log_requests import append, refused
 
 WITHIN_S = 60.0
-FOLLOWERS = 1000
+FOLLOWERS = 700
 
 
 @contextmanager

@@ -23,6 +23,7 @@ class Work:
     requests: int = 0
     reads: int = 0
     announced: int = 0
+    oldest_read: float = 0.0
     requests_max: int = 1024
     looks: int = 0
 
@@ -31,6 +32,9 @@ class Work:
 
     def fresh_reads(self) -> int:
         return self.reads
+
+    def oldest_fresh_read(self) -> float:
+        return self.oldest_read
 
     def let_reads_age(self) -> None:
         self.looks += 1
@@ -228,6 +232,12 @@ def test_the_bound_on_requests_goes_slowly_and_only_when_waits_are_short(service
         ticks += 1
     assert 20 < ticks < 100
     assert not service.pressure.is_on
+
+
+def test_a_read_that_has_been_at_work_for_long_is_known(service: Service) -> None:
+    service.work.oldest_read = 10.0
+    assert service.pressure.has_read_since(10.0)
+    assert not service.pressure.has_read_since(9.9)
 
 
 def test_workers_pause_background_work_as_long_as_there_is_pressure(service: Service) -> None:

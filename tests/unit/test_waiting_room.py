@@ -22,6 +22,10 @@ class Pressure:
         self.places = 0
         self.places_for_reads = 1 << 30
         self.is_standing = True
+        self.oldest_read = 0.0
+
+    def has_read_since(self, time_s: float) -> bool:
+        return self.oldest_read <= time_s
 
     def has_place(self) -> bool:
         return self.places > 0
@@ -204,6 +208,42 @@ def test_who_has_gone_has_no_turn(house: House) -> None:
     assert house.room.leave(gone)
     assert not house.room.leave(gone)
     assert house.turns(5) == ["a1"]
+
+
+def test_reads_wait_longer_for_reads_that_do_not_hang(house: House, clock: list[float]) -> None:
+    house.pressure.places_for_reads = 0
+    house.pressure.oldest_read = clock[0] + module.READ_WAIT_MAX_S
+    house.enters("read", Client("a"))
+    clock[0] += 1.9 * module.READ_WAIT_MAX_S
+    assert house.turns(5) == []
+    clock[0] += 0.2 * module.READ_WAIT_MAX_S
+    assert house.turns(5) == ["read"]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "is_overload"),
+    [
+        ([512] * 10, False),
+        ([513] * 4 + [512] + [513] * 4, False),
+        ([520] * 5, True),
+        ([900, 2000, 1500, 1000, 700, 550, 300, 200, 100, 70], False),
+        ([900, 2000, 2100, 2050, 2050], True),
+    ],
+)
+def test_a_room_that_stays_full_and_does_not_drain_is_no_burst(
+    house: House, clock: list[float], lengths: list[int], is_overload: bool
+) -> None:
+    client = Client("a")
+    house.pressure.is_standing = False
+    for length in lengths:
+        assert not house.room.is_overfull
+        house.fill(client, max(0, length - len(house.room)))
+        house.turns(len(house.room) - length)
+        house.pressure.places = 0
+        house.room.look()
+        clock[0] += 0.005
+    assert house.room.is_overfull == is_overload
+    assert len(house.room) == (module.ROOM_OVERFULL if is_overload else lengths[-1])
 
 
 async def test_a_place_that_is_given_up_in_the_middle_of_a_request_gives_a_turn_at_once(house: House) -> None:
