@@ -17,12 +17,14 @@ from hypothesis import strategies as st
 
 from coordinator.log.columns import columns_of
 from coordinator.log.frontier import Group as AppendedGroup
+from coordinator.log.groups.area import Groups
 from coordinator.log.groups.assignment import NOBODY, divided, ranges_of
 from coordinator.log.groups.group import Group, Session
 from coordinator.log.groups.reading import _together
 from coordinator.log.groups.state import MEMBERS_MAX, GroupState, Stale, require_prefix
 from coordinator.log.groups.waiting import Waiters
 from shared import wire
+from shared.config import Settings
 from shared.errors import BadData, Conflict, NotFound, Overloaded, Unavailable
 from shared.hashing import hash64, shard_of
 from shared.log_blocks import block_of
@@ -282,6 +284,40 @@ async def test_members_that_were_not_heard_of_expire_unless_they_are_being_serve
     with group.serving(group.sessions["a"]):
         assert group.expired(now + 2) == []
     assert sorted(group.expired(now + 6)) == ["a", "b"]
+
+
+class Recovering:
+    """A recovery of the log that is over when the test says so."""
+
+    def __init__(self) -> None:
+        self.is_over = asyncio.Event()
+        self.visible = 0
+
+    async def wait_complete(self, timeout_s: float) -> None:
+        async with asyncio.timeout(timeout_s):
+            await self.is_over.wait()
+
+
+async def test_a_commit_just_after_a_start_waits_until_the_log_can_be_read() -> None:
+    recovery = Recovering()
+    links: Any = SimpleNamespace(shards=1)
+    nobody: Any = None
+    groups = Groups(Settings(shards=1), links, nobody, recovery, lambda: recovery.visible)  # type: ignore[arg-type]
+    groups.store = FakeStore()  # type: ignore[assignment]
+    state, place = await groups.join("g", "a", None, None, 10_000)
+    generation = state.members[place].generation
+    commit = asyncio.create_task(groups.commit("g", "a", generation, 7))
+    too_far = asyncio.create_task(groups.commit("g", "a", generation, 8))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not commit.done(), "nothing can be read yet, and that is no mistake of the client"
+    recovery.visible = 7
+    groups._groups["g"].sessions["a"].given = None  # as after a start
+    recovery.is_over.set()
+    await commit
+    assert (await groups.group("g"))[1].lowest(place) == 7
+    with pytest.raises(BadData, match="`upTo` is 8; it must be at most 7"):
+        await too_far
 
 
 # Waiting

@@ -57,12 +57,12 @@ class Groups:
     ) -> None:
         self.shards = links.shards
         self._slots = slot_count(links.shards)
-        self.store = GroupStore(links, settings.write_timeout_ms / 1000)
+        self._write_timeout_s = settings.write_timeout_ms / 1000
+        self.store = GroupStore(links, self._write_timeout_s)
         self.reader = GroupReader(links, reader, recovery, settings.query_timeout_ms / 1000)
         self.waiters = Waiters(settings.log_followers_max, links.shards)
         self._visible = visible
         self._recovery = recovery
-        self._write_timeout_s = settings.write_timeout_ms / 1000
         self._groups: dict[str, Group] = {}
         self._removals: set[asyncio.Task[None]] = set()
 
