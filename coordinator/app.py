@@ -28,6 +28,7 @@ from coordinator.api import (
     prometheus_links,
     queries,
     query,
+    reload,
     rules_and_targets,
     selected_vectors,
     series,
@@ -39,6 +40,7 @@ from coordinator.api import (
 )
 from coordinator.api.log import append, contents, cursors, deletion, groups, policies, scan, tail, times
 from coordinator.backup.views import Views
+from coordinator.config_file import ConfigFile
 from coordinator.connections import Connections, backlog
 from coordinator.context import CONTEXT, Context
 from coordinator.dispatch import Dispatcher
@@ -101,6 +103,7 @@ def build(context: Context) -> web.Application:
         status,
         rules_and_targets,
         settings_in_force,
+        reload,
         page,
         prometheus_links,
     ]
@@ -157,6 +160,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         access,
         context.known_labels,
         context.series_references,
+        context.config_file,
     )
     _say_limits(context.connections, settings)
     context.connections.start()
@@ -166,6 +170,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
     await runner.setup()
     listener = Listener(server, Handshakes(access.tls, settings.head_timeout_ms / 1000) if access.tls else None)
     try:
+        await _configure(context.config_file)
         instance = await _listen(listener, settings, access)
         self_scrape = SelfScrape(settings, context.watch, links, context.samples, context.pressure, instance)
         settle()
@@ -188,6 +193,25 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         await links.close()
         await asyncio.to_thread(tracing.stop)
     event(logging.INFO, "coordinator stopped")
+
+
+async def _configure(config_file: ConfigFile) -> None:
+    """Have all parts follow the configuration file, and read it again at SIGHUP. Raises ConfigError."""
+    if config_file.path is None:
+        return
+    await config_file.load()
+    reloads: set[asyncio.Task[None]] = set()
+
+    async def reload() -> None:
+        with suppress(ConfigError):  # the log has it
+            await config_file.load()
+
+    def begin() -> None:
+        task = asyncio.create_task(reload())
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, begin)
 
 
 def _measure_speed(gate: Gate, loop: asyncio.AbstractEventLoop) -> None:

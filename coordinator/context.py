@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from aiohttp import web
 
 from coordinator.access.gatekeeper import Gatekeeper
 from coordinator.admission import Admission
 from coordinator.backup.views import Views
+from coordinator.config_file import ConfigFile
 from coordinator.connections import Connections, connections_max
 from coordinator.cors import Cors
 from coordinator.cross_site import CrossSite
@@ -64,6 +66,7 @@ class Context:
     cors: Cors = field(init=False)
     running: RunningQueries = field(init=False)
     slow: SlowQueries = field(init=False)
+    config_file: ConfigFile = field(init=False)
 
     def __post_init__(self) -> None:
         self.cross_site = CrossSite(self.settings)
@@ -88,6 +91,8 @@ class Context:
         self.watch = Watch(self.telemetry, self.links, self.settings.data)
         shows_texts = self.settings.query_texts
         self.slow = SlowQueries(self.settings.slow_query_ms / 1000, shows_texts=shows_texts)
+        prometheus_config = self.settings.prometheus_config
+        self.config_file = ConfigFile(Path(prometheus_config) if prometheus_config else None)
         self.running = RunningQueries(shows_texts=shows_texts, ended=self.slow.ended)
 
 

@@ -58,6 +58,9 @@ class Settings:
     )
 
     web_config: str = _setting("", "file with TLS, headers and users in the format of Prometheus's web.yml")
+    prometheus_config: str = _setting(
+        "", "file in the format of Prometheus's prometheus.yml with rules, Alertmanagers and scrape jobs; empty: none"
+    )
     tokens: str = _setting("", "file with the hashes and roles of bearer tokens")
     insecure: bool = _setting(False, "listen beyond this host also without TLS or without authentication")
     health_open: bool = _setting(True, "answer /-/healthy and /-/ready also without a credential")
@@ -282,6 +285,11 @@ def _variable(name: str) -> str:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
+    if path.suffix in (".yml", ".yaml"):
+        raise ConfigError(
+            f"TRIPTYCH_CONFIG names {path}; it must be a TOML file of settings. TRIPTYCH_PROMETHEUS_CONFIG names a "
+            "configuration file in Prometheus's format"
+        )
     try:
         return tomllib.loads(path.read_text())
     except OSError as error:

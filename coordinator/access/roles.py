@@ -92,6 +92,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     **{("GET", f"/api/v1/admin/backup/{{view}}/{name}"): ALL_ADMIN for name in ("files", "content")},
     # Settings tell where files lie; what others ask, in every area, may be secret.
     **{("GET", f"/api/v1/status/{name}"): ALL_ADMIN for name in ("flags", "config", "settings")},
+    **{(method, "/-/reload"): ALL_ADMIN for method in ("POST", "PUT")},
     ("GET", "/api/v1/queries"): ALL_ADMIN,
     ("GET", "/api/v1/queries/slow"): ALL_ADMIN,
     ("DELETE", "/api/v1/queries/{id}"): ALL_ADMIN,

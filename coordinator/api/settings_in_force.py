@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -28,7 +29,11 @@ async def flags(request: web.Request) -> web.Response:
 
 
 async def configuration(request: web.Request) -> web.Response:
-    """All settings as one document. A text in JSON is a text in YAML, too."""
+    """The configuration file in force; without one, all settings as one document. A text in JSON is a text in YAML,
+    too."""
+    config_file = request.app[CONTEXT].config_file
+    if config_file.path is not None:
+        return success({"yaml": await asyncio.to_thread(config_file.in_force.shown)})
     lines = [f"{one['name']}: {_yaml(one['value'])}\n" for one in in_force(request.app[CONTEXT].settings)]
     return success({"yaml": "".join(lines)})
 

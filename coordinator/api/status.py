@@ -67,8 +67,8 @@ async def runtimeinfo(request: web.Request) -> web.Response:
             "CWD": str(Path.cwd()),
             "hostname": platform.node(),
             "serverTime": _rfc_3339(time.time()),
-            "reloadConfigSuccess": context.access.is_current,
-            "lastConfigTime": started_at,
+            "reloadConfigSuccess": context.access.is_current and context.config_file.is_current,
+            "lastConfigTime": _rfc_3339(context.config_file.loaded_at),
             "corruptionCount": int(sum(count for _, count in damaged if not isinstance(count, list))),
             "storageRetention": _retention(context.settings),
         }

@@ -112,6 +112,17 @@ ACCESS = (
         "0 while a file of users, tokens or TLS cannot be used, and what it said before stays in force",
     ),
     _gauge(
+        "triptych_config_last_reload_successful",
+        "",
+        "0 while the configuration file (TRIPTYCH_PROMETHEUS_CONFIG) cannot be used, and what it said before stays in "
+        "force; 1 also without such a file",
+    ),
+    _gauge(
+        "triptych_config_last_reload_success_timestamp_seconds",
+        "",
+        "When the configuration file was read with success, or the start without such a file",
+    ),
+    _gauge(
         "triptych_tls_certificate_expiry_timestamp_seconds",
         "",
         "When the certificate in use, or one of its chain, ends, in Unix time; absent without TLS",

@@ -8,6 +8,7 @@ import time
 
 from coordinator.access.gatekeeper import Gatekeeper
 from coordinator.admission import Admission
+from coordinator.config_file import ConfigFile
 from coordinator.connections import Connections
 from coordinator.links import Links
 from coordinator.log.area import LogArea
@@ -46,6 +47,7 @@ def watch(
     access: Gatekeeper,
     known_labels: KnownLabels,
     references: SeriesReferences,
+    config_file: ConfigFile,
 ) -> None:
     """Have all parts of the coordinator show what they say."""
     telemetry.watch(lambda values: put_settings(values, settings, started_at))
@@ -56,6 +58,7 @@ def watch(
     telemetry.watch(lambda values: put_pressure(values, pressure))
     telemetry.watch(lambda values: put_queues(values, links, gate, samples, spool, log))
     telemetry.watch(lambda values: put_access(values, access))
+    telemetry.watch(config_file.put)
     telemetry.watch(lambda values: put_shards(values, links))
     telemetry.watch(lambda values: put_workers(values, links))
     telemetry.watch(memory.put_unattributed)  # after all that attribute something

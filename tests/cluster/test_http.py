@@ -48,6 +48,7 @@ ENDPOINTS = {
     "/api/v1/cluster": (GET,),
     "/-/healthy": (GET,),
     "/-/ready": (GET,),
+    "/-/reload": (POST,),
     "/metrics": (GET,),
     "/federate": (GET,),
     "/api/v1/rules": (GET,),

@@ -49,6 +49,7 @@ from tests.cluster.secured import (
         ("GET", "/api/v1/status/settings", 403, 403),
         ("GET", "/api/v1/status/flags", 403, 403),
         ("GET", "/api/v1/status/config", 403, 403),
+        ("POST", "/-/reload", 403, 403),
         ("GET", "/api/v1/cluster", 200, 200),
         ("GET", "/nowhere", 404, 404),
         ("DELETE", "/api/v1/query", 405, 405),

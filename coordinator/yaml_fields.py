@@ -1,0 +1,336 @@
+"""Files of YAML whose fields are taken one by one, by name and type, so that every mistake is named with its line.
+
+All scalars are kept as text: the field that takes one says what it is read as, as in Prometheus, whose labels may be
+written without quotes. What Prometheus refuses is refused: unknown fields, and a key that is given twice.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import stat
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from shared.durations import parse_duration_ms
+from shared.errors import ConfigError
+
+FILE_BYTES_MAX = 16 << 20
+DEPTH_MAX = 50
+NODES_MAX = 1_000_000
+"""Values of one file, where what an alias stands for counts again."""
+SHOWN_CHARS = 100
+
+T = TypeVar("T")
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_NULLS = ("", "~", "null", "Null", "NULL")
+_TRUE, _FALSE = ("true", "yes", "on", "y"), ("false", "no", "off", "n")
+_WHOLE = re.compile(r"\d{1,15}", re.ASCII)
+_SIZE = re.compile(r"(\d{1,12})([KMGTPE]i?)?B?", re.ASCII)
+_SIZE_POWERS = {unit: power for power, unit in enumerate("KMGTPE", 1)}
+
+
+class Fields(dict[str, Any]):
+    """A mapping; `line`: where it begins; `lines`: of its keys. Lines count from 1."""
+
+    __slots__ = ("line", "lines")
+
+    def __init__(self, line: int) -> None:
+        super().__init__()
+        self.line = line
+        self.lines: dict[str, int] = {}
+
+
+class Items(list[Any]):
+    """A list; `lines`: of its items."""
+
+    __slots__ = ("line", "lines")
+
+    def __init__(self, line: int) -> None:
+        super().__init__()
+        self.line = line
+        self.lines: list[int] = []
+
+
+def read(path: Path, what: str) -> bytes:
+    """The content of a regular file of bounded size. Raises ConfigError, which begins with `what` the file is."""
+    try:
+        # A pipe would keep the reader waiting for somebody to write.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ConfigError(f"{what} {path} is no regular file")
+            content = file.read(FILE_BYTES_MAX + 1)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{what} {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(content) > FILE_BYTES_MAX:
+        raise ConfigError(f"{what} {path} is larger than {FILE_BYTES_MAX} bytes")
+    return content
+
+
+def parse(content: bytes, path: str | Path) -> Section:
+    """The mapping that the file is; a file without a document is an empty one. Raises ConfigError."""
+    try:
+        document = _Builder(path).build(yaml.parse(content, _LOADER))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark is not None else ""
+        raise ConfigError(f"{path}: {where}{getattr(error, 'problem', None) or 'not YAML'}") from None
+    except (UnicodeDecodeError, ValueError) as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from None
+    if document is None:
+        document = Fields(1)
+    if not isinstance(document, Fields):
+        raise ConfigError(f"{path}: the file is {_kind(document)}; it must be a mapping of fields")
+    return Section(document, path)
+
+
+class _Builder:
+    """Makes values of the parser's events. Not recursive, so depth costs nothing before it is refused."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = path
+        self._anchors: dict[str, Any] = {}
+        self._nodes = 0
+
+    def build(self, events: Iterator[Any]) -> Any:
+        open_nodes: list[tuple[Fields | Items, str | None]] = []
+        keys: list[str | None] = []  # of each open node: the key whose value comes next
+        documents: list[Any] = []
+        for event in events:
+            line = event.start_mark.line + 1
+            if isinstance(event, yaml.events.DocumentStartEvent) and documents:
+                raise self._error(line, "a second document begins; the file must have one")
+            if isinstance(event, yaml.events.CollectionEndEvent):
+                keys.pop()
+                value, anchor = open_nodes.pop()
+                if anchor is not None:
+                    self._anchors[anchor] = value
+                continue
+            if not isinstance(event, yaml.events.NodeEvent):
+                continue
+            value = self._value(event, line)
+            parent = open_nodes[-1][0] if open_nodes else None
+            if parent is None:
+                documents.append(value)
+            elif isinstance(parent, Items):
+                parent.append(value)
+                parent.lines.append(line)
+            elif keys[-1] is None:
+                keys[-1] = self._key(parent, event, value, line)
+                continue
+            else:
+                key, keys[-1] = keys[-1], None
+                self._put(parent, key, value, line)
+            if isinstance(event, yaml.events.CollectionStartEvent):
+                if len(open_nodes) >= DEPTH_MAX:
+                    raise self._error(line, f"values are nested more than {DEPTH_MAX} deep")
+                open_nodes.append((value, event.anchor))
+                keys.append(None)
+        return documents[0] if documents else None
+
+    def _value(self, event: Any, line: int) -> Any:
+        if isinstance(event, yaml.events.AliasEvent):
+            if event.anchor not in self._anchors:
+                raise self._error(line, f"the alias {event.anchor[:SHOWN_CHARS]!r} stands for nothing before it")
+            value = self._anchors[event.anchor]
+            self._count(_size(value, NODES_MAX - self._nodes), line)
+            return value
+        self._count(1, line)
+        if isinstance(event, yaml.events.MappingStartEvent):
+            return Fields(line)
+        if isinstance(event, yaml.events.SequenceStartEvent):
+            return Items(line)
+        value = None if event.implicit[0] and event.value in _NULLS else event.value
+        if event.anchor is not None:
+            self._anchors[event.anchor] = value
+        return value
+
+    def _count(self, more: int, line: int) -> None:
+        self._nodes += more
+        if self._nodes > NODES_MAX:
+            raise self._error(line, f"the file has more than {NODES_MAX} values, with those that aliases stand for")
+
+    def _key(self, parent: Fields, event: Any, value: Any, line: int) -> str:
+        if not isinstance(event, yaml.events.ScalarEvent) or value is None:
+            raise self._error(line, "a key must be text")
+        if value in parent and value in parent.lines:
+            raise self._error(line, f"{value[:SHOWN_CHARS]!r} is given twice")
+        parent.lines[value] = line
+        return str(value)
+
+    def _put(self, parent: Fields, key: str, value: Any, line: int) -> None:
+        if key != "<<":
+            parent[key] = value
+            return
+        del parent.lines[key]  # a merge key: what the mapping does not say itself
+        for merged in value if isinstance(value, Items) else [value]:
+            if not isinstance(merged, Fields):
+                raise self._error(line, "what << merges must be a mapping")
+            for name, content in merged.items():
+                parent.setdefault(name, content)
+
+    def _error(self, line: int, text: str) -> ConfigError:
+        return ConfigError(f"{self._path}: line {line}: {text}")
+
+
+def _size(value: Any, most: int) -> int:
+    """Values within this one, itself included; counting ends above `most`."""
+    count, left = 0, [value]
+    while left and count <= most:
+        one = left.pop()
+        count += 1
+        if isinstance(one, Fields):
+            left.extend(one.values())
+        elif isinstance(one, Items):
+            left.extend(one)
+    return count
+
+
+class Section:
+    """A mapping of which fields are taken by name. `where`: its name within the file, such as `alerting`.
+
+    Every method raises ConfigError, which names the file, the line and the field, when the field is not what the method
+    takes. `finish` refuses what nothing has taken."""
+
+    def __init__(self, fields: Fields, path: str | Path, where: str = "") -> None:
+        self.fields = fields
+        self.path = path
+        self.where = where
+        self._known: list[str] = []
+
+    def __contains__(self, name: str) -> bool:
+        return self.fields.get(name) is not None
+
+    def error(self, text: str, name: str = "") -> ConfigError:
+        """The error at a field, or at the whole section."""
+        line = self.fields.lines.get(name, self.fields.line)
+        field = ".".join(part for part in (self.where, name) if part)
+        return ConfigError(f"{self.path}: line {line}: {field}{': ' if field else ''}{text}")
+
+    def take(self, name: str) -> Any:
+        """The value: text, Fields, Items, or None for one that is missing or null."""
+        self._known.append(name)
+        return self.fields.get(name)
+
+    def text(self, name: str, default: str = "") -> str:
+        value = self.take(name)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise self.error(f"is {_kind(value)}; it must be text", name)
+        return value
+
+    def required(self, name: str) -> str:
+        """Text that must be there and not empty."""
+        text = self.text(name)
+        if not text:
+            raise self.error(f"{name} is missing")
+        return text
+
+    def _read(self, name: str, default: T, read: Callable[[str], T], expected: str) -> T:
+        text = self.text(name, "\0")
+        if text == "\0":
+            return default
+        try:
+            return read(text)
+        except (ValueError, KeyError):
+            raise self.error(f"is {text[:SHOWN_CHARS]!r}; it must be {expected}", name) from None
+
+    def boolean(self, name: str, default: bool = False) -> bool:
+        known = dict.fromkeys(_TRUE, True) | dict.fromkeys(_FALSE, False)
+        return self._read(name, default, lambda text: known[text.lower()], "true or false")
+
+    def whole(self, name: str, default: int = 0) -> int:
+        return self._read(name, default, _whole, "a whole number, 0 or more")
+
+    def duration_ms(self, name: str, default: int = 0) -> int:
+        return self._read(name, default, parse_duration_ms, "a duration such as 30s or 1h30m")
+
+    def size_bytes(self, name: str, default: int = 0) -> int:
+        return self._read(name, default, _size_bytes, "a size such as 10MB")
+
+    def one_of(self, name: str, choices: Collection[str], default: str) -> str:
+        text = self.text(name, default)
+        if text not in choices:
+            raise self.error(f"is {text[:SHOWN_CHARS]!r}; it must be one of {', '.join(choices)}", name)
+        return text
+
+    def items(self, name: str) -> Items:
+        value = self.take(name)
+        if value is None:
+            return Items(self.fields.line)
+        if not isinstance(value, Items):
+            raise self.error(f"is {_kind(value)}; it must be a list", name)
+        return value
+
+    def texts(self, name: str) -> list[str]:
+        texts = self.items(name)
+        for text in texts:
+            if not isinstance(text, str):
+                raise self.error(f"has {_kind(text)}; it must be a list of texts", name)
+        return list(texts)
+
+    def mapping(self, name: str) -> dict[str, str]:
+        """Texts by name, such as labels; null is an empty text."""
+        value = self.take(name)
+        if value is None:
+            return {}
+        if not isinstance(value, Fields):
+            raise self.error(f"is {_kind(value)}; it must be a mapping of names to texts", name)
+        for key, text in value.items():
+            if text is not None and not isinstance(text, str):
+                raise self.error(f"{key[:SHOWN_CHARS]!r} is {_kind(text)}; it must be text", name)
+        return {key: text or "" for key, text in value.items()}
+
+    def section(self, name: str) -> Section | None:
+        """The mapping of this name, None without it."""
+        value = self.take(name)
+        if value is None:
+            return None
+        if not isinstance(value, Fields):
+            raise self.error(f"is {_kind(value)}; it must be a mapping", name)
+        return Section(value, self.path, f"{self.where}.{name}" if self.where else name)
+
+    def sections(self, name: str) -> list[Section]:
+        """The mappings of a list."""
+        within = f"{self.where}.{name}" if self.where else name
+        sections = []
+        for index, value in enumerate(self.items(name)):
+            if not isinstance(value, Fields):
+                raise self.error(f"has {_kind(value)} as its item {index}; it must be a list of mappings", name)
+            sections.append(Section(value, self.path, f"{within}[{index}]"))
+        return sections
+
+    def finish(self) -> None:
+        """Raises ConfigError for a field that nothing has taken, with the nearest name that is known."""
+        for name in self.fields:
+            if name not in self._known:
+                near = difflib.get_close_matches(name[:SHOWN_CHARS], self._known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(set(self._known)))}"
+                raise self.error(f"unknown field {name[:SHOWN_CHARS]!r}; {hint}", name)
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    return "a mapping" if isinstance(value, Fields) else "a list" if isinstance(value, Items) else "text"
+
+
+def _whole(text: str) -> int:
+    if not _WHOLE.fullmatch(text):
+        raise ValueError(text)
+    return int(text)
+
+
+def _size_bytes(text: str) -> int:
+    """Bytes of a size such as 10MB; units are powers of 1024, as Prometheus reads them."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    power = _SIZE_POWERS[match[2][0]] if match[2] else 0
+    return int(match[1]) * 1024**power
