@@ -1,5 +1,4 @@
-"""What Prometheus tells of its rules, alerts, targets and Alertmanagers: this service evaluates no rules and scrapes
-nothing, so its lists are empty. Grafana's alert list and other clients ask for them.
+"""What Prometheus tells of its rules, alerts and Alertmanagers. Grafana's alert list and other clients ask for them.
 
 Parameters and shapes: https://prometheus.io/docs/prometheus/latest/querying/api/.
 """
@@ -10,7 +9,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from aiohttp import web
-from multidict import MultiDict
 
 from coordinator.api import parameters
 from coordinator.api.selectors import selectors
@@ -42,15 +40,6 @@ async def rules(request: web.Request) -> web.Response:
     return success({"groups": []})
 
 
-async def target_metadata(request: web.Request) -> web.Response:
-    fields = await parameters.form(request)
-    parameters.optional(fields, "limit", parameters.limit, 0)
-    target = fields.get("match_target", "")
-    if target:
-        await selectors(MultiDict({"match[]": target}), shown_as="match_target")
-    return success([])
-
-
 def _always(data: Mapping[str, Any] | list[Any]) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def answer(request: web.Request) -> web.Response:
         return success(data)
@@ -60,14 +49,11 @@ def _always(data: Mapping[str, Any] | list[Any]) -> Callable[[web.Request], Awai
 
 EMPTY: Mapping[str, Mapping[str, Any] | list[Any]] = {
     "/api/v1/alerts": {"alerts": []},
-    "/api/v1/targets": {"activeTargets": [], "droppedTargets": [], "droppedTargetCounts": {}},
-    "/api/v1/scrape_pools": {"scrapePools": []},
     "/api/v1/alertmanagers": {"activeAlertmanagers": [], "droppedAlertmanagers": []},
     "/api/v1/notifications": [],
 }
 
 ROUTES: list[web.RouteDef] = [
     web.get("/api/v1/rules", rules),
-    web.get("/api/v1/targets/metadata", target_metadata),
     *(web.get(path, _always(data)) for path, data in EMPTY.items()),
 ]
