@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import platform
 import signal
 import threading
 import traceback
@@ -163,6 +164,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         context.known_labels,
         context.series_references,
         context.config_file,
+        context.rules,
     )
     _say_limits(context.connections, settings)
     context.connections.start()
@@ -174,6 +176,9 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
     try:
         await _configure(context.config_file)
         instance = await _listen(listener, settings, access)
+        if not context.rules.external_url:
+            context.rules.external_url = _own_url(instance, access)
+        context.rules.start()
         self_scrape = SelfScrape(settings, context.watch, links, context.samples, context.pressure, instance)
         settle()
         measuring = partial(_measure_speed, context.gate, asyncio.get_running_loop())
@@ -183,6 +188,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         await _stop_signal()
         trimming.cancel()
         scraping.cancel()
+        await context.rules.stop()
     finally:
         listener.close()
         access.stop()
@@ -248,6 +254,12 @@ async def _listen(listener: Listener, settings: Settings, access: Gatekeeper) ->
     if not is_loopback(host) and (access.tls is None or not access.knows_its_clients):
         event(logging.WARNING, "listening beyond this host without authentication or TLS", listen=settings.listen)
     return f"{host}:{bound}"
+
+
+def _own_url(instance: str, access: Gatekeeper) -> str:
+    """The URL of this service for other hosts, as far as it can be told."""
+    port = instance.rpartition(":")[2]
+    return f"{'http' if access.tls is None else 'https'}://{platform.node() or 'localhost'}:{port}"
 
 
 def _failed(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -24,6 +24,9 @@ from coordinator.queries.gate import Gate
 from coordinator.queries.running import RunningQueries
 from coordinator.queries.slow import SlowQueries
 from coordinator.queries.whereabouts import Whereabouts
+from coordinator.rules.notifying import Notifier
+from coordinator.rules.schedule import Rules
+from coordinator.rules.storage import RuleStorage
 from coordinator.series.groups import SampleWrites
 from coordinator.series.known_labels import KnownLabels
 from coordinator.series.metadata import KnownMetadata
@@ -67,6 +70,7 @@ class Context:
     running: RunningQueries = field(init=False)
     slow: SlowQueries = field(init=False)
     config_file: ConfigFile = field(init=False)
+    rules: Rules = field(init=False)
 
     def __post_init__(self) -> None:
         self.cross_site = CrossSite(self.settings)
@@ -94,6 +98,18 @@ class Context:
         prometheus_config = self.settings.prometheus_config
         self.config_file = ConfigFile(Path(prometheus_config) if prometheus_config else None)
         self.running = RunningQueries(shows_texts=shows_texts, ended=self.slow.ended)
+        storage = RuleStorage(
+            self.settings,
+            self.links,
+            self.gate,
+            self.costs,
+            self.whereabouts,
+            self.running,
+            self.samples,
+            self.pressure,
+        )
+        self.rules = Rules(storage, Notifier(), self.settings.external_url.rstrip("/"))
+        self.config_file.parts.append(self.rules)
 
 
 CONTEXT = web.AppKey("context", Context)

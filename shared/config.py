@@ -61,6 +61,9 @@ class Settings:
     prometheus_config: str = _setting(
         "", "file in the format of Prometheus's prometheus.yml with rules, Alertmanagers and scrape jobs; empty: none"
     )
+    external_url: str = _setting(
+        "", "URL by which users reach the service, in alerts and their links; empty: http(s)://this host:the port"
+    )
     tokens: str = _setting("", "file with the hashes and roles of bearer tokens")
     insecure: bool = _setting(False, "listen beyond this host also without TLS or without authentication")
     health_open: bool = _setting(True, "answer /-/healthy and /-/ready also without a credential")
@@ -240,6 +243,10 @@ class Settings:
                 )
         if self.traces and not self.traces.startswith(("http://", "https://")):
             raise ConfigError(f"TRIPTYCH_TRACES is {self.traces!r}; it must be a URL such as http://127.0.0.1:4318")
+        if self.external_url and not self.external_url.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"TRIPTYCH_EXTERNAL_URL is {self.external_url!r}; it must be a URL such as https://metrics.example.org"
+            )
         self.address()
 
     def address(self) -> tuple[str, int]:

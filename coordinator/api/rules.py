@@ -1,26 +1,38 @@
 """What Prometheus tells of its rules, alerts and Alertmanagers. Grafana's alert list and other clients ask for them.
 
-Parameters and shapes: https://prometheus.io/docs/prometheus/latest/querying/api/.
+Parameters and shapes: https://prometheus.io/docs/prometheus/latest/querying/api/#rules. Without a configuration file
+the lists are empty.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
 
 from coordinator.api import parameters
 from coordinator.api.selectors import selectors
-from coordinator.responses import success
+from coordinator.context import CONTEXT
+from coordinator.negotiation import accepts_gzip
+from coordinator.responses import success, zipped
+from coordinator.rules.alerts import Alert
+from coordinator.rules.groups import Group, RuleState
+from coordinator.rules.notifying import rfc_3339
 from shared.errors import BadData
+from shared.promql.ast import Matcher
+from shared.promql.regex import Regex
 
 RULE_TYPES = ("alert", "record")
+NEVER = "0001-01-01T00:00:00Z"
 _TRUE, _FALSE = ("1", "t", "T", "true", "TRUE", "True"), ("0", "f", "F", "false", "FALSE", "False")
 
 
 async def rules(request: web.Request) -> web.Response:
-    """Raises BadData for filters that are malformed, and for a token of a page: none is ever given out."""
+    """Raises BadData for filters that are malformed, and for a token of a page that leads nowhere."""
     fields = await parameters.form(request)
     kind = fields.get("type", "").lower()
     if kind and kind not in RULE_TYPES:
@@ -28,32 +40,171 @@ async def rules(request: web.Request) -> web.Response:
     exclude = fields.get("exclude_alerts", "")
     if exclude and exclude not in (*_TRUE, *_FALSE):
         raise BadData(f"parameter 'exclude_alerts' is {exclude[:100]!r}; it must be true or false")
-    await selectors(fields)
+    label_filter = _label_filter(await selectors(fields))
     limit = fields.get("group_limit", "")
     if limit and not parameters.limit(limit, "group_limit"):
         raise BadData(f"parameter 'group_limit' is {limit!r}; it must be a whole number greater than 0")
     token = fields.get("group_next_token", "")
     if token and not limit:
         raise BadData("parameter 'group_next_token' needs 'group_limit', too")
+    names, groups, files = (set(fields.getall(name, ())) for name in ("rule_name[]", "rule_group[]", "file[]"))
+
+    def is_wanted(rule: RuleState) -> bool:
+        own = rule.definition
+        return (not kind or own.kind == kind) and (not names or own.name in names) and label_filter(own.labels)
+
+    chosen: list[tuple[Group, list[RuleState]]] = []
+    for group in request.app[CONTEXT].rules.groups.values():
+        own = group.definition
+        if (groups and own.name not in groups) or (files and own.file not in files):
+            continue
+        wanted = [rule for rule in group.rules if is_wanted(rule)]
+        if wanted or not (kind or names or fields.getall("match[]", ())):
+            chosen.append((group, wanted))
+    page, next_token = _page(chosen, int(limit or 0), token)
+    has_alerts = exclude not in _TRUE
+
+    def data() -> dict[str, Any]:
+        told: dict[str, Any] = {"groups": [_group(group, wanted, has_alerts=has_alerts) for group, wanted in page]}
+        return {**told, "groupNextToken": next_token} if next_token else told
+
+    return await _answer(request, data)
+
+
+async def _answer(request: web.Request, data: Callable[[], Mapping[str, Any]]) -> web.Response:
+    """There may be thousands of rules and alerts, which are written in a thread."""
+
+    def made() -> web.Response:
+        response = success(data())
+        return zipped(response) if accepts_gzip(request) else response
+
+    return await asyncio.to_thread(made)
+
+
+def _page(
+    groups: Sequence[tuple[Group, list[RuleState]]], limit: int, token: str
+) -> tuple[Sequence[tuple[Group, list[RuleState]]], str]:
+    """(the groups of a page, the token of the next page, empty if there is none). Raises BadData."""
+    first = 0
     if token:
-        raise BadData(f"parameter 'group_next_token' is {token[:100]!r}; no list of groups has given out such a token")
-    return success({"groups": []})
+        tokens = [_token(group) for group, _ in groups]
+        if token not in tokens:
+            raise BadData(
+                f"parameter 'group_next_token' is {token[:100]!r}; no group has this token any more; ask without it"
+            )
+        first = tokens.index(token)
+    if not limit or first + limit >= len(groups):
+        return groups[first:], ""
+    return groups[first : first + limit], _token(groups[first + limit][0])
 
 
-def _always(data: Mapping[str, Any] | list[Any]) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def answer(request: web.Request) -> web.Response:
-        return success(data)
-
-    return answer
+def _token(group: Group) -> str:
+    return hashlib.sha1(group.key.encode(errors="surrogatepass"), usedforsecurity=False).hexdigest()
 
 
-EMPTY: Mapping[str, Mapping[str, Any] | list[Any]] = {
-    "/api/v1/alerts": {"alerts": []},
-    "/api/v1/alertmanagers": {"activeAlertmanagers": [], "droppedAlertmanagers": []},
-    "/api/v1/notifications": [],
-}
+def _label_filter(chosen: Sequence[Sequence[Matcher]]) -> Callable[[Mapping[str, str]], bool]:
+    """Whether the labels of a rule satisfy one of the selectors. Labels that are templates count as missing."""
+    patterns = {
+        matcher.value: Regex(matcher.value) for matchers in chosen for matcher in matchers if matcher.op in ("=~", "!~")
+    }
+
+    def satisfies(labels: Mapping[str, str], matcher: Matcher) -> bool:
+        text = labels.get(matcher.name, "")
+        if matcher.op in ("=", "!="):
+            return (text == matcher.value) == (matcher.op == "=")
+        return patterns[matcher.value].matches(text) == (matcher.op == "=~")
+
+    def is_chosen(labels: Mapping[str, str]) -> bool:
+        if not chosen:
+            return True
+        fixed = {name: text for name, text in labels.items() if "{{" not in text}
+        return any(all(satisfies(fixed, matcher) for matcher in matchers) for matchers in chosen)
+
+    return is_chosen
+
+
+def _group(group: Group, rules: Sequence[RuleState], *, has_alerts: bool) -> dict[str, Any]:
+    own = group.definition
+    return {
+        "name": own.name,
+        "file": own.file,
+        "rules": [_rule(rule, has_alerts=has_alerts) for rule in rules],
+        "interval": own.interval_ms / 1000,
+        "limit": own.limit,
+        "evaluationTime": round(group.seconds, 9),
+        "lastEvaluation": _time(group.evaluated_at_ms),
+    }
+
+
+def _rule(rule: RuleState, *, has_alerts: bool) -> dict[str, Any]:
+    own = rule.definition
+    told: dict[str, Any] = {"name": own.name, "query": own.shown, "labels": dict(own.labels), "health": rule.health}
+    if own.kind == "alert":
+        told |= {
+            "state": rule.alerts.state(),
+            "duration": own.for_ms / 1000,
+            "keepFiringFor": own.keep_firing_for_ms / 1000,
+            "annotations": dict(own.annotations),
+            "alerts": [_alert(alert) for alert in rule.alerts.active()] if has_alerts else [],
+        }
+    if rule.error:
+        told["lastError"] = rule.error
+    return told | {
+        "evaluationTime": round(rule.seconds, 9),
+        "lastEvaluation": _time(rule.evaluated_at_ms),
+        "type": "alerting" if own.kind == "alert" else "recording",
+    }
+
+
+def _alert(alert: Alert) -> dict[str, Any]:
+    told = {
+        "labels": dict(alert.labels),
+        "annotations": dict(alert.annotations),
+        "state": alert.state,
+        "activeAt": rfc_3339(alert.active_at_ms),
+        "value": _value(alert.value),
+    }
+    if alert.keep_firing_since_ms:
+        told["keepFiringSince"] = rfc_3339(alert.keep_firing_since_ms)
+    return told
+
+
+def _time(time_ms: int) -> str:
+    return rfc_3339(time_ms) if time_ms else NEVER
+
+
+def _value(value: float) -> str:
+    """As Go's FormatFloat with 'e': 15 → 1.5e+01."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+    return next(text for text in (f"{value:.{n}e}" for n in range(18)) if float(text) == value)
+
+
+async def alerts(request: web.Request) -> web.Response:
+    """All pending and firing alerts."""
+    groups = request.app[CONTEXT].rules.groups.values()
+    active = [alert for group in groups for rule in group.rules for alert in rule.alerts.active()]
+    return await _answer(request, lambda: {"alerts": [_alert(alert) for alert in active]})
+
+
+async def alertmanagers(request: web.Request) -> web.Response:
+    alerting = request.app[CONTEXT].rules.notifier.alerting
+    return success(
+        {
+            "activeAlertmanagers": [{"url": one.url} for one in alerting.alertmanagers],
+            "droppedAlertmanagers": [{"url": url} for url in alerting.dropped],
+        }
+    )
+
+
+async def notifications(request: web.Request) -> web.Response:
+    """Of Prometheus's own page; there are none."""
+    return success([])
+
 
 ROUTES: list[web.RouteDef] = [
     web.get("/api/v1/rules", rules),
-    *(web.get(path, _always(data)) for path, data in EMPTY.items()),
+    web.get("/api/v1/alerts", alerts),
+    web.get("/api/v1/alertmanagers", alertmanagers),
+    web.get("/api/v1/notifications", notifications),
 ]

@@ -18,6 +18,7 @@ from coordinator.yaml_fields import Section
 from shared.errors import ConfigError, TriptychError
 from shared.labels import METRIC_NAME
 from shared.promql import parser, printer
+from shared.promql.ast import Call, Expr, VectorSelector, children
 
 FILES_MAX = 1_000
 GROUPS_MAX = 5_000
@@ -32,7 +33,8 @@ Kind = Literal["record", "alert"]
 @dataclass(frozen=True, slots=True)
 class RuleDefinition:
     """One rule. `expr`: as it was written; `shown`: as it is shown, in the language's own form. `labels` and
-    `annotations`: texts of an alert are templates. The labels of its group are among its labels."""
+    `annotations`: texts of an alert are templates. The labels of its group are among its labels. `reads`: the metrics
+    that it may read, None: any."""
 
     kind: Kind
     name: str
@@ -43,6 +45,7 @@ class RuleDefinition:
     keep_firing_for_ms: int = 0
     shown: str = ""
     line: int = 0
+    reads: frozenset[str] | None = None
 
     def identity(self) -> tuple[str, str, tuple[tuple[str, str], ...]]:
         """The same for the rule before and after a change of its file, and for rules that write the same series."""
@@ -151,10 +154,40 @@ def _rule(section: Section, group_labels: Mapping[str, str]) -> RuleDefinition:
         _require_templates(section, labels, "labels")
         _require_templates(section, annotations, "annotations")
     try:
-        shown = printer.to_text(parser.parse(expr))
+        tree = parser.parse(expr)
+        shown = printer.to_text(tree)
     except (TriptychError, RecursionError) as error:
         raise section.error(f"could not parse the expression: {error or 'it is nested too deeply'}", "expr") from None
-    return RuleDefinition(kind, record or alert, expr, labels, annotations, for_ms, keep_ms, shown, section.fields.line)
+    has_queries = any("query" in text for text in (*labels.values(), *annotations.values()))
+    return RuleDefinition(
+        kind,
+        record or alert,
+        expr,
+        labels,
+        annotations,
+        for_ms,
+        keep_ms,
+        shown,
+        section.fields.line,
+        None if has_queries else _reads(tree),
+    )
+
+
+def _reads(tree: Expr) -> frozenset[str] | None:
+    """The metrics that an expression reads; None: any."""
+    names: set[str] = set()
+    left = [tree]
+    while left:
+        node = left.pop()
+        if isinstance(node, Call) and node.func == "info":
+            return None
+        if isinstance(node, VectorSelector):
+            exact = [one.value for one in node.matchers if (one.name, one.op) == (METRIC_NAME, "=")]
+            if not exact:
+                return None
+            names.update(exact)
+        left.extend(children(node))
+    return frozenset(names)
 
 
 def _require_recording(section: Section, name: str) -> None:

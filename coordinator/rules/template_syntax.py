@@ -1,7 +1,7 @@
 """The syntax of Go's text/template, as far as labels and annotations of alerts use it.
 
-https://pkg.go.dev/text/template. There is no `define`, `template`, `block` and `call`. No library of Go templates for Python is
-maintained, so this is a small one, whose every part is bounded.
+https://pkg.go.dev/text/template. There is no `define`, `template`, `block` and `call`. No library of Go templates for
+Python is maintained, so this is a small one, whose every part is bounded.
 """
 
 from __future__ import annotations

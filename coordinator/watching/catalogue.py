@@ -306,6 +306,39 @@ AREAS = (
     _gauge("triptych_vectors_to_index", "shard", "Vectors that no index has yet: searches compare each of them"),
     _counter("triptych_vector_index_failures_total", "worker", "Attempts to index or save that failed: see its log"),
 )
+RULES = (
+    _gauge("triptych_rule_group_interval_seconds", "rule_group", "Time from one evaluation of a group to the next"),
+    _gauge("triptych_rule_group_rules", "rule_group", "Rules of a group"),
+    _counter("triptych_rule_group_iterations_total", "rule_group", "Evaluations of a group"),
+    _counter(
+        "triptych_rule_group_iterations_missed_total",
+        "rule_group",
+        "Times at which a group was not evaluated because the evaluation before took too long",
+    ),
+    _counter("triptych_rule_group_duration_seconds_total", "rule_group", "Time that evaluations of a group took"),
+    _gauge("triptych_rule_group_last_duration_seconds", "rule_group", "Time that the last evaluation of a group took"),
+    _gauge(
+        "triptych_rule_group_last_evaluation_timestamp_seconds",
+        "rule_group",
+        "When a group was evaluated last, in Unix time; 0 before the first time",
+    ),
+    _gauge("triptych_rule_group_last_evaluation_samples", "rule_group", "Samples that the last evaluation stored"),
+    _counter("triptych_rule_evaluations_total", "rule_group", "Evaluations of rules of a group"),
+    _counter(
+        "triptych_rule_evaluation_failures_total",
+        "rule_group",
+        "Evaluations of rules that failed, or whose result could not be stored; /api/v1/rules has the errors",
+    ),
+    _gauge("triptych_rule_alertmanagers", "", "Alertmanagers that alerts are sent to"),
+    _gauge("triptych_rule_alerts_queued", "alertmanager", "Alerts that wait for an Alertmanager"),
+    _counter("triptych_rule_alerts_sent_total", "alertmanager", "Alerts that an Alertmanager has taken"),
+    _counter("triptych_rule_alerts_failed_total", "alertmanager", "Alerts that an Alertmanager did not take, each try"),
+    _counter(
+        "triptych_rule_alerts_dropped_total",
+        "alertmanager",
+        "Alerts that were not sent: refused, out of date, or too many waited; without a label: not relabelled",
+    ),
+)
 GROUPS: tuple[tuple[str, Sequence[Metric]], ...] = (
     ("Requests", REQUESTS),
     ("Who gets in", ACCESS),
@@ -316,6 +349,7 @@ GROUPS: tuple[tuple[str, Sequence[Metric]], ...] = (
     ("Processes and memory", PROCESSES),
     ("Commits, write-ahead log, stores", DISK),
     ("Series, log, vectors", AREAS),
+    ("Rules and alerts, with a configuration file", RULES),
 )
 METRICS = {metric.name: metric for _, group in GROUPS for metric in group}
 

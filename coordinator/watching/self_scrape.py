@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -19,11 +18,11 @@ from coordinator.links import Links
 from coordinator.pressure import Level, Pressure
 from coordinator.series import metadata, remote_write
 from coordinator.series.groups import SampleWrites
+from coordinator.series.own_samples import STALE, body, sample
 from coordinator.series.remote_write import Cut, Limits
 from coordinator.watching.catalogue import METRICS, SCRAPE_SERIES
 from coordinator.watching.telemetry import buckets_of
 from coordinator.watching.watch import Watch
-from proto import remote_write_pb2
 from shared import labels
 from shared.config import Settings
 from shared.errors import TriptychError
@@ -31,8 +30,6 @@ from shared.hashing import shard_of
 from shared.labels import METRIC_NAME
 from shared.measurements import Values
 from shared.messages.series import FamilyMetadata
-from shared.promql.model import STALE_NAN_BITS
-from shared.protobuf_fields import delimited_head, varint
 from shared.telemetry import event
 
 JOB = "triptych"
@@ -59,11 +56,6 @@ VITAL = frozenset(
 METADATA_INTERVAL_S = 3600.0
 """Types and helps are stored at the start and again after this time."""
 FAILED_LOG_INTERVAL_S = 300.0
-
-_TIMESERIES_FIELD = remote_write_pb2.RawWriteRequest.TIMESERIES_FIELD_NUMBER
-_SAMPLES_FIELD = remote_write_pb2.RawTimeSeries.SAMPLES_FIELD_NUMBER
-STALE = struct.unpack("<d", struct.pack("<q", STALE_NAN_BITS))[0]
-_VALUE = struct.Struct("<d")
 
 Key = tuple[str, ...]
 """The name of a series and the values of its labels, in the catalogue's order; of a bucket, its bound comes last."""
@@ -161,7 +153,7 @@ class SelfScrape:
         numbers = (1.0, time.perf_counter() - started_s, len(series), len(series), added)
         self._known = known
         ended = [key for key, (_, shard) in self._vanished.items() if shard not in missing]
-        end = _sample(STALE, time_ms)
+        end = sample(STALE, time_ms)
         messages = [self._vanished[key][0] + end for key in ended]
         left_out: Counter[str] = Counter()
         for key, value in series.items():
@@ -171,13 +163,12 @@ class SelfScrape:
             elif is_overloaded and key[0] not in VITAL:
                 left_out["overload"] += 1
             else:
-                messages.append(label_bytes + _sample(value, time_ms))
+                messages.append(label_bytes + sample(value, time_ms))
         for name, number in zip(SCRAPE_SERIES, numbers, strict=True):
             label_bytes, shard = self._identity((name,))
             if shard not in missing:
-                messages.append(label_bytes + _sample(float(number), time_ms))
-        body = b"".join(delimited_head(_TIMESERIES_FIELD, len(message)) + message for message in messages)
-        cut = remote_write.cut(body, self._settings.shards, Limits.of(self._settings))
+                messages.append(label_bytes + sample(float(number), time_ms))
+        cut = remote_write.cut(body(messages), self._settings.shards, Limits.of(self._settings))
         self.seconds += time.thread_time() - began_s
         return _Prepared(cut, left_out, ended)
 
@@ -238,9 +229,3 @@ _METADATA = [FamilyMetadata(metric.name, metric.type, metric.help, "") for metri
 
 def _label_names(name: str) -> tuple[str, ...]:
     return _LABEL_NAMES[name]
-
-
-def _sample(value: float, time_ms: int) -> bytes:
-    """A sample as a field of a TimeSeries message."""
-    sample = b"\x09" + _VALUE.pack(value) + b"\x10" + varint(time_ms)
-    return delimited_head(_SAMPLES_FIELD, len(sample)) + sample

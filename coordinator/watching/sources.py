@@ -14,6 +14,7 @@ from coordinator.links import Links
 from coordinator.log.area import LogArea
 from coordinator.pressure import Pressure
 from coordinator.queries.gate import Gate
+from coordinator.rules.schedule import Rules
 from coordinator.series.groups import SampleWrites
 from coordinator.series.known_labels import KnownLabels
 from coordinator.series.series_references import SeriesReferences
@@ -48,6 +49,7 @@ def watch(
     known_labels: KnownLabels,
     references: SeriesReferences,
     config_file: ConfigFile,
+    rules: Rules,
 ) -> None:
     """Have all parts of the coordinator show what they say."""
     telemetry.watch(lambda values: put_settings(values, settings, started_at))
@@ -59,6 +61,7 @@ def watch(
     telemetry.watch(lambda values: put_queues(values, links, gate, samples, spool, log))
     telemetry.watch(lambda values: put_access(values, access))
     telemetry.watch(config_file.put)
+    telemetry.watch(rules.put)
     telemetry.watch(lambda values: put_shards(values, links))
     telemetry.watch(lambda values: put_workers(values, links))
     telemetry.watch(memory.put_unattributed)  # after all that attribute something

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from coordinator.pressure import Level
+from coordinator.series import own_samples
 from coordinator.watching import self_scrape
 from coordinator.watching.self_scrape import SelfScrape
 from coordinator.watching.telemetry import Telemetry
@@ -172,7 +173,7 @@ async def test_a_refused_write_is_counted_and_the_ends_in_it_are_sent_again(plac
 
 
 def test_the_marker_has_the_bits_that_staleness_has() -> None:
-    assert struct.pack("<d", self_scrape.STALE) == struct.pack("<q", STALE_NAN_BITS)
+    assert struct.pack("<d", own_samples.STALE) == struct.pack("<q", STALE_NAN_BITS)
 
 
 async def test_without_an_interval_nothing_is_stored(place: Place) -> None:

@@ -1,0 +1,105 @@
+"""The section `alerting` of the configuration file: which Alertmanagers get alerts, and how these are relabelled.
+
+https://prometheus.io/docs/prometheus/latest/configuration/configuration/#alertmanager_config. Alertmanagers are named
+in `static_configs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from coordinator import http_client_config, relabelling
+from coordinator.http_client_config import HttpClientConfig
+from coordinator.yaml_fields import Section
+
+ALERTMANAGERS_MAX = 100
+NOT_SERVED = (
+    "file_sd_configs",
+    "http_sd_configs",
+    "dns_sd_configs",
+    "kubernetes_sd_configs",
+    "consul_sd_configs",
+    "ec2_sd_configs",
+)
+API_PATH = "/api/v2/alerts"
+
+
+@dataclass(frozen=True, slots=True)
+class Alertmanager:
+    """`url`: alerts are posted there. `relabelling`: of the alerts for this one, after that for all."""
+
+    url: str
+    timeout_ms: int
+    client: HttpClientConfig = field(compare=False)
+    relabelling: tuple[relabelling.Rule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Alerting:
+    """`dropped`: URLs of Alertmanagers that relabelling drops."""
+
+    alertmanagers: Sequence[Alertmanager] = ()
+    dropped: Sequence[str] = ()
+    relabelling: tuple[relabelling.Rule, ...] = ()
+    external_labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def read(section: Section | None, external_labels: Mapping[str, str]) -> Alerting:
+    """Raises ConfigError."""
+    if section is None:
+        return Alerting(external_labels=external_labels)
+    rules = relabelling.read(section.sections("alert_relabel_configs"))
+    managers: dict[str, Alertmanager] = {}
+    dropped: dict[str, None] = {}
+    for one in section.sections("alertmanagers"):
+        _read_one(one, managers, dropped)
+    section.finish()
+    if len(managers) + len(dropped) > ALERTMANAGERS_MAX:
+        raise section.error(f"names more than {ALERTMANAGERS_MAX} Alertmanagers", "alertmanagers")
+    return Alerting(list(managers.values()), list(dropped), rules, external_labels)
+
+
+def _read_one(section: Section, managers: dict[str, Alertmanager], dropped: dict[str, None]) -> None:
+    for name in NOT_SERVED:
+        if section.take(name) is not None:
+            raise section.error("is not served; name the Alertmanagers in static_configs", name)
+    scheme = section.one_of("scheme", ("http", "https"), "http")
+    prefix = section.text("path_prefix").rstrip("/")
+    timeout_ms = section.duration_ms("timeout") or 10_000
+    if section.text("api_version", "v2") != "v2":
+        raise section.error("must be v2; Alertmanagers have had it since 0.16", "api_version")
+    client = http_client_config.read(section)
+    rules = relabelling.read(section.sections("relabel_configs"))
+    own = relabelling.read(section.sections("alert_relabel_configs"))
+    for static in section.sections("static_configs"):
+        targets, labels = static.texts("targets"), static.mapping("labels")
+        static.finish()
+        for target in targets:
+            given = {
+                **labels,
+                "__address__": target,
+                "__scheme__": scheme,
+                "__alerts_path__": f"/{prefix.strip('/')}{API_PATH}" if prefix else API_PATH,
+            }
+            kept = relabelling.apply(given, rules)
+            url = _url(static, kept or given)
+            if kept is None:
+                dropped[url] = None
+            else:
+                managers[url] = Alertmanager(url, timeout_ms, client, own)
+    section.finish()
+
+
+def _url(section: Section, labels: Mapping[str, str]) -> str:
+    address = labels.get("__address__", "")
+    url = f"{labels.get('__scheme__', 'http')}://{address}{labels.get('__alerts_path__', API_PATH)}"
+    try:
+        parts = urlsplit(url)
+        is_right = bool(parts.hostname) and parts.port != 0 and "/" not in address and "@" not in address
+    except ValueError:
+        is_right = False
+    if not is_right or not url.isprintable() or " " in url:
+        raise section.error(f"has {address[:100]!r}; it must be host:port, such as alertmanager:9093", "targets")
+    return url

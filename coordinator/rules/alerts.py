@@ -1,0 +1,195 @@
+"""The alerts of one rule: from the series that its expression gives to pending, firing and resolved alerts.
+
+https://prometheus.io/docs/prometheus/latest/configuration/alerting_rules/. Nothing here waits or reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from coordinator.rules.rule_files import RuleDefinition
+from coordinator.rules.templates import Surroundings, Template, TemplateError
+from shared.errors import NotExecutable
+from shared.labels import METRIC_NAME, Labels
+from shared.promql import printer
+from shared.promql.ast import Matcher, VectorSelector
+
+ALERTS, ALERTS_FOR_STATE = "ALERTS", "ALERTS_FOR_STATE"
+ALERT_NAME, ALERT_STATE = "alertname", "alertstate"
+RESOLVED_KEPT_MS = 15 * 60_000
+"""A resolved alert is sent again so long: an Alertmanager that was away hears of it."""
+ALERTS_MAX = 10_000
+"""Active alerts of one rule: nobody reads more, and each has its templates expanded."""
+OUTAGE_MAX_MS = 3_600_000
+"""The time for which an alert has been pending is taken over after an outage that was not longer."""
+GRACE_MAX_MS = 600_000
+"""An alert that would fire sooner after a start is given so long to go away, but no longer than its `for`."""
+
+State = Literal["pending", "firing", "inactive"]
+Vector = Sequence[tuple[Labels, float]]
+"""Label sets and values at one moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """All times in Unix ms, 0: never. `labels`: with the name of the alert."""
+
+    labels: Labels
+    annotations: Mapping[str, str]
+    value: float
+    state: State
+    active_at_ms: int
+    fired_at_ms: int = 0
+    resolved_at_ms: int = 0
+    keep_firing_since_ms: int = 0
+    sent_at_ms: int = 0
+    valid_until_ms: int = 0
+
+    def needs_sending(self, time_ms: int, resend_ms: int) -> bool:
+        if self.state == "pending":
+            return False
+        return self.resolved_at_ms > self.sent_at_ms or self.sent_at_ms + resend_ms <= time_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Alerts:
+    """Alerts by label set, those that are resolved but still kept included; `series`: what is stored of them."""
+
+    by_labels: Mapping[Labels, Alert] = field(default_factory=dict)
+    series: Vector = ()
+
+    def active(self) -> list[Alert]:
+        """Pending and firing ones."""
+        return [alert for alert in self.by_labels.values() if alert.state != "inactive"]
+
+    def state(self) -> State:
+        """The state of the rule: that of its most serious alert."""
+        states = {alert.state for alert in self.by_labels.values()}
+        return "firing" if "firing" in states else "pending" if "pending" in states else "inactive"
+
+
+def without_name(labels: Labels) -> Labels:
+    return tuple(pair for pair in labels if pair[0] != METRIC_NAME)
+
+
+def updated(
+    rule: RuleDefinition,
+    before: Alerts,
+    vector: Vector,
+    time_ms: int,
+    limit: int,
+    around: Surroundings,
+    active_since_ms: Mapping[Labels, int],
+) -> Alerts:
+    """The alerts after an evaluation at `time_ms` that gave this vector. `active_since_ms`: of alerts that were active
+    before the service started. Work for a thread where templates have queries. Raises NotExecutable for alerts with
+    equal labels, or too many."""
+    current = _of_vector(rule, vector, time_ms, around)
+    alerts: dict[Labels, Alert] = {}
+    for labels, new in current.items():
+        old = before.by_labels.get(labels)
+        if old is not None and old.state != "inactive":
+            new = replace(old, value=new.value, annotations=new.annotations, keep_firing_since_ms=0)
+        else:
+            new = replace(new, active_at_ms=active_since_ms.get(labels, time_ms))
+        alerts[labels] = _fired(new, rule, time_ms)
+    for labels, old in before.by_labels.items():
+        if labels not in alerts:
+            kept = _ended(old, rule, time_ms)
+            if kept is not None:
+                alerts[labels] = kept
+    active = [alert for alert in alerts.values() if alert.state != "inactive"]
+    most = min(limit, ALERTS_MAX) if limit else ALERTS_MAX
+    if len(active) > most:
+        raise NotExecutable(f"exceeded limit of {most} with {len(active)} alerts")
+    return Alerts(alerts, [pair for alert in active for pair in _series(alert)])
+
+
+def _of_vector(rule: RuleDefinition, vector: Vector, time_ms: int, around: Surroundings) -> dict[Labels, Alert]:
+    if len(vector) > ALERTS_MAX:
+        raise NotExecutable(f"exceeded limit of {ALERTS_MAX} with {len(vector)} alerts")
+    label_templates = {name: _template(text) for name, text in rule.labels.items()}
+    annotation_templates = {name: _template(text) for name, text in rule.annotations.items()}
+    alerts: dict[Labels, Alert] = {}
+    for series, value in vector:
+        given = dict(series)
+        labels = {name: text for name, text in given.items() if name != METRIC_NAME}
+        labels |= {name: expand(given, value, around) for name, expand in label_templates.items()}
+        labels[ALERT_NAME] = rule.name
+        annotations = {name: expand(given, value, around) for name, expand in annotation_templates.items()}
+        key = tuple(sorted((name, text) for name, text in labels.items() if text))
+        if key in alerts:
+            raise NotExecutable("vector contains metrics with the same labelset after applying alert labels")
+        alerts[key] = Alert(key, annotations, value, "pending", time_ms)
+    return alerts
+
+
+def _template(text: str) -> Callable[[Mapping[str, str], float, Surroundings], str]:
+    template = Template.of(text)
+
+    def expand(labels: Mapping[str, str], value: float, around: Surroundings) -> str:
+        """An alert with a broken text is better than none."""
+        try:
+            return template.expand(labels, value, around)
+        except TemplateError as error:
+            return f"<error expanding template: {error}>"
+
+    return expand
+
+
+def _fired(alert: Alert, rule: RuleDefinition, time_ms: int) -> Alert:
+    if alert.state == "pending" and time_ms - alert.active_at_ms >= rule.for_ms:
+        return replace(alert, state="firing", fired_at_ms=time_ms)
+    return alert
+
+
+def _ended(alert: Alert, rule: RuleDefinition, time_ms: int) -> Alert | None:
+    """An alert whose series is not there any more; None: it is forgotten."""
+    if alert.state == "firing" and rule.keep_firing_for_ms:
+        since_ms = alert.keep_firing_since_ms or time_ms
+        if time_ms - since_ms < rule.keep_firing_for_ms:
+            return replace(alert, keep_firing_since_ms=since_ms)
+    if alert.state == "pending":
+        return None
+    if alert.state == "inactive":
+        return alert if time_ms - alert.resolved_at_ms <= RESOLVED_KEPT_MS else None
+    return replace(alert, state="inactive", resolved_at_ms=time_ms, keep_firing_since_ms=0)
+
+
+def _series(alert: Alert) -> Iterable[tuple[Labels, float]]:
+    yield _named(alert.labels, (METRIC_NAME, ALERTS), (ALERT_STATE, alert.state)), 1.0
+    yield _named(alert.labels, (METRIC_NAME, ALERTS_FOR_STATE)), float(alert.active_at_ms // 1000)
+
+
+def _named(labels: Labels, *pairs: tuple[str, str]) -> Labels:
+    return tuple(sorted({**dict(labels), **dict(pairs)}.items()))
+
+
+# After a restart
+
+
+def last_seen_query(rule: RuleDefinition) -> str:
+    """Gives the Unix time in seconds at which the rule was evaluated last with an alert."""
+    return f"max(max_over_time(timestamp({states_query(rule)})[{OUTAGE_MAX_MS}ms:15s]))"
+
+
+def states_query(rule: RuleDefinition) -> str:
+    """Gives since when each alert of the rule is active."""
+    matchers = (Matcher(METRIC_NAME, "=", ALERTS_FOR_STATE), Matcher(ALERT_NAME, "=", rule.name))
+    return printer.to_text(VectorSelector(ALERTS_FOR_STATE, matchers))
+
+
+def restored(rule: RuleDefinition, states: Vector, seen_ms: int, time_ms: int) -> dict[Labels, int]:
+    """Since when alerts count as active that were so when they were seen last. The time of the outage does not count,
+    and an alert that would fire soon after it gets a period of grace."""
+    grace_ms = min(GRACE_MAX_MS, rule.for_ms)
+    since: dict[Labels, int] = {}
+    for labels, seconds in states:
+        active_ms = int(seconds * 1000)
+        left_ms = rule.for_ms - (seen_ms - active_ms)
+        if left_ms > 0:
+            active_ms = time_ms + grace_ms - rule.for_ms if left_ms < grace_ms else active_ms + time_ms - seen_ms
+        since[without_name(labels)] = active_ms
+    return since

@@ -1,0 +1,260 @@
+"""One group of rules: its rules are evaluated one after another, and what they give is stored.
+
+Results are written together until a rule reads what one before it has written; then they are written first. So a group
+of rules that do not depend on each other costs one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from coordinator.rules import alerts as alerting
+from coordinator.rules.alerts import Alert, Alerts, Vector
+from coordinator.rules.rule_files import GroupDefinition, RuleDefinition
+from coordinator.rules.templates import Sample, Surroundings
+from shared.errors import NotExecutable, TriptychError
+from shared.labels import METRIC_NAME, Labels
+
+INLINE_ALERTS = 20
+"""More alerts have their templates expanded in a thread."""
+
+
+class Storage(Protocol):
+    """What rules read and write."""
+
+    async def query(self, expr: str, time_ms: int) -> Vector:
+        """The vector at this time, a scalar as a series without labels. Raises TriptychError."""
+
+    async def write(self, time_ms: int, series: Vector, ended: Sequence[Labels]) -> None:
+        """Store samples and the ends of series. Raises TriptychError."""
+
+
+class RuleState:
+    """A rule and what is known of it. `series`: that its last evaluation has written."""
+
+    def __init__(self, definition: RuleDefinition) -> None:
+        self.definition = definition
+        self.series: dict[Labels, None] = {}
+        self.alerts = Alerts()
+        self.is_restored = definition.kind == "record" or not definition.for_ms
+        self.health = "unknown"
+        self.error = ""
+        self.evaluated_at_ms = 0
+        self.seconds = 0.0
+        self.writes = {definition.name} if definition.kind == "record" else {alerting.ALERTS, alerting.ALERTS_FOR_STATE}
+
+    def take_over(self, before: RuleState) -> None:
+        """Go on where a rule of the same name and labels was."""
+        self.series, self.alerts, self.is_restored = before.series, before.alerts, before.is_restored
+
+    def failed(self, error: Exception) -> None:
+        self.health, self.error = "err", str(error)
+
+    def depends_on(self, written: set[str]) -> bool:
+        reads = self.definition.reads
+        return bool(written) and (reads is None or not reads.isdisjoint(written))
+
+
+@dataclass(slots=True)
+class _Unwritten:
+    """Results that are written together: of each rule its series, and the series that end."""
+
+    rules: list[tuple[RuleState, dict[Labels, None]]] = field(default_factory=list)
+    series: list[tuple[Labels, float]] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+
+
+class Group:
+    """`slots`: as many evaluations of all groups at once. `send` gets alerts that are to be sent, with the end of
+    their validity set. For the event loop's thread only."""
+
+    def __init__(
+        self,
+        definition: GroupDefinition,
+        storage: Storage,
+        send: Callable[[RuleDefinition, list[Alert]], None],
+        slots: asyncio.Semaphore,
+        *,
+        resend_ms: int = 60_000,
+        external_labels: Mapping[str, str] | None = None,
+        external_url: str = "",
+    ) -> None:
+        self.definition = definition
+        self.rules = [RuleState(rule) for rule in definition.rules]
+        self._storage = storage
+        self._send = send
+        self._slots = slots
+        self._resend_ms = resend_ms
+        self._external_labels = external_labels or {}
+        self._external_url = external_url
+        self.ended: dict[Labels, None] = {}
+        """Series of rules that are gone, whose end is not stored yet."""
+        self.iterations = self.missed = 0
+        self.evaluations = self.failures = 0
+        self.samples = 0
+        self.evaluated_at_ms = 0
+        self.seconds = self.seconds_total = 0.0
+
+    @property
+    def key(self) -> str:
+        return f"{self.definition.file};{self.definition.name}"
+
+    def take_over(self, before: Group) -> None:
+        """Go on where the group was before its definition changed."""
+        known: dict[object, list[RuleState]] = {}
+        for old in before.rules:
+            known.setdefault(old.definition.identity(), []).append(old)
+        for rule in self.rules:
+            same = known.get(rule.definition.identity())
+            if same:
+                rule.take_over(same.pop(0))
+        self.ended = dict(before.ended)
+        for rest in known.values():
+            for old in rest:
+                self.ended |= old.series
+        for name in ("iterations", "missed", "evaluations", "failures", "seconds_total"):
+            setattr(self, name, getattr(before, name))
+
+    def first_at_ms(self, now_ms: int) -> int:
+        """The first time of evaluation from now on: groups are spread over their interval by a hash."""
+        interval_ms = self.definition.interval_ms
+        digest = hashlib.blake2b(self.key.encode(errors="surrogatepass"), digest_size=8).digest()
+        offset_ms = int.from_bytes(digest, "big") % interval_ms
+        return now_ms + (offset_ms - now_ms) % interval_ms
+
+    async def evaluate(self, time_ms: int) -> None:
+        """Evaluate all rules at this time. A rule that fails harms no other."""
+        started = time.perf_counter()
+        unwritten = _Unwritten()
+        self.samples = 0
+        for rule in self.rules:
+            if rule.depends_on(unwritten.names):
+                await self._write(unwritten, time_ms)
+                unwritten = _Unwritten()
+            async with self._slots:
+                await self._evaluate_rule(rule, time_ms, unwritten)
+        await self._write(unwritten, time_ms, is_last=True)
+        self.iterations += 1
+        self.evaluated_at_ms = time_ms
+        self.seconds = time.perf_counter() - started
+        self.seconds_total += self.seconds
+
+    async def _evaluate_rule(self, rule: RuleState, time_ms: int, unwritten: _Unwritten) -> None:
+        started = time.perf_counter()
+        self.evaluations += 1
+        try:
+            query_ms = time_ms - self.definition.query_offset_ms
+            vector = await self._storage.query(rule.definition.expr, query_ms)
+            if rule.definition.kind == "record":
+                series = _recorded(rule.definition, vector, self.definition.limit)
+            else:
+                series = await self._alerts(rule, vector, time_ms)
+        except TriptychError as error:
+            self.failures += 1
+            rule.failed(error)
+        else:
+            rule.health, rule.error = "ok", ""
+            unwritten.rules.append((rule, dict.fromkeys(labels for labels, _ in series)))
+            unwritten.series += series
+            unwritten.names |= rule.writes
+        rule.evaluated_at_ms = time_ms
+        rule.seconds = time.perf_counter() - started
+
+    async def _alerts(self, rule: RuleState, vector: Vector, time_ms: int) -> Vector:
+        since: Mapping[Labels, int] = {}
+        if vector and not rule.is_restored:
+            since = await self._active_since(rule.definition, time_ms)
+        loop = asyncio.get_running_loop()
+
+        def query(expr: str) -> list[Sample]:
+            """For templates, in a thread. Raises ValueError."""
+            try:
+                answer = asyncio.run_coroutine_threadsafe(
+                    self._storage.query(expr, time_ms - self.definition.query_offset_ms), loop
+                ).result()
+            except TriptychError as error:
+                raise ValueError(str(error)) from None
+            return [Sample(dict(labels), value) for labels, value in answer]
+
+        around = Surroundings(query, self._external_labels, self._external_url, time_ms / 1000)
+        arguments = (rule.definition, rule.alerts, vector, time_ms, self.definition.limit, around, since)
+        try:
+            if rule.definition.reads is None or len(vector) > INLINE_ALERTS:
+                alerts = await asyncio.to_thread(alerting.updated, *arguments)
+            else:
+                alerts = alerting.updated(*arguments)
+        except NotExecutable:
+            rule.alerts = Alerts()
+            raise
+        rule.is_restored = True
+        rule.alerts = self._sent(rule.definition, alerts, time_ms)
+        return alerts.series
+
+    async def _active_since(self, rule: RuleDefinition, time_ms: int) -> Mapping[Labels, int]:
+        """Since when alerts were active before the service started."""
+        offset_ms = self.definition.query_offset_ms
+        seen = await self._storage.query(alerting.last_seen_query(rule), time_ms - offset_ms - 1)
+        if not seen:
+            return {}
+        seen_ms = round(seen[0][1] * 1000)
+        states = await self._storage.query(alerting.states_query(rule), seen_ms)
+        return alerting.restored(rule, states, seen_ms + offset_ms, time_ms)
+
+    def _sent(self, rule: RuleDefinition, alerts: Alerts, time_ms: int) -> Alerts:
+        """Hand over the alerts that are due."""
+        due = [alert for alert in alerts.by_labels.values() if alert.needs_sending(time_ms, self._resend_ms)]
+        if not due:
+            return alerts
+        valid_ms = time_ms + 4 * max(self._resend_ms, self.definition.interval_ms)
+        sent = [_with_validity(alert, time_ms, valid_ms) for alert in due]
+        self._send(rule, sent)
+        return Alerts({**alerts.by_labels, **{alert.labels: alert for alert in sent}}, alerts.series)
+
+    async def _write(self, unwritten: _Unwritten, time_ms: int, *, is_last: bool = False) -> None:
+        """Store the results, and the ends of series that their rules gave before and give no more."""
+        written = {labels for _, series in unwritten.rules for labels in series}
+        gone = {labels for rule, series in unwritten.rules for labels in rule.series if labels not in series}
+        if is_last and self.ended:
+            gone |= self.ended.keys() - {labels for rule in self.rules for labels in rule.series}
+        ended = [labels for labels in gone if labels not in written]  # another rule may give a series now
+        if not unwritten.series and not ended:
+            self._written(unwritten, is_last)
+            return
+        try:
+            await self._storage.write(time_ms - self.definition.query_offset_ms, unwritten.series, ended)
+        except TriptychError as error:
+            for rule, _ in unwritten.rules:
+                self.failures += 1
+                rule.failed(error)
+            return
+        self.samples += len(unwritten.series)
+        self._written(unwritten, is_last)
+
+    def _written(self, unwritten: _Unwritten, is_last: bool) -> None:
+        for rule, series in unwritten.rules:
+            rule.series = series
+        if is_last:
+            self.ended = {}
+
+
+def _with_validity(alert: Alert, time_ms: int, valid_ms: int) -> Alert:
+    return replace(alert, sent_at_ms=time_ms, valid_until_ms=valid_ms)
+
+
+def _recorded(rule: RuleDefinition, vector: Vector, limit: int) -> list[tuple[Labels, float]]:
+    """The series that a recording rule writes. Raises NotExecutable for equal ones, or too many."""
+    if limit and len(vector) > limit:
+        raise NotExecutable(f"exceeded limit of {limit} with {len(vector)} series")
+    own = {METRIC_NAME: rule.name, **rule.labels}
+    series: dict[Labels, float] = {}
+    for labels, value in vector:
+        merged = {**dict(labels), **own}
+        series[tuple(sorted((name, text) for name, text in merged.items() if text))] = value
+    if len(series) < len(vector):
+        raise NotExecutable("vector contains metrics with the same labelset after applying rule labels")
+    return list(series.items())

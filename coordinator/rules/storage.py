@@ -1,0 +1,205 @@
+"""How rules read and write: queries take the path of all queries, results the path of remote write.
+
+Rules are one client at the gate (coordinator/queries/gate.py), so others take turns with all of them together. They ask
+for whole answers: a rule that misses a shard would fire or resolve alerts by mistake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from coordinator.links import Links
+from coordinator.pressure import Level, Pressure
+from coordinator.queries.cost import Costs
+from coordinator.queries.evaluation import (
+    Query,
+    Replies,
+    ask,
+    learn,
+    learn_whereabouts,
+    made,
+    merge,
+    planned,
+    require_fitting,
+)
+from coordinator.queries.gate import Gate, Place
+from coordinator.queries.joining import AskAgain, Joined
+from coordinator.queries.merge import Merged
+from coordinator.queries.planner import Plan
+from coordinator.queries.running import RunningQueries, RunningQuery
+from coordinator.queries.whereabouts import Whereabouts
+from coordinator.request_ids import new_id
+from coordinator.rules.alerts import Vector
+from coordinator.series import remote_write
+from coordinator.series.groups import SampleWrites
+from coordinator.series.own_samples import STALE, body, sample
+from coordinator.series.remote_write import Cut, Limits
+from shared import labels as label_sets
+from shared.config import Settings
+from shared.errors import BadData, NotExecutable, Overloaded
+from shared.histograms.references import is_reference
+from shared.labels import Labels
+from shared.promql.ast import ValueType
+from shared.promql.model import Grid, Matrix, Scalar
+from shared.telemetry import REQUEST_ID
+
+CLIENT = "rules"
+"""As the list of running queries shows it."""
+SERIES_MAX = 100_000
+"""Series that one rule may give."""
+PLANS_MAX = 20_000
+"""Rules have plans of their own: so many would drive those of dashboards out of their cache."""
+ENCODED_MAX = 200_000
+"""Label sets whose canonical bytes are remembered, some 300 bytes each."""
+INLINE_SERIES = 200
+"""More are brought into their form in a thread."""
+
+
+class RuleStorage:
+    """For the event loop's thread only."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        links: Links,
+        gate: Gate,
+        costs: Costs,
+        whereabouts: Whereabouts,
+        running: RunningQueries,
+        samples: SampleWrites,
+        pressure: Pressure,
+    ) -> None:
+        self._settings = settings
+        self._links = links
+        self._gate = gate
+        self._costs = costs
+        self._whereabouts = whereabouts
+        self._running = running
+        self._samples = samples
+        self._pressure = pressure
+        self._plans: OrderedDict[str, Plan] = OrderedDict()
+        self._encoded: dict[Labels, bytes] = {}
+
+    # Reading
+
+    async def query(self, expr: str, time_ms: int) -> Vector:
+        """The vector at this time, a scalar as a series without labels. Raises TriptychError."""
+        settings = self._settings
+        query = Query(
+            expr,
+            Grid(time_ms, time_ms),
+            is_range=False,
+            limit=0,
+            lookback_ms=settings.lookback_ms,
+            samples_max=settings.query_samples_max,
+            timeout_ms=settings.query_timeout_ms,
+            partial_response=False,
+            bytes_max=settings.query_bytes_max,
+        )
+        REQUEST_ID.set(new_id())
+        return await self._running.serve("rule", expr, CLIENT, partial(self._served, query))
+
+    async def _served(self, query: Query, running: RunningQuery) -> Vector:
+        running.query = query
+        plan = await self._plan(query)
+        if plan.type not in (ValueType.VECTOR, ValueType.SCALAR):
+            raise NotExecutable(f"the result of a rule must be a vector or a scalar, this one is a {plan.type}")
+        workers = self._links.worker_count()
+        require_fitting(query, plan, workers)
+        estimate = self._costs.estimate(plan.demands)
+        running.plan, running.estimate = plan, estimate
+
+        async def merged(replies: Replies) -> Vector:
+            def work() -> Vector:
+                conclusion = merge(query, replies)
+                running.shares, running.samples_read = conclusion.shares, conclusion.merged.samples_read
+                learn(self._costs, conclusion)
+                return _vector(conclusion.merged)
+
+            running.enter("merging")
+            vector, _ = await made(work, query, replies)
+            learn_whereabouts(self._whereabouts, replies, running.shares)
+            return vector
+
+        async def attempt(place: Place) -> Vector:
+            # `careful`: the answer is wanted as arrays.
+            try:
+                return await merged(await ask(query, plan, self._links, place, self._whereabouts, careful=True))
+            except AskAgain:
+                careful_plan = await planned(query, relabel=False)
+                running.enter("running")
+                return await merged(await ask(query, careful_plan, self._links, place, careful=True))
+
+        return await self._gate.run(
+            CLIENT,
+            query.identity(),
+            query.deadline,
+            running.waits(attempt),
+            is_light=estimate.is_light(workers),
+            is_heavy=estimate.is_heavy(workers),
+        )
+
+    async def _plan(self, query: Query) -> Plan:
+        plan = self._plans.get(query.text)
+        if plan is None:
+            plan = await planned(query)
+            if len(self._plans) >= PLANS_MAX:
+                self._plans.popitem(last=False)
+            self._plans[query.text] = plan
+        return plan
+
+    # Writing
+
+    async def write(self, time_ms: int, series: Vector, ended: Sequence[Labels]) -> None:
+        """Return when the samples and the ends of series are stored. Raises TriptychError."""
+        if self._pressure.memory_level >= Level.WRITES:
+            raise Overloaded("memory is short, and writes are refused; the result was not stored").because("memory")
+        if len(series) + len(ended) > INLINE_SERIES:
+            cut = await asyncio.to_thread(self._cut, time_ms, series, ended)
+        else:
+            cut = self._cut(time_ms, series, ended)
+        if cut.parts:
+            await self._samples.write(cut.parts)
+        if cut.refused_count:
+            raise BadData(f"{cut.refused_count} series of the result were not stored: {'; '.join(cut.refused[:3])}")
+
+    def _cut(self, time_ms: int, series: Vector, ended: Sequence[Labels]) -> Cut:
+        messages = [self._canonical(labels) + sample(value, time_ms) for labels, value in series]
+        end = sample(STALE, time_ms)
+        messages += [self._canonical(labels) + end for labels in ended]
+        settings = self._settings
+        return remote_write.cut(body(messages), settings.shards, Limits.of(settings))
+
+    def _canonical(self, labels: Labels) -> bytes:
+        own = self._encoded.get(labels)
+        if own is None:
+            if len(self._encoded) >= ENCODED_MAX:
+                self._encoded.clear()  # those in use are back after one evaluation
+            own = self._encoded[labels] = label_sets.encode(labels)
+        return own
+
+
+def _vector(merged: Merged) -> Vector:
+    value = merged.value
+    assert not isinstance(value, Joined)
+    if isinstance(value, Scalar):
+        return [((), float(value.values[0]))]
+    assert isinstance(value, Matrix)
+    rows = np.flatnonzero(value.present[:, 0])
+    if len(rows) > SERIES_MAX:
+        raise NotExecutable(f"the rule gives {len(rows)} series; the limit is {SERIES_MAX}")
+    values = value.values[rows, 0]
+    if value.histograms is not None and is_reference(values).any():
+        raise NotExecutable("the rule gives native histograms, which rules cannot store")
+    names = sorted(value.labels.columns)
+    texts = [value.labels.symbols.texts(value.labels.columns[name][rows]) for name in names]
+    label_rows = zip(*texts, strict=True) if names else iter([()] * len(rows))
+    return [
+        (tuple((name, text) for name, text in zip(names, row, strict=True) if text), number)
+        for row, number in zip(label_rows, values.tolist(), strict=True)
+    ]
