@@ -11,8 +11,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 
-import numpy as np
-
 from coordinator.links import Links
 from coordinator.pressure import Level, Pressure
 from coordinator.queries.cost import Costs
@@ -29,12 +27,12 @@ from coordinator.queries.evaluation import (
 )
 from coordinator.queries.gate import Gate, Place
 from coordinator.queries.joining import AskAgain, Joined
-from coordinator.queries.merge import Merged
 from coordinator.queries.planner import Plan
 from coordinator.queries.running import RunningQueries, RunningQuery
 from coordinator.queries.whereabouts import Whereabouts
 from coordinator.request_ids import new_id
 from coordinator.rules.alerts import Vector
+from coordinator.rules.vectors import vector_of
 from coordinator.series import remote_write
 from coordinator.series.groups import SampleWrites
 from coordinator.series.own_samples import STALE, body, sample
@@ -42,16 +40,13 @@ from coordinator.series.remote_write import Cut, Limits
 from shared import labels as label_sets
 from shared.config import Settings
 from shared.errors import BadData, NotExecutable, Overloaded
-from shared.histograms.references import is_reference
 from shared.labels import Labels
 from shared.promql.ast import ValueType
-from shared.promql.model import Grid, Matrix, Scalar
+from shared.promql.model import Grid
 from shared.telemetry import REQUEST_ID
 
 CLIENT = "rules"
 """As the list of running queries shows it."""
-SERIES_MAX = 100_000
-"""Series that one rule may give."""
 PLANS_MAX = 20_000
 """Rules have plans of their own: so many would drive those of dashboards out of their cache."""
 ENCODED_MAX = 200_000
@@ -119,7 +114,9 @@ class RuleStorage:
                 conclusion = merge(query, replies)
                 running.shares, running.samples_read = conclusion.shares, conclusion.merged.samples_read
                 learn(self._costs, conclusion)
-                return _vector(conclusion.merged)
+                value = conclusion.merged.value
+                assert not isinstance(value, Joined)  # arrays were asked for
+                return vector_of(value)
 
             running.enter("merging")
             vector, _ = await made(work, query, replies)
@@ -182,24 +179,3 @@ class RuleStorage:
                 self._encoded.clear()  # those in use are back after one evaluation
             own = self._encoded[labels] = label_sets.encode(labels)
         return own
-
-
-def _vector(merged: Merged) -> Vector:
-    value = merged.value
-    assert not isinstance(value, Joined)
-    if isinstance(value, Scalar):
-        return [((), float(value.values[0]))]
-    assert isinstance(value, Matrix)
-    rows = np.flatnonzero(value.present[:, 0])
-    if len(rows) > SERIES_MAX:
-        raise NotExecutable(f"the rule gives {len(rows)} series; the limit is {SERIES_MAX}")
-    values = value.values[rows, 0]
-    if value.histograms is not None and is_reference(values).any():
-        raise NotExecutable("the rule gives native histograms, which rules cannot store")
-    names = sorted(value.labels.columns)
-    texts = [value.labels.symbols.texts(value.labels.columns[name][rows]) for name in names]
-    label_rows = zip(*texts, strict=True) if names else iter([()] * len(rows))
-    return [
-        (tuple((name, text) for name, text in zip(names, row, strict=True) if text), number)
-        for row, number in zip(label_rows, values.tolist(), strict=True)
-    ]

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 import re
-import struct
 from dataclasses import dataclass
 
-from loadtest.harness.memory_source import label_set
-from shared.labels import METRIC_NAME, Labels
-from shared.promql.model import STALE_NAN_BITS
+from coordinator.rules import series_notation
+from coordinator.rules.series_notation import NUMBER, parse_labels, unquote
+from coordinator.series.own_samples import STALE
 from tests.conformance.histogram_notation import parse_histograms
 from tests.oracle_native_histograms import NativeHistogram
 
-STALE: float = struct.unpack("<d", struct.pack("<Q", STALE_NAN_BITS))[0]
+__all__ = ["STALE", "Histogram", "Point", "parse_labels", "unquote"]
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000, "y": 31_536_000_000}
 _DURATION = re.compile(r"([0-9]*\.?[0-9]+)(ms|[smhdwy])")
-_NUMBER = r"(?:inf|nan|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)"
-_POINTS = re.compile(rf"([+-]?{_NUMBER})([+-]{_NUMBER})?(?:x([0-9]+))?", re.IGNORECASE)
 _OFFSET = r"(?:[0-9]+(?:ms|[smhdwy])?)"
 _OFFSETS = re.compile(rf"([+-]?{_OFFSET})([+-]{_OFFSET})?(?:x([0-9]+))?")
-_WORD = re.compile(r"\{\{.*?\}\}(?:[+-]\{\{.*?\}\})?(?:x[0-9]+)?|\S+")
-_QUOTED = r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|`[^`]*`)"""
-_LABEL = re.compile(rf"\s*(?:([A-Za-z_]\w*)|{_QUOTED})\s*(?:=\s*{_QUOTED})?\s*,?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +41,7 @@ def parse_time_ms(text: str) -> int:
 
 
 def is_number(text: str) -> bool:
-    return re.fullmatch(rf"[+-]?{_NUMBER}", text, re.IGNORECASE) is not None
-
-
-def unquote(text: str) -> str:
-    """A string literal in any of PromQL's three quotings."""
-    return text[1:-1] if text.startswith("`") else str(ast.literal_eval(text))
+    return re.fullmatch(rf"[+-]?{NUMBER}", text, re.IGNORECASE) is not None
 
 
 def split_series(line: str) -> tuple[str, str]:
@@ -83,47 +71,13 @@ def split_series(line: str) -> tuple[str, str]:
     return line, ""
 
 
-def parse_labels(text: str) -> Labels:
-    """`name{a="b"}`, `{a="b"}` or `{"a quoted.name", a="b"}`. Raises ValueError."""
-    name, brace, inner = text.partition("{")
-    labels = {METRIC_NAME: name.strip()}
-    if brace:
-        inner = inner.rstrip().removesuffix("}")
-        at = 0
-        while inner[at:].strip():
-            match = _LABEL.match(inner, at)
-            if match is None:
-                raise ValueError(f"{text!r} is not a series")
-            bare, quoted, value = match.groups()
-            if value is None:
-                labels[METRIC_NAME] = unquote(quoted)
-            else:
-                labels[bare or unquote(quoted)] = unquote(value)
-            at = match.end()
-    return label_set(labels)
-
-
 def parse_points(text: str) -> list[Point]:
     """`1 _ _x3 stale a+bxN axN {{…}}` → one entry a point. Raises ValueError."""
-    points: list[Point] = []
-    for word in _WORD.findall(text):
-        match = _POINTS.fullmatch(word)
-        if word == "_":
-            points.append(None)
-        elif re.fullmatch(r"_x[0-9]+", word):
-            points.extend([None] * int(word[2:]))
-        elif word == "stale":
-            points.append(STALE)
-        elif word.startswith("{{"):
-            points.extend(Histogram(one, "counter_reset_hint" in word) for one in parse_histograms(word))
-        elif match:
-            value, step = float(match[1]), float(match[2] or 0)
-            for _ in range(1 + int(match[3] or 0)):
-                points.append(value)
-                value += step
-        else:
-            raise ValueError(f"{word!r} is not a point")
-    return points
+    return series_notation.parse_points(text, _histograms)
+
+
+def _histograms(word: str) -> list[Histogram]:
+    return [Histogram(one, "counter_reset_hint" in word) for one in parse_histograms(word)]
 
 
 def parse_start_offsets_ms(text: str) -> list[int | None]:
