@@ -31,7 +31,7 @@ RULES = {
             "name": "recorded",
             "rules": [
                 {"record": "job:m:sum", "expr": "sum by (job) (m)", "labels": {"kind": "sum"}},
-                {"record": "job:m:double", "expr": "job:m:sum * 2"},
+                {"record": "job:m:double", "expr": 'job:m:sum{by=""} * 2'},
                 {"record": "wrong", "expr": "m + on () m"},
                 {"record": "one", "expr": "vector(1)"},
             ],
@@ -142,7 +142,7 @@ def test_results_are_stored_and_a_rule_that_fails_harms_no_other(place: Place) -
         '{"__name__": "job:m:double", "job": "a", "kind": "sum"}': 18.0,
         '{"__name__": "job:m:double", "job": "b", "kind": "sum"}': 2.0,
     }
-    place.wait(lambda: place.vector("job:m:double") == double)
+    place.wait(lambda: place.vector('job:m:double{by=""}') == double)
     place.wait(lambda: place.vector("one") == {'{"__name__": "one"}': 1.0})
     recorded = next(group for group in place.groups() if group["name"] == "recorded")
     assert recorded["interval"] == 1 and recorded["file"] == str(place.rules) and recorded["evaluationTime"] > 0
@@ -224,8 +224,8 @@ def test_vmalert_gives_the_same_results(place: Place, tmp_path: Path) -> None:
             own = name.replace("{", '{by="",') if "{" in name else f'{name}{{by=""}}'
             place.wait(
                 lambda own=own, other=other: (  # type: ignore[misc]
-                    place.vector(f"sum without (by, region) ({own})")
-                    == place.vector(f"sum without (by, region) ({other})")
+                    place.vector(f"sum without (by, region, alertgroup) ({own})")
+                    == place.vector(f"sum without (by, region, alertgroup) ({other})")
                     and place.vector(other)
                 )
             )
@@ -272,7 +272,7 @@ def test_a_wrong_file_keeps_what_is_in_force(place: Place) -> None:
     place.wait(lambda: [group["name"] for group in place.groups()] == ["new"])
     place.wait(lambda: place.metric("triptych_config_last_reload_successful 1.0"))
     place.wait(lambda: place.vector("r") == {'{"__name__": "r"}': 3.0})
-    assert not place.vector("ALERTS_FOR_STATE")  # ended with their rule
+    assert not place.vector('ALERTS_FOR_STATE{by=""}')  # ended with their rule
     shown = yaml.safe_load(place.cluster.get("/api/v1/status/config").json()["data"]["yaml"])
     assert shown["rule_files"] == ["*.nothing", "rules.yml"] and shown["global"]["evaluation_interval"] == "1s"
     assert place.cluster.request("PUT", "/-/reload").status == 200
