@@ -63,6 +63,7 @@ from shared.allocator import TRIM_INTERVAL_S, Trimmer
 from shared.catalogue_file import DIRECTORY as VECTOR
 from shared.config import Settings
 from shared.control import Control
+from shared.errors import ConfigError
 from shared.listen_address import cannot_be_bound
 from shared.manifest import Manifest
 from shared.messages.settling import settle

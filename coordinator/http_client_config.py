@@ -88,7 +88,7 @@ def read(section: Section) -> HttpClientConfig:
 
 def _authorization(section: Section) -> tuple[str | None, str, str, Path | None]:
     """(user, scheme, secret, file of the secret), of which one way at most may be given."""
-    ways = []
+    ways: list[tuple[str | None, str, str, Path | None]] = []
     basic = section.section("basic_auth")
     if basic is not None:
         user_file = _beside(section, basic.text("username_file"))

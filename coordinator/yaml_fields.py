@@ -135,9 +135,10 @@ class _Builder:
 
     def _value(self, event: Any, line: int) -> Any:
         if isinstance(event, yaml.events.AliasEvent):
-            if event.anchor not in self._anchors:
-                raise self._error(line, f"the alias {event.anchor[:SHOWN_CHARS]!r} stands for nothing before it")
-            value = self._anchors[event.anchor]
+            name = str(event.anchor)
+            if name not in self._anchors:
+                raise self._error(line, f"the alias {name[:SHOWN_CHARS]!r} stands for nothing before it")
+            value = self._anchors[name]
             self._count(_size(value, NODES_MAX - self._nodes), line)
             return value
         self._count(1, line)

@@ -47,7 +47,7 @@ async def rules(request: web.Request) -> web.Response:
     token = fields.get("group_next_token", "")
     if token and not limit:
         raise BadData("parameter 'group_next_token' needs 'group_limit', too")
-    names, groups, files = (set(fields.getall(name, ())) for name in ("rule_name[]", "rule_group[]", "file[]"))
+    names, groups, files = (set(fields.getall(name, [])) for name in ("rule_name[]", "rule_group[]", "file[]"))
 
     def is_wanted(rule: RuleState) -> bool:
         own = rule.definition
@@ -59,7 +59,7 @@ async def rules(request: web.Request) -> web.Response:
         if (groups and own.name not in groups) or (files and own.file not in files):
             continue
         wanted = [rule for rule in group.rules if is_wanted(rule)]
-        if wanted or not (kind or names or fields.getall("match[]", ())):
+        if wanted or not (kind or names or "match[]" in fields):
             chosen.append((group, wanted))
     page, next_token = _page(chosen, int(limit or 0), token)
     has_alerts = exclude not in _TRUE

@@ -151,7 +151,7 @@ class Group:
             query_ms = time_ms - self.definition.query_offset_ms
             vector = await self._storage.query(rule.definition.expr, query_ms)
             if rule.definition.kind == "record":
-                series = _recorded(rule.definition, vector, self.definition.limit)
+                series: Vector = _recorded(rule.definition, vector, self.definition.limit)
             else:
                 series = await self._alerts(rule, vector, time_ms)
         except TriptychError as error:

@@ -181,7 +181,8 @@ async def _run(test: RuleTest, definitions: Sequence[GroupDefinition], file: Tes
         )
         for definition in definitions
     ]
-    last_ms = max([one.time_ms for one in (*test.alerts, *test.expressions)], default=0)
+    times = [one.time_ms for one in test.alerts] + [one.time_ms for one in test.expressions]
+    last_ms = max(times, default=0)
     if last_ms // file.interval_ms > EVALUATIONS_MAX:
         raise ConfigError(f"eval_time {format_duration(last_ms)} needs more than {EVALUATIONS_MAX} evaluations")
     texts: list[str] = []
