@@ -59,8 +59,16 @@ def write(cluster: Cluster, series: int = 1, samples: int = 1) -> int:
 
 @pytest.fixture(scope="module")
 def well(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster that was used a little in all areas, and has stored its metrics several times since."""
-    cluster = ForkedCluster(tmp_path_factory.mktemp("well"), settings=SCRAPED).start()
+    """A cluster that was used a little in all areas, evaluates the shipped rules, and has stored its metrics several
+    times since."""
+    directory = tmp_path_factory.mktemp("well")
+    config = {
+        "rule_files": [str(ROOT / "deploy" / "prometheus" / "alerts.yml")],
+        "alerting": {"alertmanagers": [{"static_configs": [{"targets": ["127.0.0.1:9"]}]}]},
+    }
+    (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
+    settings = SCRAPED | {"TRIPTYCH_PROMETHEUS_CONFIG": str(directory / "prometheus.yml")}
+    cluster = ForkedCluster(directory, settings=settings).start()
     assert write(cluster, 10, 3) == 204
     cluster.post_json("/api/v1/log/append", {"records": [{"key": "YQ==", "value": "Yg=="}], "awaitDurable": True})
     cluster.post_json("/api/v1/vector/write", {"upsertVectors": [{"id": "a", "attributes": {"vector": [1, 2]}}]})
