@@ -1,16 +1,17 @@
-"""One group of rules: its rules are evaluated one after another, and what they give is stored.
+"""One group of rules: its rules are evaluated in order, and what they give is stored.
 
-Results are written together until a rule reads what one before it has written; then they are written first. So a group
-of rules that do not depend on each other costs one write.
+Rules in a row of which none reads what another one writes are evaluated at once, and their results are written
+together: that gives what one after another would, and messages and wake-ups of processes are shared.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Protocol
 
 from coordinator.rules import alerts as alerting
@@ -19,6 +20,7 @@ from coordinator.rules.rule_files import GroupDefinition, RuleDefinition
 from coordinator.rules.templates import Sample, Surroundings
 from shared.errors import NotExecutable, TriptychError
 from shared.labels import METRIC_NAME, Labels
+from shared.telemetry import event
 
 INLINE_ALERTS = 20
 """More alerts have their templates expanded in a thread."""
@@ -52,21 +54,9 @@ class RuleState:
         """Go on where a rule of the same name and labels was."""
         self.series, self.alerts, self.is_restored = before.series, before.alerts, before.is_restored
 
-    def failed(self, error: Exception) -> None:
-        self.health, self.error = "err", str(error)
-
     def depends_on(self, written: set[str]) -> bool:
         reads = self.definition.reads
         return bool(written) and (reads is None or not reads.isdisjoint(written))
-
-
-@dataclass(slots=True)
-class _Unwritten:
-    """Results that are written together: of each rule its series, and the series that end."""
-
-    rules: list[tuple[RuleState, dict[Labels, None]]] = field(default_factory=list)
-    series: list[tuple[Labels, float]] = field(default_factory=list)
-    names: set[str] = field(default_factory=set)
 
 
 class Group:
@@ -86,6 +76,7 @@ class Group:
     ) -> None:
         self.definition = definition
         self.rules = [RuleState(rule) for rule in definition.rules]
+        self._waves = _waves(self.rules)
         self._storage = storage
         self._send = send
         self._slots = slots
@@ -130,40 +121,45 @@ class Group:
     async def evaluate(self, time_ms: int) -> None:
         """Evaluate all rules at this time. A rule that fails harms no other."""
         started = time.perf_counter()
-        unwritten = _Unwritten()
         self.samples = 0
-        for rule in self.rules:
-            if rule.depends_on(unwritten.names):
-                await self._write(unwritten, time_ms)
-                unwritten = _Unwritten()
-            async with self._slots:
-                await self._evaluate_rule(rule, time_ms, unwritten)
-        await self._write(unwritten, time_ms, is_last=True)
+        for number, wave in enumerate(self._waves, 1):
+            results = await asyncio.gather(*(self._evaluate_rule(rule, time_ms) for rule in wave))
+            unwritten = [(rule, series) for rule, series in zip(wave, results, strict=True) if series is not None]
+            await self._write(unwritten, time_ms, is_last=number == len(self._waves))
         self.iterations += 1
         self.evaluated_at_ms = time_ms
         self.seconds = time.perf_counter() - started
         self.seconds_total += self.seconds
 
-    async def _evaluate_rule(self, rule: RuleState, time_ms: int, unwritten: _Unwritten) -> None:
-        started = time.perf_counter()
-        self.evaluations += 1
-        try:
-            query_ms = time_ms - self.definition.query_offset_ms
-            vector = await self._storage.query(rule.definition.expr, query_ms)
-            if rule.definition.kind == "record":
-                series: Vector = _recorded(rule.definition, vector, self.definition.limit)
-            else:
-                series = await self._alerts(rule, vector, time_ms)
-        except TriptychError as error:
-            self.failures += 1
-            rule.failed(error)
-        else:
-            rule.health, rule.error = "ok", ""
-            unwritten.rules.append((rule, dict.fromkeys(labels for labels, _ in series)))
-            unwritten.series += series
-            unwritten.names |= rule.writes
-        rule.evaluated_at_ms = time_ms
-        rule.seconds = time.perf_counter() - started
+    async def _evaluate_rule(self, rule: RuleState, time_ms: int) -> Vector | None:
+        """The series that the rule gives, None if it fails."""
+        async with self._slots:
+            started = time.perf_counter()
+            self.evaluations += 1
+            series: Vector | None = None
+            try:
+                series = await self._result(rule, time_ms)
+                rule.health, rule.error = "ok", ""
+            except TriptychError as error:
+                self._failed(rule, error)
+            except Exception as error:
+                # The other rules must not end with one whose failure could not be foreseen.
+                event(logging.ERROR, "a rule could not be evaluated", rule=rule.definition.name, trace=True)
+                self._failed(rule, error)
+            rule.evaluated_at_ms = time_ms
+            rule.seconds = time.perf_counter() - started
+            return series
+
+    def _failed(self, rule: RuleState, error: Exception) -> None:
+        self.failures += 1
+        rule.health, rule.error = "err", str(error) or type(error).__name__
+
+    async def _result(self, rule: RuleState, time_ms: int) -> Vector:
+        """Raises TriptychError."""
+        vector = await self._storage.query(rule.definition.expr, time_ms - self.definition.query_offset_ms)
+        if rule.definition.kind == "record":
+            return _recorded(rule.definition, vector, self.definition.limit)
+        return await self._alerts(rule, vector, time_ms)
 
     async def _alerts(self, rule: RuleState, vector: Vector, time_ms: int) -> Vector:
         since: Mapping[Labels, int] = {}
@@ -215,31 +211,39 @@ class Group:
         self._send(rule, sent)
         return Alerts({**alerts.by_labels, **{alert.labels: alert for alert in sent}}, alerts.series)
 
-    async def _write(self, unwritten: _Unwritten, time_ms: int, *, is_last: bool = False) -> None:
+    async def _write(self, results: Sequence[tuple[RuleState, Vector]], time_ms: int, *, is_last: bool) -> None:
         """Store the results, and the ends of series that their rules gave before and give no more."""
-        written = {labels for _, series in unwritten.rules for labels in series}
-        gone = {labels for rule, series in unwritten.rules for labels in rule.series if labels not in series}
+        samples = [sample for _, series in results for sample in series]
+        written = {labels for labels, _ in samples}
+        gone = {labels for rule, _ in results for labels in rule.series}
         if is_last and self.ended:
             gone |= self.ended.keys() - {labels for rule in self.rules for labels in rule.series}
         ended = [labels for labels in gone if labels not in written]  # another rule may give a series now
-        if not unwritten.series and not ended:
-            self._written(unwritten, is_last)
-            return
-        try:
-            await self._storage.write(time_ms - self.definition.query_offset_ms, unwritten.series, ended)
-        except TriptychError as error:
-            for rule, _ in unwritten.rules:
-                self.failures += 1
-                rule.failed(error)
-            return
-        self.samples += len(unwritten.series)
-        self._written(unwritten, is_last)
-
-    def _written(self, unwritten: _Unwritten, is_last: bool) -> None:
-        for rule, series in unwritten.rules:
-            rule.series = series
+        if samples or ended:
+            try:
+                await self._storage.write(time_ms - self.definition.query_offset_ms, samples, ended)
+            except TriptychError as error:
+                for rule, _ in results:
+                    self._failed(rule, error)
+                return
+        self.samples += len(samples)
+        for rule, series in results:
+            rule.series = dict.fromkeys(labels for labels, _ in series)
         if is_last:
             self.ended = {}
+
+
+def _waves(rules: Sequence[RuleState]) -> list[list[RuleState]]:
+    """The rules in order, in lists of those that may be evaluated at once; at least one list."""
+    waves: list[list[RuleState]] = [[]]
+    written: set[str] = set()
+    for rule in rules:
+        if rule.depends_on(written):
+            waves.append([])
+            written = set()
+        waves[-1].append(rule)
+        written |= rule.writes
+    return waves
 
 
 def _with_validity(alert: Alert, time_ms: int, valid_ms: int) -> Alert:
