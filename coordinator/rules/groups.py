@@ -18,10 +18,12 @@ from coordinator.rules import alerts as alerting
 from coordinator.rules.alerts import Alert, Alerts, Vector
 from coordinator.rules.rule_files import GroupDefinition, RuleDefinition
 from coordinator.rules.templates import Sample, Surroundings
-from shared.errors import NotExecutable, TriptychError
+from shared.errors import Internal, NotExecutable, TriptychError
 from shared.labels import METRIC_NAME, Labels
 from shared.telemetry import event
 
+BATCH_RULES = 6
+"""Rules whose queries are asked together."""
 INLINE_ALERTS = 20
 """More alerts have their templates expanded in a thread."""
 
@@ -31,6 +33,9 @@ class Storage(Protocol):
 
     async def query(self, expr: str, time_ms: int) -> Vector:
         """The vector at this time, a scalar as a series without labels. Raises TriptychError."""
+
+    async def query_all(self, exprs: Sequence[str], time_ms: int) -> Sequence[Vector | TriptychError]:
+        """The same for several expressions at once, with errors in place of what fails."""
 
     async def write(self, time_ms: int, series: Vector, ended: Sequence[Labels]) -> None:
         """Store samples and the ends of series. Raises TriptychError."""
@@ -60,7 +65,7 @@ class RuleState:
 
 
 class Group:
-    """`slots`: as many evaluations of all groups at once. `send` gets alerts that are to be sent, with the end of
+    """`slots`: as many batches of rules of all groups at once. `send` gets alerts that are to be sent, with the end of
     their validity set. For the event loop's thread only."""
 
     def __init__(
@@ -123,40 +128,59 @@ class Group:
         started = time.perf_counter()
         self.samples = 0
         for number, wave in enumerate(self._waves, 1):
-            results = await asyncio.gather(*(self._evaluate_rule(rule, time_ms) for rule in wave))
-            unwritten = [(rule, series) for rule, series in zip(wave, results, strict=True) if series is not None]
+            batches = [wave[first : first + BATCH_RULES] for first in range(0, len(wave), BATCH_RULES)]
+            results = await asyncio.gather(*(self._evaluate_batch(batch, time_ms) for batch in batches))
+            unwritten = [result for batch in results for result in batch]
             await self._write(unwritten, time_ms, is_last=number == len(self._waves))
         self.iterations += 1
         self.evaluated_at_ms = time_ms
         self.seconds = time.perf_counter() - started
         self.seconds_total += self.seconds
 
-    async def _evaluate_rule(self, rule: RuleState, time_ms: int) -> Vector | None:
-        """The series that the rule gives, None if it fails."""
+    async def _evaluate_batch(self, rules: Sequence[RuleState], time_ms: int) -> list[tuple[RuleState, Vector]]:
+        """The rules that do not fail, with the series that they give."""
         async with self._slots:
             started = time.perf_counter()
-            self.evaluations += 1
-            series: Vector | None = None
+            query_ms = time_ms - self.definition.query_offset_ms
+            exprs = [rule.definition.expr for rule in rules]
             try:
-                series = await self._result(rule, time_ms)
-                rule.health, rule.error = "ok", ""
-            except TriptychError as error:
-                self._failed(rule, error)
+                answers = await self._storage.query_all(exprs, query_ms)
             except Exception as error:
-                # The other rules must not end with one whose failure could not be foreseen.
-                event(logging.ERROR, "a rule could not be evaluated", rule=rule.definition.name, trace=True)
-                self._failed(rule, error)
-            rule.evaluated_at_ms = time_ms
-            rule.seconds = time.perf_counter() - started
-            return series
+                # The group must not end with what could not be foreseen.
+                event(logging.ERROR, "rules could not be evaluated", group=self.key, trace=True)
+                answers = [Internal(str(error) or type(error).__name__)] * len(rules)
+            asking_s = (time.perf_counter() - started) / len(rules)
+            results = []
+            for rule, answer in zip(rules, answers, strict=True):
+                series = await self._evaluate_rule(rule, answer, time_ms, asking_s)
+                if series is not None:
+                    results.append((rule, series))
+            return results
+
+    async def _evaluate_rule(
+        self, rule: RuleState, answer: Vector | TriptychError, time_ms: int, asking_s: float
+    ) -> Vector | None:
+        """The series that the rule gives, None if it fails."""
+        started = time.perf_counter()
+        self.evaluations += 1
+        series: Vector | None = None
+        try:
+            if isinstance(answer, TriptychError):
+                raise answer
+            series = await self._result(rule, answer, time_ms)
+            rule.health, rule.error = "ok", ""
+        except TriptychError as error:
+            self._failed(rule, error)
+        rule.evaluated_at_ms = time_ms
+        rule.seconds = asking_s + time.perf_counter() - started
+        return series
 
     def _failed(self, rule: RuleState, error: Exception) -> None:
         self.failures += 1
         rule.health, rule.error = "err", str(error) or type(error).__name__
 
-    async def _result(self, rule: RuleState, time_ms: int) -> Vector:
+    async def _result(self, rule: RuleState, vector: Vector, time_ms: int) -> Vector:
         """Raises TriptychError."""
-        vector = await self._storage.query(rule.definition.expr, time_ms - self.definition.query_offset_ms)
         if rule.definition.kind == "record":
             return _recorded(rule.definition, vector, self.definition.limit)
         return await self._alerts(rule, vector, time_ms)

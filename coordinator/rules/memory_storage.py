@@ -9,7 +9,7 @@ import numpy as np
 from coordinator.rules.alerts import Vector
 from coordinator.rules.vectors import vector_of
 from coordinator.series.own_samples import STALE
-from shared.errors import BadData
+from shared.errors import BadData, TriptychError
 from shared.labels import LabelFrame, Labels, Symbols
 from shared.promql import parser
 from shared.promql.ast import Matcher
@@ -45,6 +45,15 @@ class MemoryStorage:
     async def query(self, expr: str, time_ms: int) -> Vector:
         """Raises TriptychError."""
         return vector_of(self.value(expr, time_ms))
+
+    async def query_all(self, exprs: Sequence[str], time_ms: int) -> Sequence[Vector | TriptychError]:
+        answers: list[Vector | TriptychError] = []
+        for expr in exprs:
+            try:
+                answers.append(await self.query(expr, time_ms))
+            except TriptychError as error:
+                answers.append(error)
+        return answers
 
     def value(self, expr: str, time_ms: int) -> Value:
         """Raises TriptychError."""

@@ -21,8 +21,9 @@ from shared.labels import Labels
 from shared.measurements import Values
 from shared.telemetry import event
 
-EVALUATIONS_MAX = 8
-"""Rules that are evaluated at once. Light ones take a millisecond; slow ones must not take all places of others."""
+EVALUATIONS_MAX = 4
+"""Batches of rules (coordinator/rules/groups.py) that are evaluated at once: slow ones must not take all places of
+other queries."""
 RESEND_MS = 60_000
 """A firing alert is sent again after this time."""
 ENDED_MAX = 100_000

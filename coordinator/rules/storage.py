@@ -32,6 +32,7 @@ from coordinator.queries.running import RunningQueries, RunningQuery
 from coordinator.queries.whereabouts import Whereabouts
 from coordinator.request_ids import new_id
 from coordinator.rules.alerts import Vector
+from coordinator.rules.together import joined, merged_apart
 from coordinator.rules.vectors import vector_of
 from coordinator.series import remote_write
 from coordinator.series.groups import SampleWrites
@@ -39,7 +40,7 @@ from coordinator.series.own_samples import STALE, body, sample
 from coordinator.series.remote_write import Cut, Limits
 from shared import labels as label_sets
 from shared.config import Settings
-from shared.errors import BadData, NotExecutable, Overloaded
+from shared.errors import BadData, NotExecutable, Overloaded, TriptychError
 from shared.labels import Labels
 from shared.promql.ast import ValueType
 from shared.promql.model import Grid
@@ -47,6 +48,8 @@ from shared.telemetry import REQUEST_ID
 
 CLIENT = "rules"
 """As the list of running queries shows it."""
+LEAVES_TOGETHER_MAX = 16
+"""Sub-queries of rules that are asked together: some milliseconds of a worker, which light queries may take."""
 PLANS_MAX = 20_000
 """Rules have plans of their own: so many would drive those of dashboards out of their cache."""
 ENCODED_MAX = 200_000
@@ -82,10 +85,59 @@ class RuleStorage:
 
     # Reading
 
-    async def query(self, expr: str, time_ms: int) -> Vector:
-        """The vector at this time, a scalar as a series without labels. Raises TriptychError."""
+    async def query_all(self, exprs: Sequence[str], time_ms: int) -> Sequence[Vector | TriptychError]:
+        """What `query` gives or raises for each of these. Light ones are asked together: a message, its reply and the
+        wake-ups of processes cost more than what most rules read."""
+        if len(exprs) > 1:
+            try:
+                together = await self._together(exprs, time_ms)
+            except (TriptychError, AskAgain):
+                together = None  # each alone says what is wrong with it
+            if together is not None:
+                return together
+        return await asyncio.gather(*(self._alone(expr, time_ms) for expr in exprs))
+
+    async def _alone(self, expr: str, time_ms: int) -> Vector | TriptychError:
+        try:
+            return await self.query(expr, time_ms)
+        except TriptychError as error:
+            return error
+
+    async def _together(self, exprs: Sequence[str], time_ms: int) -> Sequence[Vector | TriptychError] | None:
+        """None: they are better asked one by one, since one of them is not known to be light."""
+        plans = [await self._plan(self._query(expr, time_ms)) for expr in exprs]
+        plan = joined(plans)
+        workers = self._links.worker_count()
+        estimate = self._costs.estimate(plan.demands)
+        if len(plan.leaves) > LEAVES_TOGETHER_MAX or not estimate.is_light(workers):
+            return None
+        query = self._query("; ".join(exprs), time_ms)
+
+        async def served(running: RunningQuery) -> Sequence[Vector | TriptychError]:
+            running.query, running.plan, running.estimate = query, plan, estimate
+
+            async def attempt(place: Place) -> Sequence[Vector | TriptychError]:
+                replies = await ask(query, plan, self._links, place, self._whereabouts, careful=True)
+
+                def work() -> Sequence[Vector | TriptychError]:
+                    vectors, conclusion = merged_apart(plans, replies)
+                    running.shares = conclusion.shares
+                    learn(self._costs, conclusion)
+                    return vectors
+
+                running.enter("merging")
+                vectors, _ = await made(work, query, replies)
+                learn_whereabouts(self._whereabouts, replies, running.shares)
+                return vectors
+
+            return await self._gate.run(CLIENT, query.identity(), query.deadline, running.waits(attempt), is_light=True)
+
+        REQUEST_ID.set(new_id())
+        return await self._running.serve("rule", query.text, CLIENT, served)
+
+    def _query(self, expr: str, time_ms: int) -> Query:
         settings = self._settings
-        query = Query(
+        return Query(
             expr,
             Grid(time_ms, time_ms),
             is_range=False,
@@ -96,8 +148,11 @@ class RuleStorage:
             partial_response=False,
             bytes_max=settings.query_bytes_max,
         )
+
+    async def query(self, expr: str, time_ms: int) -> Vector:
+        """The vector at this time, a scalar as a series without labels. Raises TriptychError."""
         REQUEST_ID.set(new_id())
-        return await self._running.serve("rule", expr, CLIENT, partial(self._served, query))
+        return await self._running.serve("rule", expr, CLIENT, partial(self._served, self._query(expr, time_ms)))
 
     async def _served(self, query: Query, running: RunningQuery) -> Vector:
         running.query = query

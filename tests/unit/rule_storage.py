@@ -36,6 +36,15 @@ class FakeStorage:
             raise answer
         return answer(time_ms) if callable(answer) else answer
 
+    async def query_all(self, exprs: Sequence[str], time_ms: int) -> Sequence[Vector | TriptychError]:
+        answers: list[Vector | TriptychError] = []
+        for expr in exprs:
+            try:
+                answers.append(await self.query(expr, time_ms))
+            except TriptychError as error:
+                answers.append(error)
+        return answers
+
     async def write(self, time_ms: int, series: Vector, ended: Sequence[Labels]) -> None:
         if self.refuses is not None:
             raise self.refuses
