@@ -181,10 +181,12 @@ class ConfigFile:
         self._reading: asyncio.Task[tuple[Configuration, list[Any]]] | None = None
 
     async def load(self) -> None:
-        """Read the file and have all parts follow it. Calls at the same time share one reading, unless it has begun
-        before. Raises ConfigError, and then nothing has changed."""
+        """Read the file and have all parts follow it. Raises ConfigError, and then nothing has changed, also while it
+        is being read already."""
         if self.path is None:
             raise ConfigError("there is no configuration file; TRIPTYCH_PROMETHEUS_CONFIG names one")
+        if self._reading is not None and not self._reading.done():
+            raise ConfigError(f"{self.path} is still being read for a reload before this one; try again later")
         try:
             configuration, prepared = await self._read(self.path)
         except ConfigError as error:
@@ -198,8 +200,6 @@ class ConfigFile:
         event(logging.INFO, "configuration file read", path=self.path, rule_files=len(configuration.rule_files))
 
     async def _read(self, path: Path) -> tuple[Configuration, list[Any]]:
-        if self._reading is not None and not self._reading.done():
-            raise ConfigError(f"{path} is still being read for a reload before this one; try again later")
         self._reading = asyncio.create_task(asyncio.to_thread(_prepared, path, tuple(self.parts)))
         self._reading.add_done_callback(_retrieved)
         try:

@@ -24,8 +24,11 @@ from shared.telemetry import event
 
 BATCH_RULES = 6
 """Rules whose queries are asked together."""
-INLINE_ALERTS = 20
-"""More alerts have their templates expanded in a thread."""
+INLINE_ALERTS, INLINE_CHARS = 5, 1_000
+"""More alerts, and longer templates, are expanded in a thread."""
+TEMPLATES_S_MAX = 10.0
+"""Time for all templates of one evaluation of a rule, with their queries. After that, alerts are sent with a text that
+says so."""
 
 
 class Storage(Protocol):
@@ -53,6 +56,10 @@ class RuleState:
         self.error = ""
         self.evaluated_at_ms = 0
         self.seconds = 0.0
+        texts = [text for text in (*definition.labels.values(), *definition.annotations.values()) if "{{" in text]
+        self.is_quickly_expanded = sum(map(len, texts)) <= INLINE_CHARS and not any(
+            "range" in text or "query" in text for text in texts
+        )
         self.writes = {definition.name} if definition.kind == "record" else {alerting.ALERTS, alerting.ALERTS_FOR_STATE}
 
     def take_over(self, before: RuleState) -> None:
@@ -191,20 +198,25 @@ class Group:
             since = await self._active_since(rule.definition, time_ms)
         loop = asyncio.get_running_loop()
 
+        deadline = time.monotonic() + TEMPLATES_S_MAX
+
         def query(expr: str) -> list[Sample]:
             """For templates, in a thread. Raises ValueError."""
+            query_ms = time_ms - self.definition.query_offset_ms
+            asked = asyncio.run_coroutine_threadsafe(self._storage.query(expr, query_ms), loop)
             try:
-                answer = asyncio.run_coroutine_threadsafe(
-                    self._storage.query(expr, time_ms - self.definition.query_offset_ms), loop
-                ).result()
+                answer = asked.result(max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                asked.cancel()
+                raise ValueError(f"it did not answer within {TEMPLATES_S_MAX:g} s") from None
             except TriptychError as error:
                 raise ValueError(str(error)) from None
             return [Sample(dict(labels), value) for labels, value in answer]
 
-        around = Surroundings(query, self._external_labels, self._external_url, time_ms / 1000)
+        around = Surroundings(query, self._external_labels, self._external_url, time_ms / 1000, deadline)
         arguments = (rule.definition, rule.alerts, vector, time_ms, self.definition.limit, around, since)
         try:
-            if rule.definition.reads is None or len(vector) > INLINE_ALERTS:
+            if len(vector) > INLINE_ALERTS or not rule.is_quickly_expanded:
                 alerts = await asyncio.to_thread(alerting.updated, *arguments)
             else:
                 alerts = alerting.updated(*arguments)

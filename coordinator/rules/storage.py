@@ -54,6 +54,8 @@ PLANS_MAX = 20_000
 """Rules have plans of their own: so many would drive those of dashboards out of their cache."""
 ENCODED_MAX = 200_000
 """Label sets whose canonical bytes are remembered, some 300 bytes each."""
+WRITTEN_AT_ONCE = 20_000
+"""Samples of one message to the workers, some megabytes."""
 INLINE_SERIES = 200
 """More are brought into their form in a thread."""
 
@@ -211,6 +213,15 @@ class RuleStorage:
         """Return when the samples and the ends of series are stored. Raises TriptychError."""
         if self._pressure.memory_level >= Level.WRITES:
             raise Overloaded("memory is short, and writes are refused; the result was not stored").because("memory")
+        if len(series) + len(ended) <= WRITTEN_AT_ONCE:
+            await self._write_some(time_ms, series, ended)
+            return
+        for first in range(0, len(series), WRITTEN_AT_ONCE):
+            await self._write_some(time_ms, series[first : first + WRITTEN_AT_ONCE], [])
+        for first in range(0, len(ended), WRITTEN_AT_ONCE):
+            await self._write_some(time_ms, [], ended[first : first + WRITTEN_AT_ONCE])
+
+    async def _write_some(self, time_ms: int, series: Vector, ended: Sequence[Labels]) -> None:
         if len(series) + len(ended) > INLINE_SERIES:
             cut = await asyncio.to_thread(self._cut, time_ms, series, ended)
         else:

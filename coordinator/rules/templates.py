@@ -6,6 +6,7 @@ steps, its output and its queries, so the worst one of the allowed size costs so
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -28,12 +29,13 @@ VARIABLES = ("$labels", "$externalLabels", "$externalURL", "$value")
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What is the same for all alerts of an evaluation. `query`: the vector that an expression gives at the time of
-    the evaluation; may raise ValueError."""
+    the evaluation; may raise ValueError. `deadline`: of `time.monotonic()`, after which no template is expanded."""
 
     query: Callable[[str], list[Sample]]
     external_labels: Mapping[str, str] = field(default_factory=dict)
     external_url: str = ""
     now_s: float = 0.0
+    deadline: float = float("inf")
 
 
 class _Jump(Exception):
@@ -59,6 +61,8 @@ class Template:
         """The text for an alert. Work for a thread if there are queries in it. Raises TemplateError."""
         if self.constant is not None:
             return self.constant
+        if time.monotonic() > around.deadline:
+            raise TemplateError("the templates of this rule take too long; expand fewer, or with fewer queries")
         run = _Run(labels, value, around)
         try:
             run.nodes(self.nodes)

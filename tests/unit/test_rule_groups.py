@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.rules import groups
 from coordinator.rules.alerts import Alert, last_seen_query, states_query
 from coordinator.rules.groups import Group
 from coordinator.rules.rule_files import RuleDefinition, parse
@@ -266,3 +267,19 @@ def test_groups_are_spread_over_their_interval() -> None:
         assert group.first_at_ms(T + 10_000) == first + 10_000
         firsts.add(first)
     assert len(firsts) > 40
+
+
+async def test_templates_that_ask_too_long_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "TEMPLATES_S_MAX", 0.05)
+    rig = Rig("alert: A, expr: m, annotations: {s: '{{ query `slow` | first }}'}")
+    answered = rig.storage.query
+
+    async def query(expr: str, time_ms: int) -> Any:
+        if expr == "slow":
+            await asyncio.sleep(10)
+        return await answered(expr, time_ms)
+
+    monkeypatch.setattr(rig.storage, "query", query)
+    await rig.at(0, m=[series(1.0, i="a"), series(1.0, i="b")])
+    texts = [alert.annotations["s"] for alert in rig.group.rules[0].alerts.active()]
+    assert "did not answer within" in texts[0] and "take too long" in texts[1]
