@@ -167,6 +167,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         context.config_file,
         context.rules,
     )
+    context.telemetry.watch(context.scraper.put)
     _say_limits(context.connections, settings)
     context.connections.start()
     context.pressure.start()
@@ -181,6 +182,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
             context.rules.external_url = _own_url(instance, access)
         context.rules.start()
         self_scrape = SelfScrape(settings, context.watch, links, context.samples, context.pressure, instance)
+        context.self_scrape = self_scrape
         settle()
         measuring = partial(_measure_speed, context.gate, asyncio.get_running_loop())
         threading.Thread(target=measuring, name="speed", daemon=True).start()
@@ -195,6 +197,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         access.stop()
         context.pressure.stop()
         context.connections.stop()
+        await context.scraper.stop()
         await runner.cleanup()
         await context.views.stop()
         await context.vectors.stop()

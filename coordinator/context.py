@@ -27,6 +27,8 @@ from coordinator.queries.whereabouts import Whereabouts
 from coordinator.rules.notifying import Notifier
 from coordinator.rules.schedule import Rules
 from coordinator.rules.storage import RuleStorage
+from coordinator.scraping.scraper import Scraper
+from coordinator.scraping.storing import ScrapeStore
 from coordinator.series.groups import SampleWrites
 from coordinator.series.known_labels import KnownLabels
 from coordinator.series.metadata import KnownMetadata
@@ -35,6 +37,7 @@ from coordinator.series.series_references import SeriesReferences
 from coordinator.spool import Spool
 from coordinator.vectors.area import VectorArea
 from coordinator.waiting_room import WaitingRoom
+from coordinator.watching.self_scrape import SelfScrape
 from coordinator.watching.telemetry import Telemetry
 from coordinator.watching.watch import Watch
 from shared.config import Settings
@@ -71,6 +74,9 @@ class Context:
     slow: SlowQueries = field(init=False)
     config_file: ConfigFile = field(init=False)
     rules: Rules = field(init=False)
+    scraper: Scraper = field(init=False)
+    self_scrape: SelfScrape | None = None
+    """None until the service listens."""
 
     def __post_init__(self) -> None:
         self.cross_site = CrossSite(self.settings)
@@ -110,6 +116,9 @@ class Context:
         )
         self.rules = Rules(storage, Notifier(), self.settings.external_url.rstrip("/"))
         self.config_file.parts.append(self.rules)
+        store = ScrapeStore(self.settings, self.links, self.samples, self.series_references, self.pressure)
+        self.scraper = Scraper(store, self.settings)
+        self.config_file.parts.append(self.scraper)
 
 
 CONTEXT = web.AppKey("context", Context)

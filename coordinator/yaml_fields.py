@@ -74,19 +74,40 @@ def read(path: Path, what: str) -> bytes:
 
 def parse(content: bytes, path: str | Path) -> Section:
     """The mapping that the file is; a file without a document is an empty one. Raises ConfigError."""
+    document = _document(content, path)
+    if document is None:
+        document = Fields(1)
+    if not isinstance(document, Fields):
+        raise ConfigError(f"{path}: the file is {_kind(document)}; it must be a mapping of fields")
+    return Section(document, path)
+
+
+def parse_list(content: bytes, path: str | Path) -> list[Section]:
+    """The mappings of the list that the file is; a file without a document is an empty one. Raises ConfigError."""
+    document = _document(content, path)
+    if document is None:
+        document = Items(1)
+    if not isinstance(document, Items):
+        raise ConfigError(f"{path}: the file is {_kind(document)}; it must be a list of mappings")
+    return _sections(document, path, "", lambda text: ConfigError(f"{path}: the file {text}"))
+
+
+def _document(content: bytes, path: str | Path) -> Any:
     try:
-        document = _Builder(path).build(yaml.parse(content, _LOADER))
+        return _Builder(path).build(yaml.parse(content, _LOADER))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark is not None else ""
         raise ConfigError(f"{path}: {where}{getattr(error, 'problem', None) or 'not YAML'}") from None
     except (UnicodeDecodeError, ValueError) as error:
         raise ConfigError(f"{path}: not YAML: {error}") from None
-    if document is None:
-        document = Fields(1)
-    if not isinstance(document, Fields):
-        raise ConfigError(f"{path}: the file is {_kind(document)}; it must be a mapping of fields")
-    return Section(document, path)
+
+
+def _sections(items: Items, path: str | Path, where: str, wrong: Callable[[str], ConfigError]) -> list[Section]:
+    for index, value in enumerate(items):
+        if not isinstance(value, Fields):
+            raise wrong(f"has {_kind(value)} as its item {index}; it must be a list of mappings")
+    return [Section(value, path, f"{where}[{index}]") for index, value in enumerate(items)]
 
 
 class _Builder:
@@ -300,12 +321,7 @@ class Section:
     def sections(self, name: str) -> list[Section]:
         """The mappings of a list."""
         within = f"{self.where}.{name}" if self.where else name
-        sections = []
-        for index, value in enumerate(self.items(name)):
-            if not isinstance(value, Fields):
-                raise self.error(f"has {_kind(value)} as its item {index}; it must be a list of mappings", name)
-            sections.append(Section(value, self.path, f"{within}[{index}]"))
-        return sections
+        return _sections(self.items(name), self.path, within, lambda text: self.error(text, name))
 
     def finish(self) -> None:
         """Raises ConfigError for a field that nothing has taken, with the nearest name that is known."""

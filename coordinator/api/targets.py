@@ -1,33 +1,177 @@
-"""What Prometheus tells of its targets. This service scrapes nothing, so its lists are empty.
+"""What Prometheus tells of its targets: those of the scrape jobs, and this service itself as the job `triptych`.
 
-Parameters and shapes: https://prometheus.io/docs/prometheus/latest/querying/api/.
+Parameters and shapes: https://prometheus.io/docs/prometheus/latest/querying/api/#targets.
 """
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
 
 from aiohttp import web
 from multidict import MultiDict
 
 from coordinator.api import parameters
 from coordinator.api.selectors import selectors
-from coordinator.responses import success
+from coordinator.context import CONTEXT, Context
+from coordinator.responses import success, zipped
+from coordinator.scraping.loop import ScrapeLoop
+from coordinator.scraping.scraper import Pool
+from coordinator.watching import self_scrape
+from shared.durations import format_duration
+from shared.errors import BadData
+from shared.promql.ast import Matcher
+from shared.promql.regex import Regex
+
+STATES = ("active", "dropped", "any")
+METADATA_MAX = 100_000
+"""Entries of an answer, at some microseconds each."""
+
+_NEVER = "0001-01-01T00:00:00Z"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Item = dict[str, Any]
 
 
 async def targets(request: web.Request) -> web.Response:
-    return success({"activeTargets": [], "droppedTargets": [], "droppedTargetCounts": {}})
+    """Raises BadData for a state that is none."""
+    context = request.app[CONTEXT]
+    fields = await parameters.form(request)
+    state = fields.get("state", "").lower() or "any"
+    if state not in STATES:
+        raise BadData(f"parameter 'state' is {fields['state'][:100]!r}; it must be one of {', '.join(STATES)}")
+    name = fields.get("scrapePool", "")
+    pools = [pool for pool in context.scraper.pools.values() if name in ("", pool.job.name)]
+    own = _own_target(context) if name in ("", self_scrape.JOB) and state != "dropped" else []
+    loops = [] if state == "dropped" else [loop for pool in pools for loop in pool.shown()]
+    dropped = [] if state == "active" else pools
+    counts = {pool.job.name: pool.found.dropped_count for pool in pools}
+    answer = partial(_targets, own, loops, dropped, counts)
+    if len(loops) + sum(len(pool.found.dropped) for pool in dropped) < 100:
+        return answer()
+    return await asyncio.to_thread(lambda: zipped(answer()) if _takes_gzip(request) else answer())
+
+
+def _takes_gzip(request: web.Request) -> bool:
+    return "gzip" in request.headers.get("Accept-Encoding", "")
+
+
+def _targets(
+    own: list[Item], loops: Sequence[ScrapeLoop], pools: Sequence[Pool], counts: Mapping[str, int]
+) -> web.Response:
+    dropped = [
+        {"discoveredLabels": dict(labels), "scrapePool": pool.job.name}
+        for pool in pools
+        for labels in pool.found.dropped
+    ]
+    active = [*map(_active, loops), *own]
+    return success({"activeTargets": active, "droppedTargets": dropped, "droppedTargetCounts": counts})
+
+
+def _active(loop: ScrapeLoop) -> Item:
+    target = loop.target
+    return {
+        "discoveredLabels": dict(target.discovered),
+        "labels": dict(target.labels),
+        "scrapePool": loop.job.name,
+        "scrapeUrl": target.url,
+        "globalUrl": target.url,
+        "lastError": loop.last_error,
+        "lastScrape": _shown_time(loop.last_scrape),
+        "lastScrapeDuration": loop.last_duration_s,
+        "health": loop.health,
+        "scrapeInterval": format_duration(target.interval_ms),
+        "scrapeTimeout": format_duration(target.timeout_ms),
+    }
+
+
+def _own_target(context: Context) -> list[Item]:
+    """The service's own metrics, which are stored without a request to itself."""
+    own = context.self_scrape
+    if own is None or not context.settings.self_scrape_ms:
+        return []
+    interval = format_duration(context.settings.self_scrape_ms)
+    labels = {"instance": own.instance, "job": self_scrape.JOB}
+    scheme = "https" if context.access.tls else "http"
+    url = f"{scheme}://{own.instance}/metrics"
+    item = {
+        "discoveredLabels": {
+            "__address__": own.instance,
+            "__metrics_path__": "/metrics",
+            "__scheme__": scheme,
+            **labels,
+        },
+        "labels": labels,
+        "scrapePool": self_scrape.JOB,
+        "scrapeUrl": url,
+        "globalUrl": url,
+        "lastError": own.last_error,
+        "lastScrape": _shown_time(own.last_scrape),
+        "lastScrapeDuration": own.last_duration_s,
+        "health": own.health,
+        "scrapeInterval": interval,
+        "scrapeTimeout": interval,
+    }
+    return [item]
+
+
+def _shown_time(unix_s: float | None) -> str:
+    if unix_s is None:
+        return _NEVER
+    return (_EPOCH + timedelta(milliseconds=round(unix_s * 1000))).isoformat().replace("+00:00", "Z")
 
 
 async def scrape_pools(request: web.Request) -> web.Response:
-    return success({"scrapePools": []})
+    context = request.app[CONTEXT]
+    own = [self_scrape.JOB] if context.self_scrape is not None and context.settings.self_scrape_ms else []
+    return success({"scrapePools": sorted({*context.scraper.pools, *own})})
 
 
 async def target_metadata(request: web.Request) -> web.Response:
+    """What targets say of their metrics, by target. Raises BadData for a selector that is malformed."""
     fields = await parameters.form(request)
-    parameters.optional(fields, "limit", parameters.limit, 0)
-    target = fields.get("match_target", "")
-    if target:
-        await selectors(MultiDict({"match[]": target}), shown_as="match_target")
-    return success([])
+    limit = parameters.optional(fields, "limit", parameters.limit, 0)
+    selector, metric = fields.get("match_target", ""), fields.get("metric", "")
+    matchers: Sequence[Matcher] = ()
+    if selector:
+        (matchers,) = await selectors(MultiDict({"match[]": selector}), shown_as="match_target")
+    loops = [loop for pool in request.app[CONTEXT].scraper.pools.values() for loop in pool.shown()]
+    return await asyncio.to_thread(_metadata, loops, matchers, metric, limit)
+
+
+def _metadata(loops: Sequence[ScrapeLoop], matchers: Sequence[Matcher], metric: str, limit: int) -> web.Response:
+    most = min(limit or METADATA_MAX, METADATA_MAX)
+    tests = [(matcher, Regex(matcher.value) if matcher.op in ("=~", "!~") else None) for matcher in matchers]
+    entries: list[Item] = []
+    for loop in loops:
+        if not all(_matches(loop.target.labels, *test) for test in tests):
+            continue
+        for name, family in loop.families.items():
+            if metric in ("", name, name + family.suffix):
+                if len(entries) == most:
+                    warnings = (
+                        None if limit == most else [f"there are more than {most} entries; give a limit or a metric"]
+                    )
+                    return success(entries, warnings)
+                entries.append(
+                    {
+                        "target": dict(loop.target.labels),
+                        **({} if metric else {"metric": name}),
+                        "type": family.type,
+                        "help": family.help,
+                        "unit": family.unit,
+                    }
+                )
+    return success(entries)
+
+
+def _matches(labels: Mapping[str, str], matcher: Matcher, pattern: Regex | None) -> bool:
+    value = labels.get(matcher.name, "")
+    is_equal = value == matcher.value if pattern is None else pattern.matches(value)
+    return is_equal == (matcher.op in ("=", "=~"))
 
 
 ROUTES: list[web.RouteDef] = [

@@ -200,6 +200,20 @@ SELF_SCRAPE = (
         "Processor time that this took in the coordinator",
     ),
 )
+SCRAPING = (
+    _gauge(
+        "triptych_scrape_targets", "health", "Targets that are scraped: up, down, or unknown before the first scrape"
+    ),
+    _counter(
+        "triptych_scrapes_total",
+        "outcome",
+        "Scrapes of targets: ok, failed (of the target, or of the store), skipped (because of overload)",
+    ),
+    _counter("triptych_scrape_samples_total", "", "Samples of targets that were stored, after relabelling"),
+    _counter("triptych_scrape_refused_total", "", "Samples of targets that could not be stored, or were not valid"),
+    _counter("triptych_scrape_seconds_total", "", "Processor time of parsing what targets answer"),
+    _counter("triptych_scrape_discovery_failures_total", "", "Files and URLs with targets that could not be used"),
+)
 WORKERS = (
     _counter("triptych_worker_requests_total", "worker method", "Requests that a worker has answered"),
     _counter("triptych_worker_request_seconds_total", "worker method", "Time that a worker has worked on them"),
@@ -345,6 +359,7 @@ GROUPS: tuple[tuple[str, Sequence[Metric]], ...] = (
     ("Overload and queues", OVERLOAD),
     ("Cluster, disk space, damage", CLUSTER),
     ("The service's own metrics", SELF_SCRAPE),
+    ("Scraping", SCRAPING),
     ("Workers", WORKERS),
     ("Processes and memory", PROCESSES),
     ("Commits, write-ahead log, stores", DISK),

@@ -81,12 +81,19 @@ class SelfScrape:
         self._links = links
         self._samples = samples
         self._pressure = pressure
+        self.instance = instance
         self._target = (("instance", instance), ("job", JOB))
         self._known: dict[Key, tuple[bytes, int]] = {}  # series of the last scrape → canonical labels, shard
         self._vanished: dict[Key, tuple[bytes, int]] = {}  # series whose end is not stored yet
         self._metadata_due = 0.0
         self._failed_logged_at = -FAILED_LOG_INTERVAL_S
         self._write: asyncio.Task[None] | None = None
+        self.health = "unknown"
+        """As of a target: up when the last scrape was stored, down when it was not."""
+        self.last_error = ""
+        self.last_scrape: float | None = None
+        """Unix time of the last one, None before the first."""
+        self.last_duration_s = 0.0
         self.scrapes = self.stored = 0
         self.seconds = 0.0
         self.dropped: Counter[str] = Counter()
@@ -124,10 +131,12 @@ class SelfScrape:
         gathering_s = time.perf_counter()
         values = self._watch.telemetry.values()
         self.scrapes += 1
+        self.last_scrape = time_ms / 1000
         self.seconds += time.perf_counter() - gathering_s
         samples = sum(map(len, values.by_name.values()))
         if self._write is not None and not self._write.done():
             self.dropped["late"] += samples
+            self.health, self.last_error = "down", "the last write has not ended"
         else:
             missing = self._links.unready()
             # In a thread, since it takes some 5 µs for each series.
@@ -135,6 +144,7 @@ class SelfScrape:
             prepared = await asyncio.to_thread(
                 self._prepare, values, missing.keys(), time_ms, started_s, is_overloaded=is_overloaded
             )
+            self.last_duration_s = time.perf_counter() - started_s
             self._write = asyncio.create_task(self._send(prepared, is_whole=not missing))
 
     def _prepare(
@@ -185,12 +195,15 @@ class SelfScrape:
             if cut.parts:
                 await self._samples.write(cut.parts)
             self.stored += cut.samples
+            self.health = "up"
+            self.last_error = "" if is_whole else "shards are missing; their part is not stored"
             for key in prepared.ended:
                 self._vanished.pop(key, None)
             if is_whole and time.monotonic() >= self._metadata_due:
                 await metadata.keep(self._links, _METADATA, self._settings.write_timeout_ms / 1000)
                 self._metadata_due = time.monotonic() + METADATA_INTERVAL_S
         except TriptychError as error:
+            self.health, self.last_error = "down", str(error)
             self.dropped["refused"] += cut.samples
             now = time.monotonic()
             if now - self._failed_logged_at >= FAILED_LOG_INTERVAL_S:

@@ -1,0 +1,1 @@
+"""Scraping: jobs, their targets, and what is read from them."""

@@ -1,0 +1,204 @@
+"""What a target answers, within bounds of time and size: targets are slow, huge, endless, and say what is not so."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import zlib
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from coordinator.http_client_config import HttpClientConfig
+from coordinator.version import VERSION
+from shared.errors import ConfigError
+
+SCRAPES_MAX = 500
+"""Requests to targets under way at once. Others wait, which counts towards their timeouts."""
+BODIES_BYTES_MAX = 256 << 20
+"""Answers of all targets that are being read or wait to be parsed, as they were sent."""
+REDIRECTS_MAX = 10
+KEPT_CONNECTIONS_MAX = 500
+"""A job with more targets opens a connection for each scrape: each that is kept is an open file."""
+CHUNK_BYTES = 256 << 10
+BLOCKING_THREADS = 8
+"""For what may hang, such as a name server or a file on a network: requests to the service have other threads."""
+_GZIP = 16 + zlib.MAX_WBITS
+_BLOCKING = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix="targets")
+
+T = TypeVar("T")
+
+
+async def blocking(function: Callable[[], T]) -> T:
+    """`function()` in a thread for what may hang."""
+    return await asyncio.get_running_loop().run_in_executor(_BLOCKING, function)
+
+
+class FetchFailed(Exception):
+    """A target has not answered as it should; the text says why."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """`body` as it was sent. `held` bytes count towards BODIES_BYTES_MAX until `Fetches.release`."""
+
+    body: bytes
+    encoding: str
+    content_type: str
+    held: int
+
+
+class Fetches:
+    """The requests of all jobs. For the event loop's thread only."""
+
+    def __init__(self) -> None:
+        self._turns = asyncio.Semaphore(SCRAPES_MAX)
+        self._held = 0
+
+    def hold(self, size: int) -> None:
+        """Raises FetchFailed when the answers of all targets are too many bytes."""
+        if self._held + size > BODIES_BYTES_MAX:
+            raise FetchFailed(
+                f"the answers of all targets that are being read have {self._held} bytes, and no room for {size} more "
+                f"within {BODIES_BYTES_MAX}"
+            )
+        self._held += size
+
+    def release(self, size: int) -> None:
+        self._held -= size
+
+    async def get(
+        self, client: Client, url: str, headers: Mapping[str, str], timeout_s: float, bytes_max: int, keeps: bool
+    ) -> Answer:
+        """The body of a 200. Raises FetchFailed."""
+        held = 0
+        try:
+            async with asyncio.timeout(timeout_s), self._turns, client.request(url, headers) as response:
+                if response.status != 200:
+                    raise FetchFailed(f"server returned HTTP status {response.status} {response.reason or ''}".rstrip())
+                announced = response.content_length
+                if announced is not None and announced > bytes_max:
+                    raise FetchFailed(f"the answer has {announced} bytes; the limit is {bytes_max}")
+                chunks = []
+                async for chunk in response.content.iter_any():
+                    self.hold(len(chunk))
+                    held += len(chunk)
+                    if held > bytes_max:
+                        raise FetchFailed(f"the answer has more than the limit of {bytes_max} bytes")
+                    chunks.append(chunk)
+                if not keeps:
+                    response.close()
+                encoding = response.headers.get("Content-Encoding", "").strip().lower()
+                answer = Answer(b"".join(chunks), encoding, response.headers.get("Content-Type", ""), held)
+                held = 0
+                return answer
+        except TimeoutError:
+            raise FetchFailed(f"it has not answered within {timeout_s:g} s") from None
+        except aiohttp.TooManyRedirects:
+            raise FetchFailed(f"it has redirected more than {REDIRECTS_MAX} times") from None
+        except (aiohttp.ClientError, ssl.SSLError, OSError, ValueError, ConfigError) as error:
+            raise FetchFailed(str(error) or type(error).__name__) from None
+        finally:
+            self.release(held)
+
+
+class _Resolver(AbstractResolver):
+    """Names of hosts, by the system."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        find = partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG)
+        flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+        return [
+            ResolveResult(
+                hostname=host, host=str(address[0]), port=int(address[1]), family=kind, proto=protocol, flags=flags
+            )
+            for kind, _, protocol, _, address in await blocking(find)
+        ]
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+
+class Client:
+    """The connections of one job, or of one discovery."""
+
+    def __init__(self, http: HttpClientConfig, keep_s: float) -> None:
+        self._http = http
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=keep_s, ssl=http.tls or True, resolver=_Resolver())
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            timeout=aiohttp.ClientTimeout(total=None),
+            headers={"User-Agent": f"Triptych/{VERSION}"},
+        )
+
+    def request(self, url: str, headers: Mapping[str, str]) -> Any:
+        return _Request(self._session, self._http, url, headers)
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+class _Request:
+    """A request under way, whose connection is given back at the end."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, http: HttpClientConfig, url: str, headers: Mapping[str, str]
+    ) -> None:
+        self._session = session
+        self._http = http
+        self._url = url
+        self._headers = headers
+        self._response: aiohttp.ClientResponse | None = None
+
+    async def __aenter__(self) -> aiohttp.ClientResponse:
+        http = self._http
+        own = http.request_headers() if http.secret_file is None else await blocking(http.request_headers)
+        self._response = await self._session.get(
+            self._url,
+            headers={**self._headers, **own},
+            allow_redirects=http.follow_redirects,
+            max_redirects=REDIRECTS_MAX,
+            server_hostname=http.server_name,
+        )
+        return self._response
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._response is not None:
+            self._response.release()
+
+
+def inflated(answer: Answer, bytes_max: int) -> bytes:
+    """The body as the target meant it. Raises FetchFailed for one that is not gzip, or larger than it may be. Work for
+    a thread."""
+    if answer.encoding in ("", "identity"):
+        return answer.body
+    if answer.encoding != "gzip":
+        raise FetchFailed(f"the answer has the encoding {answer.encoding[:50]!r}; it must be gzip, or none")
+    pieces, size, left = [], 0, answer.body
+    while left:
+        member = zlib.decompressobj(_GZIP)
+        while left and not member.eof:
+            try:
+                piece = member.decompress(left, CHUNK_BYTES)
+            except zlib.error as error:
+                raise FetchFailed(f"the answer is not gzip: {error}") from None
+            left = member.unused_data if member.eof else member.unconsumed_tail
+            size += len(piece)
+            if size > bytes_max:
+                raise FetchFailed(f"the answer has more than the limit of {bytes_max} bytes once it is decompressed")
+            pieces.append(piece)
+            if not piece and not left and not member.eof:
+                raise FetchFailed("the answer ends within its gzip data")
+        if not member.eof:
+            raise FetchFailed("the answer ends within its gzip data")
+    return b"".join(pieces)

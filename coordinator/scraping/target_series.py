@@ -1,0 +1,354 @@
+"""The series of one target: what its lines are called, and which of them have been stored last.
+
+A line that was in the last scrape is recognised by its text. Its labels, with those of the target and after
+relabelling, are known by a number then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from prometheus_client.utils import floatToGoString
+
+from coordinator import relabelling
+from coordinator.scraping import series_text
+from coordinator.scraping.series_text import Exemplar, Family
+from coordinator.scraping.text_lines import (
+    COLUMNS,
+    COMMENTS,
+    EOF_END,
+    EXEMPLAR,
+    IS_SLOW,
+    LINE_END,
+    MATCHED,
+    NO_TIME,
+    SAMPLES,
+    SUMMARY,
+    TEXT,
+    TEXT_END,
+    TIME,
+    TIME_AT,
+    TIME_END,
+    TIME_FORM,
+    TIME_TEXT,
+    VALUE,
+    VALUE_END,
+    WRONG_AT,
+    read_lines,
+)
+from shared import labels
+from shared.errors import BadData
+from shared.labels import METRIC_NAME
+
+LINES_MAX = 1 << 20
+"""Lines of one scrape: reading takes 112 bytes for each."""
+SPARE_SERIES = 1_000
+"""Series beside twice those of the last scrape that are remembered; with more, all but the live ones are forgotten."""
+DROPPED = -1
+"""The number of series that relabelling drops."""
+EXPORTED = "exported_"
+SHOWN_CHARS = 100
+
+_BELONGING = {
+    "counter": ("_total", ""),
+    "histogram": ("_bucket", "_count", "_sum"),
+    "summary": ("_count", "_sum", ""),
+}
+"""Suffixes of the series that have a creation time, by the type of their family."""
+_CREATED = "_created"
+_PARTS = ("le", "quantile")
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Labelling:
+    """How the series of a target are named, and what their labels may have: limits of the number, and of the bytes of
+    names and values."""
+
+    target: Mapping[str, str]
+    honor_labels: bool = False
+    rules: Sequence[relabelling.Rule] = ()
+    labels_max: int = 64
+    name_bytes_max: int = 1024
+    value_bytes_max: int = 4096
+    only_plain_names: bool = False
+
+    def of(self, exposed: Mapping[str, str]) -> dict[str, str] | None:
+        """The labels of a series that the target exposes so; None if relabelling drops it. Raises BadData if they are
+        not valid or too many."""
+        kept = relabelling.apply(self._with_target(exposed), self.rules)
+        if kept is None or not kept:
+            return None
+        if not kept.get(METRIC_NAME):
+            raise BadData(f"relabelling leaves a series without a metric name: {str(kept)[:SHOWN_CHARS]}")
+        name = kept[METRIC_NAME][:SHOWN_CHARS]
+        if len(kept) > self.labels_max:
+            raise BadData(f"a series of {name!r} has {len(kept)} labels; the limit is {self.labels_max}")
+        for label, value in kept.items():
+            if self.only_plain_names and not (label.isascii() and label.isidentifier()):
+                raise BadData(f"{name!r} has a label {label[:SHOWN_CHARS]!r}, which is not plain as the job requires")
+            if len(label.encode()) > self.name_bytes_max:
+                raise BadData(f"a label name of {name!r} is longer than {self.name_bytes_max} bytes: {label[:50]!r}…")
+            if len(value.encode()) > self.value_bytes_max:
+                raise BadData(f"label {label!r} of {name!r} has a value longer than {self.value_bytes_max} bytes")
+        return kept
+
+    def _with_target(self, exposed: Mapping[str, str]) -> dict[str, str]:
+        if self.honor_labels:
+            return {**self.target, **exposed}
+        merged = {name: value for name, value in exposed.items() if name not in self.target}
+        for name in sorted(exposed.keys() & self.target.keys(), key=len):
+            renamed = EXPORTED + name
+            while renamed in exposed or renamed in self.target or renamed in merged:
+                renamed = EXPORTED + renamed
+            if exposed[name]:
+                merged[renamed] = exposed[name]
+        return {**merged, **self.target}
+
+
+class Line(NamedTuple):
+    """What is known of a line: the number of its series; which lines have the same creation time, or 0; and whether it
+    is the one that says it."""
+
+    number: int
+    group: int = 0
+    is_created: bool = False
+
+
+@dataclass(slots=True)
+class Samples:
+    """What a scrape has: `numbers` int64[n] of series, `values` float64[n], `times_ms` int64[n], `is_timed` bool[n]
+    (whether the target gave the time), `starts_ms` int64[n] or None. `total`: before relabelling. `families`: None if
+    they are those of the last scrape."""
+
+    numbers: Ints
+    values: NDArray[np.float64]
+    times_ms: Ints
+    is_timed: NDArray[np.bool_]
+    starts_ms: Ints | None
+    total: int
+    exemplars: list[tuple[int, Exemplar]] = field(default_factory=list)
+    histograms: list[tuple[int, int, bytes]] = field(default_factory=list)
+    """(number, time in ms, message of remote write)."""
+    families: Mapping[str, Family] | None = None
+
+
+@dataclass(slots=True)
+class _Scrape:
+    """The text of the last scrape, where the series stand in it (int64[n, 2]), and the columns of their `Line`s."""
+
+    body: NDArray[np.uint8]
+    spans: Ints
+    numbers: Ints
+    groups: Ints
+    is_created: NDArray[np.bool_]
+
+
+def _nothing() -> _Scrape:
+    none = np.empty(0, np.int64)
+    return _Scrape(np.empty(0, np.uint8), np.empty((0, 2), np.int64), none, none, np.empty(0, np.bool_))
+
+
+class TargetSeries:
+    """For one thread at a time."""
+
+    def __init__(self, labelling: Labelling) -> None:
+        self._labelling = labelling
+        self.labels: list[bytes] = []
+        """By number: canonical label bytes."""
+        self.live: Ints = np.empty(0, np.int64)
+        """Numbers of the series that were stored last without a staleness marker."""
+        self._by_labels: dict[bytes, int] = {}
+        self._lines: dict[bytes, Line] = {}
+        self._groups: dict[tuple[str, ...], int] = {}
+        self._exemplars: dict[int, object] = {}
+        self._last = _nothing()
+        self._comments: list[bytes] = []
+
+    def number(self, label_bytes: bytes) -> int:
+        """The number of the series with these canonical labels."""
+        number = self._by_labels.get(label_bytes)
+        if number is None:
+            number = self._by_labels[label_bytes] = len(self.labels)
+            self.labels.append(label_bytes)
+        return number
+
+    def line(self, key: bytes, exposed: Callable[[], dict[str, str]], types: Mapping[str, Family]) -> Line:
+        """What is known of a line with this text (or another key of it), whose labels are learned if it is new. Raises
+        BadData if they are not valid."""
+        line = self._lines.get(key)
+        if line is None:
+            own = _with_usual_numbers(exposed(), types)
+            kept = self._labelling.of(own)
+            number = DROPPED if kept is None else self.number(labels.encode(tuple(kept.items())))
+            line = self._lines[key] = Line(number, *self._created(own, types))
+        return line
+
+    def _created(self, exposed: Mapping[str, str], types: Mapping[str, Family]) -> tuple[int, bool]:
+        name = exposed[METRIC_NAME]
+        for kind, suffixes in _BELONGING.items():
+            for suffix in (_CREATED, *suffixes):
+                family = name.removesuffix(suffix)
+                if name.endswith(suffix) and family in types and types[family].type == kind:
+                    rest = (
+                        part
+                        for pair in sorted(exposed.items())
+                        if pair[0] not in (METRIC_NAME, *_PARTS)
+                        for part in pair
+                    )
+                    group = self._groups.setdefault((family, *rest), len(self._groups) + 1)
+                    return group, suffix == _CREATED
+        return 0, False
+
+    def tidy(self) -> None:
+        """Forget all but the live series if too many others are remembered."""
+        most = 2 * max(len(self._last.numbers), len(self.live)) + SPARE_SERIES
+        if len(self._lines) <= most and len(self.labels) <= most:
+            return
+        live = [self.labels[number] for number in self.live.tolist()]
+        self.labels, self._by_labels, self._lines, self._groups = [], {}, {}, {}
+        self._exemplars, self._last = {}, _nothing()
+        self.live = np.array([self.number(label_bytes) for label_bytes in live], np.int64)
+
+    def is_news(self, number: int, exemplar: object) -> bool:
+        """Whether this is not the latest exemplar of the series; it is from now on."""
+        is_new = self._exemplars.get(number) != exemplar
+        self._exemplars[number] = exemplar
+        return is_new
+
+    def read_text(self, body: bytes, *, is_openmetrics: bool, time_ms: int) -> Samples:
+        """The samples of a text exposition; those without a time have this one. Raises BadData, which names the line,
+        for anything that is not in the format."""
+        self.tidy()
+        data = np.frombuffer(body, np.uint8)
+        lines = body.count(b"\n") + 1
+        if lines > LINES_MAX:
+            raise BadData(f"the answer has {lines} lines; the limit is {LINES_MAX}")
+        rows, values = np.empty((lines, COLUMNS), np.int64), np.empty(lines)
+        comment_spans, summary = np.empty((lines, 2), np.int64), np.empty(SUMMARY, np.int64)
+        read_lines(data, is_openmetrics, self._last.body, self._last.spans, rows, values, comment_spans, summary)
+        if summary[WRONG_AT] >= 0:
+            raise _wrong_line(body, int(summary[WRONG_AT]), "")
+        if is_openmetrics and summary[EOF_END] < 0:
+            raise BadData("the answer does not end with # EOF, as OpenMetrics does; it may have been cut off")
+        rows, values = rows[: summary[SAMPLES]], values[: summary[SAMPLES]]
+        comments = [body[begin:end] for begin, end in comment_spans[: summary[COMMENTS]].tolist()]
+        has_changed = comments != self._comments
+        families = {}
+        if has_changed or (rows[:, MATCHED] < 0).any():
+            families = series_text.families(comments, is_openmetrics=is_openmetrics)
+        scrape = self._scrape(body, data, rows, families)
+        _read_odd_numbers(body, rows, values)
+        times_ms, is_timed = _times(body, rows, time_ms)
+        starts_ms = _starts(scrape, values)
+        is_kept = scrape.numbers != DROPPED
+        exemplars = self._read_exemplars(body, rows, scrape.numbers, times_ms)
+        self._last, self._comments = scrape, comments
+        return Samples(
+            scrape.numbers[is_kept],
+            values[is_kept],
+            times_ms[is_kept],
+            is_timed[is_kept],
+            None if starts_ms is None else starts_ms[is_kept],
+            len(rows),
+            exemplars,
+            families=families if has_changed else None,
+        )
+
+    def _scrape(self, body: bytes, data: NDArray[np.uint8], rows: Ints, families: Mapping[str, Family]) -> _Scrape:
+        """What is known of the lines, of which those that were not in the last scrape are learned."""
+        last, matched = self._last, rows[:, MATCHED]
+        numbers, groups = np.empty(len(rows), np.int64), np.zeros(len(rows), np.int64)
+        is_created = np.zeros(len(rows), np.bool_)
+        is_known = matched >= 0
+        numbers[is_known] = last.numbers[matched[is_known]]
+        groups[is_known], is_created[is_known] = last.groups[matched[is_known]], last.is_created[matched[is_known]]
+        new = np.flatnonzero(~is_known)
+        for row, begin, end in zip(new.tolist(), *rows[new][:, [TEXT, TEXT_END]].T.tolist(), strict=True):
+            text = body[begin:end]
+            try:
+                line = self.line(text, lambda text=text: series_text.series(text), families)  # type: ignore[misc]
+            except BadData as error:
+                raise _wrong_line(body, begin, str(error)) from None
+            numbers[row], groups[row], is_created[row] = line
+        spans = np.ascontiguousarray(rows[:, [TEXT, TEXT_END]])
+        return _Scrape(data, spans, numbers, groups, is_created)
+
+    def _read_exemplars(self, body: bytes, rows: Ints, numbers: Ints, times_ms: Ints) -> list[tuple[int, Exemplar]]:
+        """Those that are not the latest of their series already."""
+        found = []
+        for row in np.flatnonzero((rows[:, EXEMPLAR] >= 0) & (numbers != DROPPED)).tolist():
+            number, text = int(numbers[row]), body[rows[row, EXEMPLAR] : rows[row, LINE_END]]
+            if self.is_news(number, text):
+                try:
+                    read = series_text.exemplar(text)
+                except BadData as error:
+                    raise _wrong_line(body, int(rows[row, TEXT]), str(error)) from None
+                found.append((number, read if read.time_ms is not None else _at(read, int(times_ms[row]))))
+        return found
+
+
+def _with_usual_numbers(exposed: dict[str, str], types: Mapping[str, Family]) -> dict[str, str]:
+    """Buckets and quantiles as OpenMetrics writes them, so that a series has one name in all formats: le="1.0"."""
+    name = exposed[METRIC_NAME]
+    for label, kind, family in (("le", "histogram", name.removesuffix("_bucket")), ("quantile", "summary", name)):
+        if label in exposed and family in types and types[family].type == kind:
+            with suppress(ValueError):
+                exposed[label] = floatToGoString(float(exposed[label]))
+    return exposed
+
+
+def _at(exemplar: Exemplar, time_ms: int) -> Exemplar:
+    return Exemplar(exemplar.labels, exemplar.value, time_ms)
+
+
+def _read_odd_numbers(body: bytes, rows: Ints, values: NDArray[np.float64]) -> None:
+    for row in np.flatnonzero(rows[:, IS_SLOW]).tolist():
+        text = body[rows[row, VALUE] : rows[row, VALUE_END]]
+        try:
+            values[row] = series_text.number(text.decode(errors="replace"))
+        except BadData as error:
+            raise _wrong_line(body, int(rows[row, TEXT]), str(error)) from None
+
+
+def _times(body: bytes, rows: Ints, time_ms: int) -> tuple[Ints, NDArray[np.bool_]]:
+    """(times in ms, which of them the target gave)."""
+    form = rows[:, TIME_FORM]
+    times_ms = np.where(form == NO_TIME, time_ms, rows[:, TIME])
+    for row in np.flatnonzero(form == TIME_TEXT).tolist():
+        text = body[rows[row, TIME_AT] : rows[row, TIME_END]]
+        try:
+            times_ms[row] = series_text.seconds_ms(text.decode(errors="replace"))
+        except BadData as error:
+            raise _wrong_line(body, int(rows[row, TEXT]), str(error)) from None
+    return times_ms, form != NO_TIME
+
+
+def _starts(scrape: _Scrape, values: NDArray[np.float64]) -> Ints | None:
+    """The creation time of each line's series in ms, 0 where none is said; None if no line says any."""
+    said = values[scrape.is_created]
+    if not len(said):
+        return None
+    created = np.zeros(int(scrape.groups.max()) + 1, np.int64)
+    is_time = (said > 0) & (said < 1e11)
+    created[scrape.groups[scrape.is_created]] = np.where(is_time, said * 1000, 0).astype(np.int64)
+    starts = created[scrape.groups]
+    starts[(scrape.groups == 0) | scrape.is_created] = 0
+    return starts
+
+
+def _wrong_line(body: bytes, at: int, why: str) -> BadData:
+    line = (
+        body[at:].partition(b"\n")[0]
+        if len(body) - at < SHOWN_CHARS
+        else body[at : at + SHOWN_CHARS].partition(b"\n")[0]
+    )
+    shown = line.decode(errors="replace")
+    reason = why or 'it is not a sample such as name{label="value"} 1.5'
+    return BadData(f"line {body.count(bytes([10]), 0, at) + 1} is {shown!r}: {reason}")
