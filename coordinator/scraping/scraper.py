@@ -90,7 +90,7 @@ class Pool:
         gone = [self._drop(key) for key in list(self.loops) if key not in targets]
         before = self._predecessor
         self._predecessor = None
-        inherited = await before.hand_over() if before is not None else {}
+        inherited = dict(await before.hand_over()) if before is not None else {}
         room = ALL_TARGETS_MAX - self._scraper.targets
         for key, target in targets.items():
             if key in self.loops:
