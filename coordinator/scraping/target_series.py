@@ -168,6 +168,7 @@ class TargetSeries:
         self._lines: dict[bytes, Line] = {}
         self._groups: dict[tuple[str, ...], int] = {}
         self._exemplars: dict[int, object] = {}
+        self._says_created = False
         self._last = _nothing()
         self._comments: list[bytes] = []
 
@@ -192,6 +193,8 @@ class TargetSeries:
 
     def _created(self, exposed: Mapping[str, str], types: Mapping[str, Family]) -> tuple[int, bool]:
         name = exposed[METRIC_NAME]
+        if not self._says_created:
+            return 0, False
         for kind, suffixes in _BELONGING.items():
             for suffix in (_CREATED, *suffixes):
                 family = name.removesuffix(suffix)
@@ -226,6 +229,8 @@ class TargetSeries:
         """The samples of a text exposition; those without a time have this one. Raises BadData, which names the line,
         for anything that is not in the format."""
         self.tidy()
+        if is_openmetrics and not self._says_created and _CREATED.encode() in body:
+            self._says_created, self._lines, self._last = True, {}, _nothing()  # lines are learned with their groups
         data = np.frombuffer(body, np.uint8)
         lines = body.count(b"\n") + 1
         if lines > LINES_MAX:

@@ -11,7 +11,9 @@ import pytest
 
 from coordinator.http_client_config import HttpClientConfig
 from coordinator.scraping import fetching
+from coordinator.scraping.discovery import Url
 from coordinator.scraping.fetching import Answer, Client, Fetches, FetchFailed, inflated
+from coordinator.scraping.jobs import HttpDiscovery
 
 LIMIT = 10_000
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
@@ -143,6 +145,26 @@ async def test_answers_of_all_targets_together_are_bounded(monkeypatch: pytest.M
     monkeypatch.setattr(fetching, "BODIES_BYTES_MAX", 100)
     with pytest.raises(FetchFailed, match="no room for 200 more within 100"):
         await get(saying(OK + b"Content-Length: 200\r\n\r\n" + b"a" * 200))
+
+
+async def test_a_url_tells_targets_and_a_wrong_answer_changes_nothing() -> None:
+    answers = [(b"text/html", b"[]"), (b"application/json", b"{}"), (b"application/json", b'[{"targets": ["a:1"]}]')]
+
+    async def serve(head: bytes, writer: asyncio.StreamWriter) -> None:
+        assert b"X-Prometheus-Refresh-Interval-Seconds: 0.02\r\n" in head
+        kind, body = answers.pop() if answers else (b"text/html", b"")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n" % (kind, len(body)) + body)
+
+    changed = asyncio.Event()
+    async with serving(serve) as url:
+        source = Url(HttpDiscovery(url, 20, HttpClientConfig()), "j", changed.set, Fetches())
+        task = asyncio.create_task(source.run())
+        await asyncio.wait_for(changed.wait(), 5)
+        while source.failures < 2:
+            await asyncio.sleep(0.01)
+        task.cancel()
+    (group,) = source.groups
+    assert group.addresses == ("a:1",) and group.labels == {"__meta_url": url}
 
 
 def test_gzip_is_inflated_member_by_member() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from coordinator import config_file
 from coordinator.scraping import jobs, targets
+from coordinator.scraping import loop as loop_module
 from coordinator.scraping.fetching import Answer, FetchFailed
 from coordinator.scraping.jobs import Group
 from coordinator.scraping.loop import Counts, ScrapeLoop
@@ -258,6 +259,35 @@ async def test_a_defect_does_not_end_the_scrapes(monkeypatch: pytest.MonkeyPatch
         await asyncio.sleep(0.001)
     task.cancel()
     assert place.loop.health == "down"
+
+
+async def test_scrapes_have_regular_times_unless_they_are_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(scrape_interval="10s")
+    offset_ms, interval_ms = place.target.offset_ms(), 10_000
+    begin_ms = NOW // interval_ms * interval_ms + offset_ms
+    clock_ms = begin_ms + 1_000
+    late_ms, turns_ms, times_ms = [0, 7, -3, 400, 25_000, 0, 0], list[int](), list[int]()
+
+    async def sleep(seconds: float) -> None:
+        nonlocal clock_ms
+        if not late_ms:
+            raise asyncio.CancelledError
+        clock_ms += round(seconds * 1000) + late_ms.pop(0)
+        turns_ms.append(clock_ms - begin_ms)
+
+    async def scrape(time_ms: int) -> None:
+        nonlocal clock_ms
+        times_ms.append(time_ms - begin_ms)
+        clock_ms += 50
+        if len(times_ms) == 6:
+            clock_ms -= 3_600_000  # somebody sets the clock
+
+    monkeypatch.setattr(place.loop, "scrape", scrape)
+    monkeypatch.setattr(loop_module, "time", SimpleNamespace(time=lambda: clock_ms / 1000))
+    monkeypatch.setattr(loop_module, "asyncio", SimpleNamespace(sleep=sleep))
+    with pytest.raises(asyncio.CancelledError):
+        await place.loop.run()
+    assert times_ms == [10_000, 20_000, 30_000, 40_400, 75_000, 80_000, 90_000 - 3_600_000]
 
 
 def test_the_marker_has_the_bits_that_staleness_has() -> None:

@@ -195,6 +195,13 @@ def test_openmetrics_has_exemplars_creation_times_and_seconds() -> None:
     assert again.starts_ms is not None and again.starts_ms.tolist() == samples.starts_ms.tolist()
 
 
+def test_creation_times_may_come_later_than_the_series() -> None:
+    series = new()
+    read(series, "# TYPE a counter\na_total 1\n# EOF\n", is_openmetrics=True)
+    samples = read(series, "# TYPE a counter\na_total 1\na_created 5.5\n# EOF\n", is_openmetrics=True)
+    assert samples.starts_ms is not None and samples.starts_ms.tolist() == [5500, 0]
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

@@ -1,0 +1,95 @@
+"""How scrapes are stored: by the numbers of series, without missing shards, and once more where numbers are stale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.pressure import Level
+from coordinator.scraping import written
+from coordinator.scraping.storing import ScrapeStore
+from coordinator.series.lessons import Receipt
+from coordinator.series.series_references import SeriesReferences
+from shared import labels, reference_frames
+from shared.config import Settings
+from shared.errors import Unavailable
+
+SHARDS = 2
+SERIES = 20
+
+
+class Place:
+    """`messages`: of each write, shard → how many series came with labels and how many by their number."""
+
+    def __init__(self) -> None:
+        self.settings = Settings(shards=SHARDS)
+        self.missing: dict[int, str] = {}
+        self.pressure = SimpleNamespace(level=Level.NONE)
+        self.messages: list[dict[int, tuple[int, int]]] = []
+        self.receipts: list[Receipt] = []
+        here: Any = self
+        pressure: Any = self.pressure
+        references = SeriesReferences(1 << 20, SHARDS)
+        self.store = ScrapeStore(self.settings, here, here, references, pressure)
+
+    def unready(self, shards: Any) -> dict[int, str]:
+        return {shard: why for shard, why in self.missing.items() if shard in shards}
+
+    async def write(self, parts: Any) -> Receipt:
+        counts = {}
+        for shard, frames in parts.items():
+            words = [np.frombuffer(frame, np.int64) for frame in frames]
+            by_number = sum(int(own[2]) for own in words if own[0] == reference_frames.MARK)
+            counts[shard] = (sum(int(own[1]) for own in words if own[0] != reference_frames.MARK), by_number)
+        self.messages.append(counts)
+        return self.receipts.pop(0) if self.receipts else Receipt()
+
+    async def scrape(self) -> None:
+        own = [labels.encode((("__name__", "a"), ("i", str(i)))) for i in range(SERIES)]
+        zeros = np.zeros(SERIES, np.int64)
+        body = written.samples(own, np.arange(SERIES, dtype=np.float64), zeros + 1_700_000_000_000, zeros)
+        await self.store.store(body, self.store.cut(body))
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    own = Place()
+    yield own
+    own.store.stop()
+
+
+def totals(message: dict[int, tuple[int, int]]) -> tuple[int, int]:
+    return sum(count for count, _ in message.values()), sum(count for _, count in message.values())
+
+
+async def test_series_are_sent_by_number_once_the_shards_have_given_them(place: Place) -> None:
+    place.receipts = [Receipt()]
+    await place.scrape()
+    (first,) = place.messages
+    given = {(shard, 0): np.arange(count, dtype=np.int32) for shard, (count, _) in first.items()}
+    place.receipts = [Receipt(dict.fromkeys(first, 7), frozenset(), given)]
+    await place.scrape()
+    await place.scrape()
+    assert [totals(message) for message in place.messages] == [(SERIES, 0), (SERIES, 0), (0, SERIES)]
+    stale = Receipt(dict.fromkeys(first, 8), frozenset({(0, 0)}))
+    place.receipts = [stale]
+    await place.scrape()
+    assert totals(place.messages[-2]) == (0, SERIES)
+    assert place.messages[-1] == {0: first[0]}, "what was stale is sent once more, with its labels"
+
+
+async def test_of_missing_shards_the_part_is_dropped_and_told(place: Place) -> None:
+    place.missing = {1: "its worker is down"}
+    with pytest.raises(Unavailable, match="shard 1: its worker is down"):
+        await place.scrape()
+    assert list(place.messages[0]) == [0]
+
+
+def test_writes_are_refused_under_overload(place: Place) -> None:
+    assert not place.store.refuses
+    place.pressure.level = Level.WRITES
+    assert place.store.refuses
