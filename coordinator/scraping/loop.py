@@ -23,6 +23,7 @@ from coordinator.scraping.storing import ScrapeStore
 from coordinator.scraping.target_series import Ints, Labelling, Samples, TargetSeries
 from coordinator.scraping.targets import Target
 from coordinator.series.metadata import TEXT_BYTES_MAX
+from coordinator.series.own_samples import STALE
 from coordinator.series.remote_write import Cut
 from coordinator.watching.catalogue import SCRAPE_SERIES
 from shared import labels
@@ -191,7 +192,7 @@ class ScrapeLoop:
         """End all series of the target. Raises TriptychError when that cannot be stored."""
         ended = [*self.live(), *(self._report if self.last_scrape is not None else ())]
         if ended:
-            body = _samples(ended, np.full(len(ended), written.STALE), time_ms)
+            body = _samples(ended, np.full(len(ended), STALE), time_ms)
             await self._store.store(body, await self._store.work(partial(self._store.cut, body)))
 
     # In a thread
@@ -248,7 +249,7 @@ class ScrapeLoop:
         """With the ends of the series that are gone, and with the series that tell of the scrape."""
         ended = np.setdiff1d(self._series.live, now)
         own = [self._series.labels[number] for number in ended.tolist()] + self._report
-        values = np.concatenate([np.full(len(ended), written.STALE), np.array(report)])
+        values = np.concatenate([np.full(len(ended), STALE), np.array(report)])
         body = b"".join([*parts, _samples(own, values, time_ms)])
         return _Prepared(body, self._store.cut(body), now, kept)
 

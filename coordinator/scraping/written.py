@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,12 +14,9 @@ from numpy.typing import NDArray
 from coordinator.scraping.series_text import Exemplar
 from proto import remote_write_pb2
 from shared.kernels import kernel
-from shared.promql.model import STALE_NAN_BITS
 from shared.protobuf_fields import delimited_head, put_length
 from shared.xxh64 import Bytes, copy_bytes
 
-STALE = struct.unpack("<d", struct.pack("<q", STALE_NAN_BITS))[0]
-"""The value that ends a series."""
 SAMPLE_BYTES_MAX = 48
 """What one sample takes beside its labels."""
 

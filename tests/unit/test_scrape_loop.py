@@ -18,7 +18,6 @@ from coordinator.scraping import loop as loop_module
 from coordinator.scraping.fetching import Answer, FetchFailed
 from coordinator.scraping.jobs import Group
 from coordinator.scraping.loop import Counts, ScrapeLoop
-from coordinator.scraping.written import STALE
 from proto import exposition_pb2, remote_write_pb2
 from shared.config import Settings
 from shared.errors import Unavailable
@@ -288,7 +287,3 @@ async def test_scrapes_have_regular_times_unless_they_are_late(monkeypatch: pyte
     with pytest.raises(asyncio.CancelledError):
         await place.loop.run()
     assert times_ms == [10_000, 20_000, 30_000, 40_400, 75_000, 80_000, 90_000 - 3_600_000]
-
-
-def test_the_marker_has_the_bits_that_staleness_has() -> None:
-    assert struct.pack("<d", STALE) == struct.pack("<q", STALE_NAN_BITS)
