@@ -17,6 +17,7 @@ from multidict import MultiDict
 from coordinator.api import parameters
 from coordinator.api.selectors import selectors
 from coordinator.context import CONTEXT, Context
+from coordinator.negotiation import accepts_gzip
 from coordinator.responses import success, zipped
 from coordinator.scraping.loop import ScrapeLoop
 from coordinator.scraping.scraper import Pool
@@ -52,11 +53,7 @@ async def targets(request: web.Request) -> web.Response:
     answer = partial(_targets, own, loops, dropped, counts)
     if len(loops) + sum(len(pool.found.dropped) for pool in dropped) < 100:
         return answer()
-    return await asyncio.to_thread(lambda: zipped(answer()) if _takes_gzip(request) else answer())
-
-
-def _takes_gzip(request: web.Request) -> bool:
-    return "gzip" in request.headers.get("Accept-Encoding", "")
+    return await asyncio.to_thread(lambda: zipped(answer()) if accepts_gzip(request) else answer())
 
 
 def _targets(

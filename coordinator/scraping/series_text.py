@@ -51,6 +51,11 @@ class Exemplar:
     time_ms: int | None
 
 
+def is_plain_metric_name(name: str) -> bool:
+    """Whether a metric may be called so in every version of the text format."""
+    return _NAME.fullmatch(name) is not None
+
+
 def number(text: str) -> float:
     """Raises BadData for what is no number."""
     if not _FLOAT.fullmatch(text):
@@ -74,7 +79,7 @@ def series(text: bytes) -> dict[str, str]:
     name = name.rstrip(" \t")
     labels: dict[str, str] = {}
     if name:
-        if not _NAME.fullmatch(name):
+        if not is_plain_metric_name(name):
             raise BadData(f"{name[:SHOWN_CHARS]!r} is not a metric name; one that is not plain stands in quotes")
         labels[METRIC_NAME] = name
     if brace:

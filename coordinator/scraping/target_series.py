@@ -90,6 +90,8 @@ class Labelling:
         name = kept[METRIC_NAME][:SHOWN_CHARS]
         if len(kept) > self.labels_max:
             raise BadData(f"a series of {name!r} has {len(kept)} labels; the limit is {self.labels_max}")
+        if self.only_plain_names and not series_text.is_plain_metric_name(kept[METRIC_NAME]):
+            raise BadData(f"the metric name {name!r} is not plain as the job requires")
         for label, value in kept.items():
             if self.only_plain_names and not (label.isascii() and label.isidentifier()):
                 raise BadData(f"{name!r} has a label {label[:SHOWN_CHARS]!r}, which is not plain as the job requires")

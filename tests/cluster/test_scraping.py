@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -154,7 +155,8 @@ def test_what_targets_say_of_their_metrics_is_told_by_target(place: Place) -> No
 
 def test_targets_come_and_go_with_their_file_and_series_end(place: Place) -> None:
     path = place.directory / "targets.json"
-    path.write_text(json.dumps([{"targets": [place.exporter, "127.0.0.1:1"], "labels": {"env": "test"}}]))
+    addresses = [place.exporter, *(f"10.0.0.{i}:1" for i in range(150))]
+    path.write_text(json.dumps([{"targets": addresses, "labels": {"env": "test"}}]))
     drop = {"source_labels": ["__address__"], "regex": ".*:1", "action": "drop"}
     files = {
         "job_name": "files",
@@ -165,8 +167,12 @@ def test_targets_come_and_go_with_their_file_and_series_end(place: Place) -> Non
     place.reload(place.node(), files)
     assert eventually(lambda: place.query('node_load1{env="test"}'))
     data = place.targets(scrapePool="files")
-    assert data["droppedTargetCounts"] == {"files": 1}
-    assert data["droppedTargets"][0]["discoveredLabels"]["__address__"] == "127.0.0.1:1"
+    assert data["droppedTargetCounts"] == {"files": 150} and len(data["droppedTargets"]) == 150
+    assert data["droppedTargets"][0]["discoveredLabels"]["__address__"] == "10.0.0.0:1"
+    path_of_all, accepted = "/api/v1/targets?scrapePool=files&state=dropped", {"Accept-Encoding": "gzip"}
+    zipped = place.cluster.request("GET", path_of_all, headers=accepted)
+    assert zipped.headers["content-encoding"] == "gzip"
+    assert json.loads(gzip.decompress(zipped.body))["data"]["droppedTargets"] == data["droppedTargets"]
     path.write_text("[]")
     eventually(lambda: not place.query('{env="test"}'))
     assert place.query("node_load1"), "the other job goes on"

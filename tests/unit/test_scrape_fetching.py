@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import socket
+import ssl
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
+import trustme
 
 from coordinator.http_client_config import HttpClientConfig
 from coordinator.scraping import fetching
@@ -21,7 +26,7 @@ Serve = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def serving(serve: Serve) -> AsyncIterator[str]:
+async def serving(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """A server that answers each request with `serve(head, writer)`; yields its URL."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -33,9 +38,9 @@ async def serving(serve: Serve) -> AsyncIterator[str]:
         finally:
             writer.close()
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls)
     try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield f"http{'s' if tls else ''}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
 
@@ -49,10 +54,12 @@ def saying(answer: bytes) -> Serve:
     return serve
 
 
-async def get(serve: Serve, http: HttpClientConfig | None = None, timeout_s: float = 2.0) -> Answer:
+async def get(
+    serve: Serve, http: HttpClientConfig | None = None, timeout_s: float = 2.0, tls: ssl.SSLContext | None = None
+) -> Answer:
     fetches, client = Fetches(), Client(http or HttpClientConfig(), 10)
     try:
-        async with serving(serve) as url:
+        async with serving(serve, tls) as url:
             answer = await fetches.get(client, f"{url}/metrics", {"Accept": "a/b"}, timeout_s, LIMIT, keeps=True)
             fetches.release(answer.held)
             return answer
@@ -139,6 +146,38 @@ async def test_nobody_who_listens_is_a_failure_with_the_reason() -> None:
             await fetches.get(client, "http://127.0.0.1:1/", {}, 1.0, LIMIT, keeps=False)
     finally:
         await client.close()
+
+
+async def test_certificates_are_verified_by_the_authority_and_the_name_of_the_job() -> None:
+    authority = trustme.CA()
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("target.example").configure_cert(tls)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    serve = saying(OK + b"Content-Length: 4\r\n\r\na 1\n")
+    known = HttpClientConfig(tls=trusting, server_name="target.example")
+    assert (await get(serve, known, tls=tls)).body == b"a 1\n"
+    for http in (HttpClientConfig(tls=trusting), HttpClientConfig()):
+        with pytest.raises(FetchFailed, match="certificate verify failed"):
+            await get(serve, http, tls=tls)
+
+
+async def test_a_name_of_a_host_is_looked_up_in_a_thread_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    real = socket.getaddrinfo
+
+    def find(host: str, *rest: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return real("127.0.0.1" if host == "target.example" else host, *rest)
+
+    monkeypatch.setattr(socket, "getaddrinfo", find)
+    fetches, client = Fetches(), Client(HttpClientConfig(), 10)
+    async with serving(saying(OK + b"Content-Length: 4\r\n\r\na 1\n")) as url:
+        port = url.rpartition(":")[2]
+        threads.clear()
+        answer = await fetches.get(client, f"http://target.example:{port}/", {}, 2.0, LIMIT, keeps=False)
+    await client.close()
+    assert answer.body == b"a 1\n" and threads and all(name.startswith("targets") for name in threads)
 
 
 async def test_answers_of_all_targets_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

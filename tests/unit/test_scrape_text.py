@@ -250,6 +250,11 @@ def test_labels_beyond_the_limits_fail_the_scrape(labelling: Labelling, why: str
     assert why in str(refused.value)
 
 
+def test_metric_names_are_plain_where_the_job_requires_it() -> None:
+    with pytest.raises(BadData, match=r"'my\.metric' is not plain"):
+        read(TargetSeries(Labelling({}, only_plain_names=True)), '{"my.metric"} 1\n')
+
+
 def test_what_targets_no_longer_have_is_forgotten() -> None:
     series = new()
     for turn in range(20):
