@@ -40,6 +40,8 @@ METADATA_INTERVAL_S = 3600.0
 """Types and helps are stored when they change, and again after this time."""
 FAMILIES_MAX = 10_000
 """Families of one target whose metadata is stored."""
+ALL_SERIES_MAX = 2_000_000
+"""Series of all targets that are remembered, at some 550 bytes each. With more, further targets are not scraped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class Counts:
     """Samples that were not stored."""
     seconds: float = 0.0
     """Processor time of parsing."""
+    series: int = 0
+    """Series that are remembered now."""
 
 
 class ScrapeLoop:
@@ -100,6 +104,7 @@ class ScrapeLoop:
         names = SCRAPE_SERIES + (EXTRA_SERIES if job.has_extra_metrics else ())
         self._report = [labels.encode(tuple({**target.labels, METRIC_NAME: name}.items())) for name in names]
         self._metadata_due = 0.0
+        self._remembered = 0
         timeout_s = target.timeout_ms / 1000
         self._headers = {
             "Accept": job.accept,
@@ -121,6 +126,12 @@ class ScrapeLoop:
 
     async def run(self) -> None:
         """Scrape at intervals, until this is cancelled."""
+        try:
+            await self._run()
+        finally:
+            self._count_series(0)
+
+    async def _run(self) -> None:
         interval_ms, offset_ms = self.target.interval_ms, self.target.offset_ms()
         due_ms = 0
         while True:
@@ -157,15 +168,24 @@ class ScrapeLoop:
             self.health, self.last_error = "down", str(error)
             prepared = await self._store.work(partial(self._prepare_failed, time_ms, began))
         self.last_duration_s = time.perf_counter() - began
+        self._count_series(len(self._series.labels))
         await self._write(prepared)
         if self.health == "up":
             self._counts.ok += 1
         else:
             self._counts.failed += 1
 
+    def _count_series(self, count: int) -> None:
+        self._counts.series += count - self._remembered
+        self._remembered = count
+
     async def _fetch(self) -> Answer:
         if self.forced_error:
             raise FetchFailed(self.forced_error)
+        if self._counts.series >= ALL_SERIES_MAX and not self._remembered:
+            raise FetchFailed(
+                f"the targets before it have {self._counts.series} series; the limit of all is {ALL_SERIES_MAX}"
+            )
         target, bytes_max = self.target, self.job.limits.body_bytes
         timeout_s = target.timeout_ms / 1000
         return await self._fetches.get(

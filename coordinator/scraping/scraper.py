@@ -193,6 +193,7 @@ class Scraper:
             values.put("triptych_scrape_targets", count, health)
         for outcome, count in (("ok", counts.ok), ("failed", counts.failed), ("skipped", counts.skipped)):
             values.put("triptych_scrapes_total", count, outcome)
+        values.put("triptych_scrape_series", counts.series)
         values.put("triptych_scrape_samples_total", counts.samples)
         values.put("triptych_scrape_refused_total", counts.refused)
         values.put("triptych_scrape_seconds_total", counts.seconds)

@@ -204,6 +204,7 @@ SCRAPING = (
     _gauge(
         "triptych_scrape_targets", "health", "Targets that are scraped: up, down, or unknown before the first scrape"
     ),
+    _gauge("triptych_scrape_series", "", "Series of targets that are remembered, which takes memory"),
     _counter(
         "triptych_scrapes_total",
         "outcome",

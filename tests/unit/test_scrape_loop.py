@@ -169,6 +169,20 @@ async def test_limits_of_the_job_fail_the_scrape() -> None:
     assert (await place.scrape("a 1\n"))["up"] == 0 and place.loop.last_error == "too many targets"
 
 
+async def test_the_series_of_all_targets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_module, "ALL_SERIES_MAX", 2)
+    place = Place()
+    await place.scrape("a 1\nb 2\n")
+    assert place.counts.series == 2 and (await place.scrape("a 1\nb 2\n"))["up"] == 1, "it goes on"
+    first, place.loop = place.loop, place.new_loop()
+    assert (await place.scrape("c 1\n"))["up"] == 0 and "the limit of all is 2" in place.loop.last_error
+    task = asyncio.create_task(first.run())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert place.counts.series == 0 and (await place.scrape("c 1\n"))["up"] == 1
+
+
 async def test_a_store_that_fails_is_shown_and_ends_are_told_later() -> None:
     place = Place()
     await place.scrape("a 1\nb 2\n")
