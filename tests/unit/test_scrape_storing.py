@@ -10,13 +10,17 @@ import numpy as np
 import pytest
 
 from coordinator.pressure import Level
-from coordinator.scraping import written
+from coordinator.scraping import protobuf_families, written
+from coordinator.scraping.series_text import Exemplar
 from coordinator.scraping.storing import ScrapeStore
+from coordinator.scraping.target_series import Labelling, TargetSeries
 from coordinator.series.lessons import Receipt
 from coordinator.series.series_references import SeriesReferences
+from proto import exposition_pb2
 from shared import labels, reference_frames
 from shared.config import Settings
 from shared.errors import Unavailable
+from shared.protobuf_fields import varint
 
 SHARDS = 2
 SERIES = 20
@@ -87,6 +91,30 @@ async def test_of_missing_shards_the_part_is_dropped_and_told(place: Place) -> N
     with pytest.raises(Unavailable, match="shard 1: its worker is down"):
         await place.scrape()
     assert list(place.messages[0]) == [0]
+
+
+def test_histograms_and_exemplars_are_what_remote_write_takes(place: Place) -> None:
+    spans = [exposition_pb2.BucketSpan(offset=-2, length=2)]
+    exposed = exposition_pb2.Histogram(
+        sample_count=6, sample_sum=2.5, schema=3, zero_threshold=0.001, zero_count=1, positive_span=spans,
+        positive_delta=[2, 1], created_timestamp=exposition_pb2.Timestamp(seconds=5),
+    )  # fmt: skip
+    floats = exposition_pb2.Histogram(
+        sample_count_float=1.5, sample_sum=1, positive_span=spans[:1], positive_count=[0.5, 1.0]
+    )
+    series = TargetSeries(Labelling({"job": "j"}))
+    metrics = [
+        exposition_pb2.Metric(histogram=exposed),
+        exposition_pb2.Metric(histogram=floats, label=[exposition_pb2.LabelPair(name="a", value="b")]),
+    ]
+    family = exposition_pb2.MetricFamily(name="lat", type=exposition_pb2.HISTOGRAM, metric=metrics).SerializeToString()
+    read = protobuf_families.read(
+        series, varint(len(family)) + family, 1_700_000_000_000, with_histograms=True, keeps_classic=False
+    )
+    parts = [written.histogram(series.labels[number], message) for number, _, message in read.histograms]
+    found = Exemplar((("span_id", "s"), ("trace_id", "t")), 0.5, 1_700_000_000_000)
+    cut = place.store.cut(b"".join([*parts, written.exemplar(series.labels[0], found)]))
+    assert (cut.histograms, cut.exemplars, cut.refused) == (2, 1, [])
 
 
 def test_writes_are_refused_under_overload(place: Place) -> None:
