@@ -28,7 +28,7 @@ FILES_MAX = 1_000
 """Files of one discovery, of those that match its patterns."""
 URL_BYTES_MAX = 8 << 20
 URL_TIMEOUT_S = 30.0
-"""An answer must come within this time, or the refresh interval."""
+"""An answer must come within this time."""
 READ_TIMEOUT_S = 30.0
 """Files on a network may answer late or never."""
 
@@ -158,7 +158,7 @@ class Url(Discovery):
         try:
             while True:
                 try:
-                    self._found(await self._ask(client, headers, min(interval_s, URL_TIMEOUT_S)))
+                    self._found(await self._ask(client, headers))
                     self._why = ""
                 except (FetchFailed, ConfigError) as error:
                     self._failed(self._config.url, error)
@@ -167,9 +167,9 @@ class Url(Discovery):
         finally:
             await client.close()
 
-    async def _ask(self, client: Client, headers: dict[str, str], timeout_s: float) -> Groups:
+    async def _ask(self, client: Client, headers: dict[str, str]) -> Groups:
         url = self._config.url
-        answer = await self._fetches.get(client, url, headers, timeout_s, URL_BYTES_MAX, keeps=True)
+        answer = await self._fetches.get(client, url, headers, URL_TIMEOUT_S, URL_BYTES_MAX, keeps=True)
         try:
             kind = answer.content_type.partition(";")[0].strip().lower()
             if kind != "application/json":

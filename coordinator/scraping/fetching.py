@@ -7,9 +7,11 @@ import socket
 import ssl
 import zlib
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, TypeVar
 
 import aiohttp
@@ -30,14 +32,36 @@ CHUNK_BYTES = 256 << 10
 BLOCKING_THREADS = 8
 """For what may hang, such as a name server or a file on a network: requests to the service have other threads."""
 _GZIP = 16 + zlib.MAX_WBITS
-_BLOCKING = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix="targets")
+_blocking: SimpleQueue[Callable[[], None]] = SimpleQueue()
 
 T = TypeVar("T")
 
 
 async def blocking(function: Callable[[], T]) -> T:
-    """`function()` in a thread for what may hang."""
-    return await asyncio.get_running_loop().run_in_executor(_BLOCKING, function)
+    """`function()` in a thread for what may hang, which does not keep the process from ending."""
+    _start_threads()
+    result: Future[T] = Future()
+
+    def run() -> None:
+        if result.set_running_or_notify_cancel():
+            try:
+                result.set_result(function())
+            except Exception as error:
+                result.set_exception(error)
+
+    _blocking.put(run)
+    return await asyncio.wrap_future(result)
+
+
+@cache
+def _start_threads() -> None:
+    for number in range(BLOCKING_THREADS):
+        Thread(target=_serve, name=f"targets-{number}", daemon=True).start()
+
+
+def _serve() -> None:
+    while True:
+        _blocking.get()()
 
 
 class FetchFailed(Exception):

@@ -33,7 +33,7 @@ async def serving(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncItera
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 await serve(head, writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
             writer.close()
@@ -178,6 +178,20 @@ async def test_a_name_of_a_host_is_looked_up_in_a_thread_of_its_own(monkeypatch:
         answer = await fetches.get(client, f"http://target.example:{port}/", {}, 2.0, LIMIT, keeps=False)
     await client.close()
     assert answer.body == b"a 1\n" and threads and all(name.startswith("targets") for name in threads)
+
+
+async def test_what_hangs_is_given_up_and_keeps_no_process_from_ending() -> None:
+    release = threading.Event()
+
+    def hang() -> None:
+        assert threading.current_thread().daemon
+        release.wait(10)
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(fetching.blocking(hang), 0.05)
+    with pytest.raises(ValueError, match="a failure"):
+        await fetching.blocking(lambda: int("a failure"))
+    release.set()
 
 
 async def test_answers_of_all_targets_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
