@@ -94,7 +94,7 @@ def _summary(one: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
 def sparkline(numbers: Sequence[float], columns: int = BARS_COLUMNS) -> str:
     """A bar for each number, or for the mean of neighbours where there are more than `columns`; a space for one that is
     not finite."""
-    width = math.ceil(len(numbers) / columns)
+    width = max(1, math.ceil(len(numbers) / columns))
     means = [_mean(numbers[at : at + width]) for at in range(0, len(numbers), width)]
     finite = [mean for mean in means if mean is not None]
     if not finite:

@@ -107,7 +107,7 @@ def test_a_plan_names_what_shards_did(run: Run, name: str) -> None:
 def test_a_wrong_query_is_code_1(run: Run) -> None:
     code, output, messages = run("query", "sum(")
     assert (code, output) == (1, "")
-    assert messages.startswith("triptych: 1:5: parse error")
+    assert messages.startswith("triptych: 1:4: parse error")
 
 
 def test_vectors_are_upserted_searched_got_counted_and_deleted(run: Run, name: str, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_vectors_are_upserted_searched_got_counted_and_deleted(run: Run, name: s
 @pytest.mark.parametrize(
     ("lines", "says"),
     [
-        ('{"id": "a", "vector": [1, 0]}\n{"id": "b", "vector": [1]}', "the batch that begins at line 1 is refused: "),
+        ('{"id": "a", "vector": [1, 0]}\n{"id": "b", "vector": [1]}\n', "the batch that begins at line 1 is refused: "),
         ('\n{"vector": [1]}', "line 2 has no id"),
         ("[]", "line 1 is not a JSON object"),
         ("{", "line 1 is not a JSON object"),

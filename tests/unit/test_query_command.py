@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from typing import Any
 
@@ -23,11 +24,11 @@ class Terminal(io.StringIO):
 
 
 def shown(data: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
-    """On a terminal of 100 columns."""
+    """On a terminal of 100 columns, without what makes letters bold."""
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(sys, "stdout", terminal := Terminal())
     write_result(data)
-    return terminal.getvalue()
+    return re.sub(r"\x1b\[\d*m", "", terminal.getvalue())
 
 
 @pytest.mark.parametrize(
