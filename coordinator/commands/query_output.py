@@ -22,7 +22,9 @@ _EDGES = (("(", "]"), ("[", ")"), ("(", ")"), ("[", "]"))
 
 def write_result(data: Mapping[str, Any]) -> None:
     kind, result = data["resultType"], data["result"]
-    if kind == "vector":
+    if not result:
+        sys.stderr.write("no series\n")
+    elif kind == "vector":
         rows = [(series_text(one["metric"]), _value(one)) for one in result]
         write_table(("series", "value"), rows, right=() if _has_histograms(result) else ("value",))
     elif kind == "matrix" and sys.stdout.isatty():
@@ -31,8 +33,6 @@ def write_result(data: Mapping[str, Any]) -> None:
         write_table((), _points(result))
     else:  # a scalar or a string
         sys.stdout.write(printable(str(result[1])) + "\n")
-    if not result:
-        sys.stderr.write("no series\n")
 
 
 def series_text(labels: Mapping[str, str]) -> str:

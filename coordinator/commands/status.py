@@ -12,6 +12,9 @@ from coordinator.commands.connection import with_client
 from coordinator.commands.output import INCOMPLETE, json_option, write_json, write_table
 from coordinator.commands.progress import bytes_text
 
+HELD = ("series", "samples", "records", "vectors")
+"""Counts of a shard that are shown."""
+
 
 @click.command()
 @json_option
@@ -39,19 +42,15 @@ def _write(data: dict[str, Any]) -> None:
     orphans = [one for one in shards if one["worker"] not in known]
     if orphans:
         rows.append(_row("none", "", orphans))
-    write_table(("worker", "pid", "shards", "holds", "memory"), rows, right=("pid", "memory"))
+    write_table(("worker", "pid", "shards", *HELD, "memory"), rows, right=("pid", *HELD, "memory"))
     click.echo(f"{data['shardsReady']} of {len(shards)} shards are ready")
 
 
 def _row(name: str, pid: str, shards: list[dict[str, Any]]) -> tuple[str, ...]:
     states = Counter(one["state"] for one in shards)
-    holds: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for one in shards:
-        holds.update(one["counts"] or {})
-    return (
-        name,
-        pid,
-        ", ".join(f"{count} {state}" for state, count in states.items()),
-        ", ".join(f"{count:,} {what}" for what, count in holds.items()),
-        bytes_text(sum(one["memoryBytes"] or 0 for one in shards)),
-    )
+        counts.update(one["counts"])
+    in_states = ", ".join(f"{count} {state}" for state, count in states.items())
+    memory = bytes_text(sum(one["memoryBytes"] for one in shards))
+    return name, pid, in_states, *(str(counts[what]) for what in HELD), memory

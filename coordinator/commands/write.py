@@ -97,14 +97,14 @@ class Sending:
                 self._tell(f"line {number}: {error}")
             size_bytes += len(line) + 1
             if samples.count + len(samples.families) >= REQUEST_SAMPLES:
-                self._post_all(samples)
-                samples = Samples(self._known)
-        self._post_all(samples)
-        self._progress.add(0, size_bytes)
+                self._post_all(samples, size_bytes)
+                samples, size_bytes = Samples(self._known), 0
+        self._post_all(samples, size_bytes)
 
-    def _post_all(self, samples: Samples) -> None:
+    def _post_all(self, samples: Samples, size_bytes: int) -> None:
         for request, count in _requests(samples):
             self._post(request, count)
+        self._progress.add(0, size_bytes)
 
     def _post(self, request: bytes, count: int) -> None:
         import snappy

@@ -163,6 +163,13 @@ def test_a_wrong_vector_is_named_by_its_line(run: Run, name: str, lines: str | b
     run("vector", "drop", name)
 
 
+def test_keys_and_groups_of_the_log_may_be_json(run: Run, name: str) -> None:
+    assert run("log", "append", "--separator", "\t", given=f"{name}/a\t1\n{name}/b\t2\n")[0] == 0
+    code, output, _ = run("log", "keys", "--prefix", name, "--json")
+    assert (code, len(json.loads(output)["keys"])) == (0, 2)
+    assert "groups" in json.loads(run("log", "groups", "--json")[1])
+
+
 def test_status_shows_workers_and_shards(run: Run, cluster: Cluster) -> None:
     code, output, _ = run("status")
     assert code == 0
