@@ -12,7 +12,7 @@ import os
 import ssl
 import sys
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -151,10 +151,11 @@ class Client:
         """Another connection to the same cluster."""
         return Client(self._url, self._headers.get("Authorization", ""), self._tls)
 
-    def stream(self, target: str, **parameters: str | int) -> Iterator[bytes]:
+    def stream(self, target: str, **parameters: str | int | Sequence[str]) -> Iterator[bytes]:
         """The body of the answer to a GET, in pieces."""
         try:
-            self._connection.request("GET", target + "?" + urllib.parse.urlencode(parameters), headers=self._headers)
+            query = urllib.parse.urlencode(parameters, doseq=True)
+            self._connection.request("GET", f"{target}?{query}", headers=self._headers)
             answer = self._connection.getresponse()
             if answer.status != 200:
                 raise CommandError(f"{self._url}{target}: status {answer.status}: {answer.read(1000).decode()}")
