@@ -93,6 +93,10 @@ class Client:
         else:
             self._connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
 
+    @property
+    def url(self) -> str:
+        return self._url
+
     @classmethod
     def of(cls, reach: Reach) -> Client:
         return cls(reach.url, authorization(reach.token_file), _tls(reach))
