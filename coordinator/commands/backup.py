@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -31,8 +32,9 @@ LOGGED_EVERY_S = 10.0
 @click.argument("words", nargs=-1, required=True, metavar="DEST")
 @click.option("--verify", is_flag=True, help="Make no backup, but read those that are there.")
 @click.option("--keep", type=int, metavar="N", help="Of prune: the number of backups that stay.")
+@click.option("--json", "as_json", is_flag=True, help="Of list: for programs.")
 @with_client
-def backup(client: Client, words: tuple[str, ...], verify: bool, keep: int | None) -> int:
+def backup(client: Client, words: tuple[str, ...], verify: bool, keep: int | None, as_json: bool) -> int:
     """Copy all data of a running cluster to DEST, a directory or s3://bucket/prefix: only what is not there yet.
 
     \b
@@ -42,7 +44,7 @@ def backup(client: Client, words: tuple[str, ...], verify: bool, keep: int | Non
     triptych backup /mnt/backups --verify          reads every byte of all backups
     """
     with _errors():
-        return run_backup(client, words, sys.stdout, verify=verify, keep=keep)
+        return run_backup(client, words, sys.stdout, verify=verify, keep=keep, as_json=as_json)
 
 
 @click.command()
@@ -68,12 +70,20 @@ def _errors() -> Iterator[None]:
         raise CommandError(str(error)) from error
 
 
-def run_backup(api: Api, words: Sequence[str], output: TextIO, *, verify: bool = False, keep: int | None = None) -> int:
+def run_backup(
+    api: Api,
+    words: Sequence[str],
+    output: TextIO,
+    *,
+    verify: bool = False,
+    keep: int | None = None,
+    as_json: bool = False,
+) -> int:
     """Returns the exit code: 1 if a backup is damaged. Raises BackupError, OSError."""
     os.umask(FILE_UMASK)
     match words:
         case ["list", location]:
-            return _list(location, output)
+            return _list(location, output, as_json=as_json)
         case ["prune", location]:
             return _prune(location, keep, output)
         case [location] if verify:
@@ -98,9 +108,17 @@ def _backup(api: Api, location: str, output: TextIO) -> int:
     return 0
 
 
-def _list(location: str, output: TextIO) -> int:
+def _list(location: str, output: TextIO, *, as_json: bool) -> int:
     unusable: list[str] = []
-    for inventory in sending.inventories(open_place(location), tolerate=unusable):
+    inventories = list(sending.inventories(open_place(location), tolerate=unusable))
+    if as_json:
+        rows = [
+            {"name": one.name, "files": len(one.files), "bytes": one.size, "warnings": list(one.warnings)}
+            for one in inventories
+        ]
+        output.write(json.dumps({"backups": rows, "unusable": unusable}) + "\n")
+        return int(bool(unusable))
+    for inventory in inventories:
         damaged = f", {len(inventory.warnings)} warnings" if inventory.warnings else ""
         output.write(f"{inventory.name}\t{len(inventory.files)} files\t{bytes_text(inventory.size)}{damaged}\n")
     for text in unusable:

@@ -25,7 +25,7 @@ _QUOTED = r'"(?:[^"\\]|\\.)*"'
 _HEAD = re.compile(rf"[ \t]*({_NAME})?[ \t]*(\{{)?")
 _END_OF_LABELS = re.compile(r"[ \t]*\}")
 _LABEL = re.compile(rf"[ \t]*(?:([a-zA-Z_][a-zA-Z0-9_]*)|({_QUOTED}))[ \t]*(?:=[ \t]*({_QUOTED}))?[ \t]*(,|(?=\}}))")
-_SAMPLE = re.compile(r"[ \t]*([^\s_]+)(?:[ \t]+([+-]?[0-9]+))?[ \t]*")
+_SAMPLE = re.compile(r"[ \t]*([^\s_]+)(?:[ \t]+([+-]?[0-9]{1,19}))?[ \t]*")
 _COMMENT = re.compile(rf"# *(TYPE|HELP) +({_NAME}|{_QUOTED}) *(.*)")
 _ESCAPES = {"\\n": "\n", "\\\\": "\\", '\\"': '"'}
 
@@ -71,7 +71,7 @@ class Samples:
     def _add(self, own: dict[str, str], more: Mapping[str, str], samples: list[tuple[int, float]]) -> None:
         for time_ms, _ in samples:
             if time_ms.bit_length() > TIME_MS_BITS:
-                raise ValueError(f"the time is {time_ms}; it must be Unix milliseconds")
+                raise ValueError(f"the time is {str(time_ms)[:30]}; it must be Unix milliseconds")
         self.series.setdefault(tuple(sorted({**own, **more}.items())), []).extend(samples)
         self.count += len(samples)
 

@@ -102,7 +102,7 @@ class Sending:
         self._post_all(samples, size_bytes)
 
     def _post_all(self, samples: Samples, size_bytes: int) -> None:
-        for request, count in _requests(samples):
+        for request, count in requests(samples):
             self._post(request, count)
         self._progress.add(0, size_bytes)
 
@@ -139,7 +139,7 @@ class Sending:
             sys.stderr.write(f"triptych: {self.problems - PROBLEMS_SHOWN} more lines were refused\n")
 
 
-def _requests(samples: Samples) -> Iterator[tuple[bytes, int]]:
+def requests(samples: Samples) -> Iterator[tuple[bytes, int]]:
     """(message of remote write 1.0, its samples): of at most REQUEST_SAMPLES each."""
     from proto import remote_write_pb2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import random
 import shutil
@@ -431,10 +432,18 @@ def test_the_commands_leave_files_that_only_their_user_can_read(
         commands.run_restore(str(place), data, None, output)
         assert commands.run_backup(Api(view), [str(place)], output, verify=True) == 0
         assert commands.run_backup(Api(view), ["list", str(place)], output) == 0
+        listed = io.StringIO()
+        assert commands.run_backup(Api(view), ["list", str(place)], listed, as_json=True) == 0
     finally:
         os.umask(before)
     for path in (*place.rglob("*"), *data.rglob("*"), place, data):
         assert path.stat().st_mode & 0o077 == 0, path
+    (row,) = json.loads(listed.getvalue())["backups"]
+    assert (
+        row.keys() == {"name", "files", "bytes", "warnings"}
+        and row["files"] > 0
+        and row["warnings"] == ["a block is damaged"]
+    )
     with pytest.raises(BackupError, match="--keep is None"):
         commands.run_backup(Api(view), ["prune", str(place)], output)
     with pytest.raises(BackupError, match="not understood"):
