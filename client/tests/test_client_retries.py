@@ -48,6 +48,24 @@ def test_an_append_that_was_not_made_is_repeated(pauses, failure):
     assert server.client().log.append(RECORDS).start_sequence == 7
 
 
+def test_a_query_that_ran_out_of_time_or_was_canceled_is_not_asked_again(pauses):
+    server = FakeServer(reply(503, {"status": "error", "errorType": "canceled", "error": "it was canceled"}))
+    with pytest.raises(triptych.OutOfTime, match="it was canceled"):
+        server.client().metrics.query("up")
+    assert len(server.requests) == 1
+
+
+def test_a_write_that_ran_out_of_time_is_completed_by_a_repeat(pauses):
+    late = reply(503, {"status": "error", "errorType": "unavailable", "error": "the shard is busy"})
+    server = FakeServer(late, reply(204, b""))
+    assert server.client().metrics.write([({"__name__": "m"}, 1.0)]).samples == 1
+
+
+def test_a_proxy_that_has_no_server_is_asked_again(pauses):
+    server = FakeServer(reply(503, b"<html>"), reply(502, b""), data(VECTOR))
+    assert server.client().metrics.query("up").type == "vector"
+
+
 def test_a_producer_repeats_its_appends(pauses):
     server = FakeServer(LOST, FULL, APPENDED)
     assert server.client().log.producer("p").append(RECORDS).start_sequence == 7

@@ -64,9 +64,10 @@ class Answer:
 class Call(Generic[T]):
     """One request. `target`: path and query; `read`: what the answer to it means.
 
-    `repeatable`: sending it twice does what sending it once does. `wait_s`: how long the server may hold its answer
-    back, beside the time that a request may take; `endless`: it is repeated until the server is back, however long that
-    takes; `arrow`: `read` understands an Arrow stream as well.
+    `repeatable`: sending it twice does what sending it once does; `changes`: it changes data, so that a repeat completes
+    what an attempt that ran out of time has begun. `wait_s`: how long the server may hold its answer back, beside the
+    time that a request may take; `endless`: it is repeated until the server is back, however long that takes; `arrow`:
+    `read` understands an Arrow stream as well.
     """
 
     method: str
@@ -75,6 +76,7 @@ class Call(Generic[T]):
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     repeatable: bool = True
+    changes: bool = False
     wait_s: float = 0.0
     endless: bool = False
     arrow: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -76,7 +76,8 @@ def _polled(answer: Answer) -> Records:
 
 def commit(member: Member, up_to: int) -> Call[None]:
     """The member's records below `up_to` have been processed, and do not come again. On disk when this returns."""
-    return _post(member.group, "commit", {**_named(member), "upTo": up_to}, lambda answer: None)
+    call = _post(member.group, "commit", {**_named(member), "upTo": up_to}, lambda answer: None)
+    return replace(call, changes=True)
 
 
 def leave(member: Member) -> Call[None]:

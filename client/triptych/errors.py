@@ -58,6 +58,11 @@ class Unavailable(TriptychError):
     idempotent, a 503 may leave open whether it was carried out."""
 
 
+class OutOfTime(Unavailable):
+    """The server has given up: the time that the request may take is over, or somebody has canceled the query. The same
+    request would end in the same way, unless it completes what has been begun."""
+
+
 class Throttled(Unavailable):
     """429: too many requests. This one was not carried out."""
 
@@ -97,9 +102,12 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> TriptychEr
     content = _content(body)
     message = content.get("message") or content.get("error") or body[:MESSAGE_CHARS_MAX].decode("utf-8", "replace")
     kind = _BY_STATUS.get(status, ServerError if status >= 500 else BadRequest)
+    retry_after_s = _seconds(headers.get("retry-after", ""))
+    if status == 503 and content.get("status") == "error" and retry_after_s is None:
+        kind = OutOfTime  # the server itself says when to come back, where that helps; a proxy may not
     error = kind(message or f"the answer has the status {status}")
     error.status = status
-    error.retry_after_s = _seconds(headers.get("retry-after", ""))
+    error.retry_after_s = retry_after_s
     if isinstance(error, Conflict):
         error.generation = content.get("generation")
     return error

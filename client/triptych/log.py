@@ -92,7 +92,7 @@ def append_call(body: bytes, *, repeatable: bool) -> Call[Appended]:
         return Appended(content["recordsAppended"], content["startSequence"])
 
     headers = {"Content-Type": PROTOBUF, "Accept": JSON}
-    return Call("POST", "/api/v1/log/append", read, headers, body, repeatable=repeatable)
+    return Call("POST", "/api/v1/log/append", read, headers, body, repeatable=repeatable, changes=True)
 
 
 def pages(
@@ -228,9 +228,8 @@ def delete_key(key: Text, *, before: int | None = None) -> Call[int | None]:
     """Delete the records of a key, or those with numbers below `before`. Returns how many there were; None if they
     could not be counted in time."""
     chosen = _octets("key", key) + ([] if before is None else [("before_seq", str(before))])
-    return Call(
-        "DELETE", target("/api/v1/log/keys", chosen), lambda answer: answer.json().get("recordsDeleted"), body=b""
-    )
+    path = target("/api/v1/log/keys", chosen)
+    return Call("DELETE", path, lambda answer: answer.json().get("recordsDeleted"), changes=True)
 
 
 def cursor(name: str, *, key: Text | None = None) -> Call[dict[bytes, int]]:
@@ -265,12 +264,14 @@ def set_cursor(
             row["expected"] = expected[key]
         rows.append(row)
     body = as_json({"positions": rows})
-    return Call("PUT", _cursor(name), lambda answer: None, {"Content-Type": JSON}, body, repeatable=not expected)
+    return Call(
+        "PUT", _cursor(name), lambda answer: None, {"Content-Type": JSON}, body, repeatable=not expected, changes=True
+    )
 
 
 def delete_cursor(name: str) -> Call[None]:
     """Delete a cursor with all its positions."""
-    return Call("DELETE", _cursor(name), lambda answer: None)
+    return Call("DELETE", _cursor(name), lambda answer: None, changes=True)
 
 
 def cursors() -> Reading[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, TypeVar, Union
 from urllib.parse import quote
 
@@ -154,7 +154,7 @@ def write(series: Iterable[Writable], *, samples_per_request: int = SAMPLES_OF_R
     samples = requests = 0
     for part in parts_of(_samples(series), samples_per_request):
         body, headers = request_of(part)
-        yield Call("POST", "/api/v1/write", lambda answer: None, headers, body)
+        yield Call("POST", "/api/v1/write", lambda answer: None, headers, body, changes=True)
         samples += sum(len(each.values) for each in part)
         requests += 1
     return Written(samples, requests)
@@ -164,7 +164,7 @@ def delete_series(match: str | Sequence[str], start: Time | None = None, end: Ti
     """Delete the samples of all series that match, those between the times if there are any. The server allows it if
     its administrator does."""
     fields = _selection(match, start, end, None, True)
-    return _form("/api/v1/admin/tsdb/delete_series", fields, lambda answer: None)
+    return replace(_form("/api/v1/admin/tsdb/delete_series", fields, lambda answer: None), changes=True)
 
 
 def _samples(series: Iterable[Writable]) -> Iterator[Samples]:

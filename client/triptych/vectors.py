@@ -266,10 +266,10 @@ def _changed(action: str, member: str, ids: Sequence[str], filter: Filter | None
     if filter is not None:
         if len(ids):
             raise ValueError("ids and filter exclude each other")
-        return int((yield _post(action, {**body, "filter": filter}, read)))
+        return int((yield replace(_post(action, {**body, "filter": filter}, read), changes=True)))
     changed = 0
     for part in _ids(ids):
-        changed += yield _post(action, {**body, "ids": part}, read)
+        changed += yield replace(_post(action, {**body, "ids": part}, read), changes=True)
     return changed
 
 
@@ -309,7 +309,7 @@ def _post(action: str, body: Mapping[str, Any], read: Callable[[Answer], T], par
 
 
 def _protobuf(path: str, body: bytes, read: Callable[[Answer], T]) -> Call[T]:
-    return Call("POST", path, read, {"Content-Type": PROTOBUF, "Accept": JSON}, body)
+    return Call("POST", path, read, {"Content-Type": PROTOBUF, "Accept": JSON}, body, changes=True)
 
 
 def _vectors(answer: Answer) -> Vectors:

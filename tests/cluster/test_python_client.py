@@ -77,6 +77,8 @@ def test_queries_and_lists(client, metric):
     assert client.metrics.query(metric, end, stats=True).stats["samples"]["totalQueryableSamples"] > 0
     with pytest.raises(triptych.BadRequest, match="parse error"):
         client.metrics.query("sum(")
+    with pytest.raises(triptych.OutOfTime):
+        client.metrics.query(metric, end, timeout=0.001)
     with pytest.raises(triptych.NotExecutable):
         client.metrics.query("nothing_such(x)")
 
