@@ -138,7 +138,7 @@ def test_a_server_that_is_away_costs_only_the_records():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
-def test_a_forked_process_sends_its_own_records():
+def test_a_forked_process_sends_its_own_records_and_the_end_of_a_program_what_is_queued():
     program = """
 import logging, os, sys
 import httpx
@@ -156,7 +156,6 @@ logging.warning("parent")
 handler.flush()
 child = os.fork()
 logging.warning("both")
-logging.shutdown()
 if child:
     os.waitpid(child, 0)
 """
@@ -169,23 +168,3 @@ if child:
         check=True,
     )
     assert sorted(made.stdout.split(";")) == ["", "0", "1", "1"]
-
-
-def test_the_end_of_a_program_sends_what_is_queued():
-    program = """
-import logging, os
-import httpx
-from triptych import Client
-from triptych.logging import LogHandler
-
-def answer(request):
-    os.write(1, b"sent")
-    return httpx.Response(200, json={"recordsAppended": 1, "startSequence": 0})
-
-logging.getLogger().addHandler(LogHandler(Client(http=httpx.Client(transport=httpx.MockTransport(answer)))))
-logging.warning("last words")
-"""
-    made = subprocess.run(
-        [sys.executable, "-c", program], env=ENVIRONMENT, capture_output=True, text=True, timeout=20, check=True
-    )
-    assert made.stdout == "sent"
