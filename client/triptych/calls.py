@@ -64,10 +64,11 @@ class Answer:
 class Call(Generic[T]):
     """One request. `target`: path and query; `read`: what the answer to it means.
 
-    `repeatable`: sending it twice does what sending it once does; `changes`: it changes data, so a repeat completes
-    what an attempt that ran out of time has begun. `wait_s`: how long the server may hold its answer back, beside the time
-    that a request may take; `endless`: it is repeated until the server is back, however long that takes; `arrow`:
-    `read` understands an Arrow stream as well.
+    `repeatable`: sending it twice does what sending it once does.
+    `changes`: it changes data, so a repeat completes what an attempt that ran out of time has begun.
+    `wait_s`: how long the server may hold its answer back, beside the time that a request may take.
+    `endless`: it is repeated until the server is back, however long that takes.
+    `arrow`: `read` understands an Arrow stream as well.
     """
 
     method: str
