@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
     P = ParamSpec("P")
 
+try:
+    from orjson import loads  # several times as fast, where it is installed
+except ImportError:
+    from json import loads  # type: ignore[assignment]
+
 T = TypeVar("T")
 U = TypeVar("U")
 Parameters = list[tuple[str, str]]
@@ -51,7 +56,7 @@ class Answer:
     def json(self) -> dict[str, Any]:
         """The body, whose warnings are passed on to the caller. Raises ServerError if it is not a JSON object."""
         try:
-            content = json.loads(self.body)
+            content = loads(self.body)
         except ValueError as error:
             raise ServerError(f"the answer is not JSON: {error}") from error
         if not isinstance(content, dict):
