@@ -17,6 +17,7 @@ PROTOBUF_JSON = "application/protobuf+json"
 REMOTE_WRITE = "application/x-protobuf"
 FORM = "application/x-www-form-urlencoded"
 EVENTS = "text/event-stream"
+ARROW = "application/vnd.apache.arrow.stream"
 
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 

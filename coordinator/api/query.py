@@ -16,11 +16,12 @@ from typing import Any
 from aiohttp import web
 from multidict import MultiDict
 
-from coordinator.api import gated, parameters
+from coordinator import arrow_streams
+from coordinator.api import arrow_answers, gated, parameters
 from coordinator.api.listed import listed
 from coordinator.api.lists import LIMIT_WARNING
 from coordinator.context import CONTEXT
-from coordinator.negotiation import accepts_gzip, boolean
+from coordinator.negotiation import ARROW, JSON, accepts_gzip, boolean
 from coordinator.queries.cost import Demand, Estimate
 from coordinator.queries.evaluation import (
     Conclusion,
@@ -47,7 +48,7 @@ from shared.config import Settings
 from shared.errors import BadData, NotExecutable
 from shared.promql import parser, printer
 from shared.promql.ast import ValueType
-from shared.promql.model import Grid, Value
+from shared.promql.model import Grid, Matrix, RangeVector, Value
 
 STEPS_MAX = 11_000
 """Points of one series in an answer, as in Prometheus."""
@@ -114,6 +115,8 @@ def _read_query(fields: MultiDict[str], grid: Grid, is_range: bool, settings: Se
 
 async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, is_range: bool) -> web.StreamResponse:
     query = _read_query(fields, grid, is_range, request.app[CONTEXT].settings)
+    beside_result = fields.get("stats") or fields.get("explain")  # which only JSON has
+    query.is_arrow = not beside_result and await arrow_answers.is_wanted(request)
     kind = "range" if is_range else "instant"
     return await listed(request, kind, query.text, partial(_served, request, fields, query))
 
@@ -146,7 +149,8 @@ async def _served(
             conclusion.timings_s |= running.phases()
             running.enter("rendering")
             learn(context.costs, conclusion)
-            return Body(_chunks(query, conclusion, beside), gzip=gzip)
+            content_type, chunks = _chunks(query, conclusion, beside)
+            return Body(chunks, gzip=gzip, content_type=content_type)
 
         running.enter("merging")
         body, account = await made(work, query, replies)
@@ -178,8 +182,8 @@ class _Beside:
     of_leaves: Mapping[Demand, Estimate]
 
 
-def _chunks(query: Query, conclusion: Conclusion, beside: _Beside) -> Iterator[Chunk]:
-    """The answer's bytes. Sorting and writing happen where they are taken."""
+def _chunks(query: Query, conclusion: Conclusion, beside: _Beside) -> tuple[str, Iterator[Chunk]]:
+    """(The content type of the answer, its bytes.) Writing happens where they are taken."""
     started = time.perf_counter()
     value, cut = _shown(query, conclusion)
     conclusion.timings_s["resultSortTime"] = time.perf_counter() - started
@@ -196,7 +200,11 @@ def _chunks(query: Query, conclusion: Conclusion, beside: _Beside) -> Iterator[C
             told["explain"] = explain(query, conclusion, beside.estimate, beside.of_leaves)
         return told
 
-    yield from envelope(Result(value, query.grid, query.is_range), members, remarks)
+    result = Result(value, query.grid, query.is_range)
+    if query.is_arrow and isinstance(value, Matrix | RangeVector) and not arrow_streams.has_histograms(value):
+        metadata = {name: arrow_streams.remarks_text(texts) for name, texts in remarks.items()}
+        return ARROW, arrow_streams.series_chunks(value, query.grid, {"resultType": result.type, **metadata})
+    return JSON, envelope(result, members, remarks)
 
 
 def _shown(query: Query, conclusion: Conclusion) -> tuple[Value | Joined, bool]:

@@ -9,6 +9,8 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from coordinator import arrow_streams
+from coordinator.api import arrow_answers
 from coordinator.api.listed import listed
 from coordinator.api.strict import known_parameters
 from coordinator.api.vector_bodies import (
@@ -23,7 +25,7 @@ from coordinator.api.vector_bodies import (
 )
 from coordinator.bodies import read_body
 from coordinator.calls import require_whole
-from coordinator.negotiation import content_type, wants_protobuf
+from coordinator.negotiation import ARROW, content_type, wants_protobuf
 from coordinator.queries.running import RunningQuery
 from coordinator.vectors import search as searches
 from coordinator.vectors import text_settings
@@ -68,6 +70,10 @@ async def _searched(request: web.Request, wanted: searches.SearchRequest, runnin
     running.enter("rendering")
     collection = answer.collection
     metric = collection.metric if collection is not None and wanted.text is None else ""
+    # Groups and highlights are lists in lists, which only JSON and protobuf have.
+    if answer.groups is None and not answer.highlights and await arrow_answers.is_wanted(request):
+        body = arrow_streams.hits_stream(answer.lists, metric, answer.warnings, answer.infos)
+        return web.Response(body=body, content_type=ARROW)
     if wants_protobuf(request):
         message = vector_pb2.SearchResponse(warnings=answer.warnings, infos=answer.infos)
         for group in answer.groups or []:

@@ -55,7 +55,7 @@ _HEAVY_THREADS = ThreadPoolExecutor(HEAVY_PLACES_MAX, thread_name_prefix="heavy-
 class Query:
     """A query and its parameters. `limit`: the most series that are shown, 0 for all; `samples_max`: samples held
     at a time in one process; `bytes_max`: memory in all processes together; `explains`: the time of each
-    node is taken; `asked_at` is of `time.perf_counter()`."""
+    node is taken; `is_arrow`: the answer is to be an Arrow stream; `asked_at` is of `time.perf_counter()`."""
 
     text: str
     grid: Grid
@@ -67,6 +67,7 @@ class Query:
     partial_response: bool = True
     bytes_max: int = 512 << 20
     explains: bool = False
+    is_arrow: bool = False
     asked_at: float = field(default_factory=time.perf_counter)
     cancelled: Event = field(default_factory=Event)
 
@@ -79,7 +80,7 @@ class Query:
     def identity(self) -> int:
         """The same for the same query at another time, and as good as never for another one. A number, because it is
         remembered, and texts may be long."""
-        return hash((self.text, self.grid.steps, self.is_range))
+        return hash((self.text, self.grid.steps, self.is_range, self.is_arrow))
 
     def terms(self, form: Form, place: Place, workers: int, *, is_alone: bool = False) -> Terms:
         return Terms(
@@ -98,7 +99,7 @@ class Query:
     def form(self, query_plan: Plan) -> Form:
         """The form in which workers may send the answer's series. Text cannot be sorted any other way later, and would
         mostly be wasted where not all series are shown; then arrays are asked for."""
-        if self.limit or (query_plan.keeps_order and not self.is_range):
+        if self.is_arrow or self.limit or (query_plan.keeps_order and not self.is_range):
             return "arrays"
         return "matrix" if self.is_range or query_plan.type is ValueType.MATRIX else "vector"
 

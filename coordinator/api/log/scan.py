@@ -8,19 +8,21 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 from aiohttp import web
 
-from coordinator.api import parameters
+from coordinator.api import arrow_answers, parameters
 from coordinator.api.listed import listed
 from coordinator.api.log import answers, log_parameters, times
 from coordinator.api.log.log_parameters import RECORD_FORM, SEARCH, SELECTION, SEQUENCES, TIMES
 from coordinator.api.strict import known_parameters
+from coordinator.arrow_streams import RecordStream
 from coordinator.context import CONTEXT, Context
 from coordinator.log.follow import Follower, Row, rows_of
 from coordinator.log.reads import KeySelection, Warnings
-from coordinator.negotiation import EVENTS, JSON, PROTOBUF, boolean, preferred
+from coordinator.negotiation import ARROW, EVENTS, JSON, PROTOBUF, boolean, preferred
 from coordinator.protocol import connection_of
 from coordinator.queries.running import FOLLOW, TEXT_MAX, RunningQuery
 from coordinator.streaming import Outlet, Piece, gathered, outlet
@@ -55,7 +57,9 @@ async def scan(request: web.Request) -> web.StreamResponse:
     reverse = boolean(query, "reverse", False)
     follow = boolean(query, "follow", False)
     form = answers.form(query)
-    media_type = preferred(request, EVENTS, PROTOBUF, JSON)
+    media_type = preferred(request, EVENTS, ARROW, PROTOBUF, JSON)
+    if media_type == ARROW and not await arrow_answers.is_wanted(request):
+        media_type = preferred(request, PROTOBUF, JSON)
     text = request.query_string[:TEXT_MAX]  # no more of it is kept, since a request may follow for days
     if media_type == EVENTS:
         if reverse:
@@ -72,9 +76,11 @@ async def scan(request: web.Request) -> web.StreamResponse:
         times.require_past(times_ms)
     if selection.key is None and reverse:
         raise BadData("parameter 'reverse' is true; records of a prefix are merged forward only")
-    if media_type == PROTOBUF and form.value_bytes < answers.VALUE_BYTES_MAX:
-        raise BadData("parameter 'value_bytes' is for JSON and events; protobuf has whole values")
-    body = _Protobuf() if media_type == PROTOBUF else _Json(selection, form)
+    if media_type != JSON and form.value_bytes < answers.VALUE_BYTES_MAX:
+        raise BadData("parameter 'value_bytes' is for JSON and events; protobuf and Arrow have whole values")
+    body: _Body = _Json(selection, form)
+    if media_type != JSON:
+        body = _Protobuf() if media_type == PROTOBUF else _Arrow(selection)
 
     async def scanned(running: RunningQuery) -> web.StreamResponse:
         damage = Warnings()
@@ -90,6 +96,18 @@ async def scan(request: web.Request) -> web.StreamResponse:
         return await _scan(request, selection, begin, end, limit, reverse, body, damage)
 
     return await listed(request, FOLLOW if follow else "log.scan", text, scanned)
+
+
+class _Body(Protocol):
+    """How an answer is written, in the order of the methods."""
+
+    media_type: str
+
+    def start(self) -> bytes: ...
+
+    def page(self, records: Records) -> list[bytes | bytearray | memoryview]: ...
+
+    def end(self, following: int, log_start: int, warnings: Sequence[str], infos: Sequence[str] = ()) -> bytes: ...
 
 
 class _Json:
@@ -129,6 +147,22 @@ class _Protobuf:
         return message.SerializeToString()
 
 
+class _Arrow:
+    media_type = ARROW
+
+    def __init__(self, selection: KeySelection) -> None:
+        self._stream = RecordStream(selection.key)
+
+    def start(self) -> bytes:
+        return b""
+
+    def page(self, records: Records) -> list[bytes | bytearray | memoryview]:
+        return [self._stream.page(records)] if len(records) else []
+
+    def end(self, following: int, log_start: int, warnings: Sequence[str], infos: Sequence[str] = ()) -> bytes:
+        return self._stream.end(following, log_start, warnings, infos)
+
+
 async def _scan(
     request: web.Request,
     selection: KeySelection,
@@ -136,7 +170,7 @@ async def _scan(
     end: int,
     limit: int,
     reverse: bool,
-    body: _Json | _Protobuf,
+    body: _Body,
     damage: Warnings,
 ) -> web.StreamResponse:
     """The first page decides the status. If a shard is lost after it, or the scan's time is over, the answer ends early
@@ -155,8 +189,8 @@ async def _scan(
     try:
         page = await anext(pages)
         if page.done or len(page.records) >= limit:
-            ending = body.end(page.next, area.sequencer.log_start, damage.texts())
-            pieces = [body.start(), *body.page(page.records), ending]
+            pieces = [body.start(), *body.page(page.records)]
+            pieces.append(body.end(page.next, area.sequencer.log_start, damage.texts()))
             return web.Response(body=b"".join(pieces), content_type=body.media_type)
         response = web.StreamResponse(headers={"Content-Type": body.media_type})
         await response.prepare(request)
@@ -207,7 +241,7 @@ class _Rest:
             self.start = following
 
 
-async def _send_page(client: Outlet, page: Page, rest: _Rest, body: _Json | _Protobuf) -> bool:
+async def _send_page(client: Outlet, page: Page, rest: _Rest, body: _Body) -> bool:
     """Send the page as far as the client takes it soon; whether the scan is complete with it."""
     records = page.records
     for low, high in _parts(records):

@@ -22,7 +22,7 @@ import psutil
 import snappy
 from hypothesis import strategies as st
 
-from coordinator.negotiation import EVENTS, FORM, JSON, PROTOBUF, PROTOBUF_JSON, REMOTE_WRITE
+from coordinator.negotiation import ARROW, EVENTS, FORM, JSON, PROTOBUF, PROTOBUF_JSON, REMOTE_WRITE
 from loadtest.harness.cluster import Cluster
 from tests.conformance.generation import queries
 from tests.fuzz.target import Target
@@ -279,6 +279,7 @@ def requests(draw: Callable[..., Any]) -> bytes:
         )
         values = (
             PROTOBUF,
+            ARROW,
             "gzip",
             "*/*;q=0",
             "100-continue",

@@ -1,0 +1,60 @@
+"""A server for tests of the client, which answers requests from a list and remembers them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from triptych import AsyncClient, Client
+
+Reply = Any
+
+
+def reply(status: int, content: Any = None, **headers: str) -> httpx.Response:
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return httpx.Response(status, content=body, headers=named)
+
+
+def data(content: Any, **beside: Any) -> httpx.Response:
+    """In the envelope of the metrics area."""
+    return reply(200, {"status": "success", "data": content, **beside})
+
+
+class FakeServer:
+    """`replies`: one for each request, the last one again and again: a response, an exception, or a function of the
+    request."""
+
+    def __init__(self, *replies: Reply) -> None:
+        self.requests: list[httpx.Request] = []
+        self._replies = list(replies)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        chosen = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
+        if isinstance(chosen, Exception):
+            raise chosen
+        if isinstance(chosen, httpx.Response):
+            return httpx.Response(chosen.status_code, content=chosen.content, headers=chosen.headers)
+        made: httpx.Response = chosen(request)
+        return made
+
+    def client(self, **options: Any) -> Client:
+        return Client(http=httpx.Client(transport=httpx.MockTransport(self)), **options)
+
+    def async_client(self, **options: Any) -> AsyncClient:
+        return AsyncClient(http=httpx.AsyncClient(transport=httpx.MockTransport(self)), **options)
+
+    def json(self, at: int = -1) -> Any:
+        return json.loads(self.requests[at].content)
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses between attempts, which take no time."""
+    made: list[float] = []
+    monkeypatch.setattr("triptych.client.time.sleep", made.append)
+    return made

@@ -1,0 +1,170 @@
+"""The handler of `logging`: it never blocks, sends each record once, and counts what it drops."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from client_server import FakeServer, reply
+from proto import log_pb2
+
+from triptych.logging import LogHandler
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+APPENDED = {"status": "success", "recordsAppended": 1, "startSequence": 0}
+
+
+def logger_with(handler):
+    logger = logging.Logger("some.part")
+    logger.addHandler(handler)
+    return logger
+
+
+def sent(server):
+    requests = [log_pb2.AppendRequest.FromString(request.content) for request in server.requests]
+    return [record for request in requests for record in request.records]
+
+
+def test_records_are_json_with_what_the_program_adds():
+    server = FakeServer(reply(200, APPENDED))
+    handler = LogHandler(server.client(), key="service")
+    logger = logger_with(handler)
+    try:
+        raise KeyError("x")
+    except KeyError:
+        logger.exception("failed %s", "here", extra={"user": 7, "what": object})
+    assert handler.drain(5)
+    [record] = sent(server)
+    content = json.loads(record.value)
+    assert record.key.value == b"service"
+    assert (content["level"], content["logger"], content["message"]) == ("ERROR", "some.part", "failed here")
+    assert content["exception"].endswith("KeyError: 'x'")
+    assert (content["user"], content["what"]) == (7, "<class 'object'>")
+    assert abs(content["time"] - time.time()) < 5
+    handler.close()
+
+
+def test_a_formatter_decides_what_the_value_is():
+    server = FakeServer(reply(200, APPENDED))
+    handler = LogHandler(server.client())
+    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    logger_with(handler).warning("ü")
+    handler.close()
+    assert [record.value.decode() for record in sent(server)] == ["WARNING ü"]
+
+
+def test_a_full_queue_drops_and_counts_and_the_program_goes_on():
+    going = threading.Event()
+
+    def answer(request):
+        going.wait(10)
+        return reply(200, APPENDED)
+
+    server = FakeServer(answer)
+    handler = LogHandler(server.client(), queued_max=5, exit_timeout=0.05)
+    logger = logger_with(handler)
+    logger.info("first")
+    handler.drain(0)
+    began = time.monotonic()
+    for i in range(5000):
+        logger.info("%s", i)
+    assert time.monotonic() - began < 2
+    assert handler.dropped >= 3000
+    assert not handler.drain(0.05)
+    going.set()
+    assert handler.drain(5)
+    assert handler.dropped + len(sent(server)) == 5001
+    handler.close()
+
+
+def test_long_records_are_bounded_by_their_bytes_and_sent_in_small_batches(monkeypatch):
+    monkeypatch.setattr("triptych.logging.QUEUED_BYTES_MAX", 1000)
+    monkeypatch.setattr("triptych.logging.BATCH_BYTES_MAX", 300)
+    server = FakeServer(reply(200, APPENDED))
+    handler = LogHandler(server.client())
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    for text in ("x" * 1001, *("y" * 200,) * 4):
+        logger_with(handler).info(text)
+    handler.close()
+    assert handler.dropped == 1
+    assert [record.value for record in sent(server)] == [b"y" * 200] * 4
+    assert len(server.requests) >= 2
+
+
+def test_what_the_server_refuses_is_dropped_alone():
+    def answer(request):
+        message = log_pb2.AppendRequest.FromString(request.content)
+        bad = any(b"bad" in record.value for record in message.records)
+        return reply(413, {"message": "too large"}) if bad else reply(200, APPENDED)
+
+    server = FakeServer(answer)
+    handler = LogHandler(server.client())
+    logger = logger_with(handler)
+    for text in ("a", "b", "bad", "c"):
+        logger.info(text)
+    handler.close()
+    assert handler.dropped == 1
+    stored = [
+        json.loads(record.value)["message"]
+        for record in sent(server)
+        if len(sent(server)) and b"bad" not in record.value
+    ]
+    assert {"a", "b", "c"} <= set(stored)
+
+
+def test_what_the_client_logs_about_its_own_requests_is_not_sent():
+    server = FakeServer(reply(200, APPENDED))
+    handler = LogHandler(server.client())
+    record = logging.LogRecord("httpx", logging.INFO, "", 1, "HTTP Request", (), None)
+    handler.handle(record)
+    handler.close()
+    assert server.requests == []
+
+
+def test_a_server_that_is_away_costs_only_the_records():
+    server = FakeServer(reply(503, {"message": "down"}, Retry_After="9"))
+    handler = LogHandler(server.client(timeout=1))
+    logger_with(handler).info("x")
+    assert handler.drain(5)
+    assert handler.dropped == 1
+    handler.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_a_forked_process_sends_its_own_records_and_the_end_of_a_program_what_is_queued():
+    program = """
+import logging, os, sys
+import httpx
+from triptych import Client
+from triptych.logging import LogHandler
+
+def answer(request):
+    os.write(1, b"%d;" % (os.getpid() == parent))
+    return httpx.Response(200, json={"recordsAppended": 1, "startSequence": 0})
+
+parent = os.getpid()
+handler = LogHandler(Client(http=httpx.Client(transport=httpx.MockTransport(answer))))
+logging.getLogger().addHandler(handler)
+logging.warning("parent")
+handler.flush()
+child = os.fork()
+logging.warning("both")
+if child:
+    os.waitpid(child, 0)
+"""
+    made = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    )
+    assert sorted(made.stdout.split(";")) == ["", "0", "1", "1"]

@@ -1,0 +1,201 @@
+"""A handler of Python's `logging` that writes to the log of Triptych."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import queue
+import threading
+import time
+import weakref
+from typing import Any, Union, cast
+
+from triptych.client import Client
+from triptych.errors import BadRequest, TriptychError
+from triptych.records import NewRecord
+
+KEY = "app"
+QUEUED_MAX = 10_000
+QUEUED_BYTES_MAX = 64 << 20
+BATCH_RECORDS_MAX = 1000
+BATCH_BYTES_MAX = 4 << 20
+BATCH_S = 0.5
+"""A record waits at most this long for others to be sent with it."""
+PATIENCE_S = 300.0
+"""A batch that the server does not take for this time is dropped."""
+EXIT_S = 5.0
+"""How long the end of the program waits for what is queued."""
+OWN_LOGGERS = ("httpx", "httpcore")
+"""What these say while records are sent would become records to send."""
+QUEUE_S = 0.1
+"""How often one who waits for a place in the queue looks whether the thread is alive."""
+MESSAGE_CHARS_MAX = 100_000
+_STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName"}
+_Item = Union[tuple[str, bytes], threading.Event]
+
+
+class LogHandler(logging.Handler):
+    """Appends log records under `key`, as JSON: time (Unix seconds), level, logger, message, exception, and what the
+    program has added with `extra`. With a formatter that has been set, the value is its text instead.
+
+    A logging call never waits: records go to a queue of at most `queued_max` records and 64 MB, and a thread sends them
+    in batches, each of which is appended once however often it has to be sent. Records that find the queue full, or
+    that the server has not taken within `patience` seconds (of a client that is given: within its timeout), are dropped
+    and counted in `dropped`. The end of the program, or `close`, waits at most `exit_timeout` seconds for what is
+    queued. A process that is forked has a queue and a thread of its own.
+    """
+
+    def __init__(
+        self,
+        client: Client | str = "",
+        key: str = KEY,
+        level: int = logging.NOTSET,
+        *,
+        queued_max: int = QUEUED_MAX,
+        patience: float = PATIENCE_S,
+        exit_timeout: float = EXIT_S,
+    ) -> None:
+        super().__init__(level)
+        self.key = key
+        self.dropped = 0
+        self.exit_timeout = exit_timeout
+        self._queued_max = queued_max
+        self._own_client = Client(client, timeout=patience) if isinstance(client, str) else None
+        self._client = self._own_client or cast(Client, client)
+        self._ending = threading.Event()
+        self._start()
+        _at_exit(self)
+
+    def _start(self) -> None:
+        self._pid = os.getpid()
+        self._producer = self._client.log.producer()
+        self._queue: queue.Queue[_Item] = queue.Queue(self._queued_max)
+        self._queued_bytes = 0
+        self._counting = threading.Lock()
+        self._thread = threading.Thread(target=self._send_batches, name="triptych-log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name.partition(".")[0] in OWN_LOGGERS or self._ending.is_set():
+            return
+        if self._pid != os.getpid():
+            self._start()
+        try:
+            text = self.format(record) if self.formatter else json.dumps(_content(record), default=str)
+            self._enqueue(text.encode("utf-8", "replace"))
+        except queue.Full:
+            self._drop(1)
+        except Exception:
+            self.handleError(record)
+
+    def _enqueue(self, value: bytes) -> None:
+        """Raises queue.Full."""
+        with self._counting:
+            if self._queued_bytes + len(value) > QUEUED_BYTES_MAX:
+                raise queue.Full
+            self._queue.put_nowait((self.key, value))
+            self._queued_bytes += len(value)
+
+    def flush(self) -> None:
+        """Wait until all records that were logged before have been sent or dropped, at most `exit_timeout`."""
+        self.drain(self.exit_timeout)
+
+    def drain(self, timeout: float) -> bool:
+        """As `flush`, for so many seconds; False if they are not enough."""
+        done = threading.Event()
+        give_up = time.monotonic() + timeout
+        while self._thread.is_alive() and not self._ending.is_set():
+            try:
+                self._queue.put(done, timeout=QUEUE_S)
+                return done.wait(max(0.0, give_up - time.monotonic()))
+            except queue.Full:
+                if time.monotonic() >= give_up:
+                    return False
+        return True
+
+    def close(self) -> None:
+        if not self._ending.is_set():
+            is_sent = self.drain(self.exit_timeout)
+            self._ending.set()
+            if is_sent:
+                self._queue.put(threading.Event())  # wakes the thread
+                self._thread.join()
+                if self._own_client is not None:
+                    self._own_client.close()
+        super().close()
+
+    def _drop(self, records: int) -> None:
+        with self._counting:
+            self.dropped += records
+
+    def _send_batches(self) -> None:
+        while not self._ending.is_set():
+            batch, waiting = self._next_batch()
+            if batch:
+                self._send(batch)
+            for event in waiting:
+                event.set()
+
+    def _next_batch(self) -> tuple[list[NewRecord], list[threading.Event]]:
+        """The records of the next batch, and those who wait for it."""
+        batch: list[NewRecord] = []
+        waiting: list[threading.Event] = []
+        until = time.monotonic() + BATCH_S
+        size = 0
+        while len(batch) < BATCH_RECORDS_MAX and size < BATCH_BYTES_MAX and not waiting:
+            try:
+                item = self._queue.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                break
+            if isinstance(item, threading.Event):
+                waiting.append(item)
+            else:
+                batch.append(NewRecord(*item))
+                size += len(item[1])
+        with self._counting:
+            self._queued_bytes -= size
+        return batch, waiting
+
+    def _send(self, batch: list[NewRecord]) -> None:
+        try:
+            self._producer.append(batch)
+        except BadRequest:
+            self._send_apart(batch)
+        except (TriptychError, RuntimeError):  # RuntimeError: the client has been closed
+            self._drop(len(batch))
+
+    def _send_apart(self, batch: list[NewRecord]) -> None:
+        """A batch that is refused is sent in halves, so that only the record that is wrong is dropped."""
+        if len(batch) == 1:
+            self._drop(1)
+            return
+        middle = len(batch) // 2
+        self._send(batch[:middle])
+        self._send(batch[middle:])
+
+
+def _content(record: logging.LogRecord) -> dict[str, Any]:
+    content: dict[str, Any] = {
+        "time": round(record.created, 6),
+        "level": record.levelname,
+        "logger": record.name,
+        "message": record.getMessage()[:MESSAGE_CHARS_MAX],
+    }
+    if record.exc_info:
+        content["exception"] = logging.Formatter().formatException(record.exc_info)
+    content.update({name: value for name, value in vars(record).items() if name not in _STANDARD})
+    return content
+
+
+def _at_exit(handler: LogHandler) -> None:
+    """Before the interpreter ends threads. A handler that nobody holds any more is not kept for it."""
+    reference = weakref.ref(handler)
+
+    def close() -> None:
+        held = reference()
+        if held is not None:
+            held.close()
+
+    atexit.register(close)

@@ -1,0 +1,50 @@
+"""Points in time, as callers give them. Numbers are Unix seconds everywhere in this client, as in `time.time()`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+Time = Union[int, float, str, datetime, np.datetime64]
+"""Unix seconds, RFC 3339 text, or a datetime; one without an offset is local time, a datetime64 is UTC."""
+Duration = Union[int, float, str]
+"""Seconds, or text such as `1h30m`."""
+
+
+def text_of(time: Time) -> str:
+    """As a parameter of a request."""
+    if isinstance(time, str):
+        return time
+    if isinstance(time, np.datetime64):
+        return _decimal(int(time.astype("datetime64[ms]").astype(np.int64)) / 1000)
+    return _decimal(time.timestamp() if isinstance(time, datetime) else time)
+
+
+def seconds_text(duration: Duration) -> str:
+    return duration if isinstance(duration, str) else _decimal(duration)
+
+
+def _decimal(number: float) -> str:
+    """Without an exponent, to the millisecond."""
+    return f"{number:.3f}".rstrip("0").rstrip(".")
+
+
+def milliseconds(times: Time | Sequence[Time] | NDArray[Any]) -> NDArray[np.int64]:
+    """int64[n]: Unix milliseconds of one time or several. Raises ValueError for a text or what is not finite."""
+    if isinstance(times, str):
+        raise ValueError(f"the time is {times!r}; it must be Unix seconds or a datetime")
+    if isinstance(times, datetime):
+        times = times.timestamp()
+    array = np.atleast_1d(np.asarray(times))
+    if array.dtype == object:
+        array = np.array([each.timestamp() if isinstance(each, datetime) else each for each in array], np.float64)
+    if array.dtype.kind == "M":
+        return array.astype("datetime64[ms]").astype(np.int64)
+    seconds = array.astype(np.float64)
+    if not np.isfinite(seconds).all():
+        raise ValueError("a time is not finite; it must be Unix seconds or a datetime")
+    return np.rint(seconds * 1000).astype(np.int64)
