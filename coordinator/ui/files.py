@@ -24,7 +24,7 @@ INDEX = "index.html"
 NOT_SERVED = "vendor"
 """The folder in which vendor.js is made."""
 PREFIX = "ui"
-LATER = ("log/", "vectors/", "cluster/")
+LATER = ("log/", "vectors/", "alerts/", "cluster/")
 _LEVEL = 9
 
 

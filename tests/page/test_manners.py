@@ -26,6 +26,8 @@ SHOWN = {
     **{f"log-{part}": f"log?part={part}" for part in ("keys", "segments", "groups", "policies")},
     **{f"cluster-{part}": f"cluster?show={part}" for part in ("queries", "slow", "memory", "settings")},
     "shards": "cluster",
+    **{f"alerts-{part}": f"alerts?show={part}" for part in ("rules", "targets")},
+    "alerts": "alerts",
 }
 SIZES = ((360, 740), (2560, 1300))
 DRAWN_MS = 300

@@ -2,7 +2,7 @@
 // to somebody else, or to see again after a reload, is kept here and nowhere else. It never reaches the server.
 import { batch, signal } from "../vendor.js";
 
-export const AREAS = ["metrics", "log", "vectors", "cluster"];
+export const AREAS = ["metrics", "log", "vectors", "alerts", "cluster"];
 
 /** The area that is shown, one of AREAS. */
 export const area = signal("metrics");

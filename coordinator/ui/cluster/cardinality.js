@@ -5,9 +5,10 @@ import { bytes, count, quoted, series as selectorOf, time, took } from "../base/
 import { change, linkTo, params } from "../base/link.js";
 import { usePoll } from "../base/poll.js";
 import { Progress } from "../base/remarks.js";
+import { Said } from "../base/said.js";
 import { csv, save } from "../base/take.js";
 import { Table } from "../base/table.js";
-import { Figures, growth, Said, Share } from "./figures.js";
+import { Figures, growth, Share } from "./figures.js";
 import { Narrow } from "./narrow.js";
 import { labelMatcher, narrowed } from "./selectors.js";
 

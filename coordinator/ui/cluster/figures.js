@@ -1,7 +1,6 @@
-// What the parts of this area show alike: figures, shares, rates, and what the answer to a request says beside its data.
+// What the parts of this area show alike: figures, shares and rates.
 import { html } from "../vendor.js";
 import { count, short } from "../base/format.js";
-import { Problem, Remarks } from "../base/remarks.js";
 
 /** `figures`: [[label, value, title?]], the most important facts of a part. */
 export function Figures({ figures }) {
@@ -25,12 +24,3 @@ export function rate(value) {
 
 /** How many came, with a plus. */
 export const growth = (value) => (value ? `+${count(value)}` : "0");
-
-/** What was said at the last request: its error, its warnings and hints; and a sign while nothing has come yet. */
-export function Said({ poll }) {
-  const { value, error, again } = poll;
-  const answer = value.value?.answer;
-  return html`<${Problem} error=${error.value} onRetry=${again} />
-    ${answer && html`<${Remarks} warnings=${answer.warnings} infos=${answer.infos} />`}
-    ${!answer && !error.value && html`<p class="hint" role="status">Asking …</p>`}`;
-}

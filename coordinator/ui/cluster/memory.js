@@ -3,8 +3,9 @@ import { html } from "../vendor.js";
 import { request } from "../base/api.js";
 import { bytes } from "../base/format.js";
 import { usePoll } from "../base/poll.js";
+import { Said } from "../base/said.js";
 import { Table } from "../base/table.js";
-import { Figures, Said } from "./figures.js";
+import { Figures } from "./figures.js";
 
 const EVERY_MS = 5000;
 const PAGES = [

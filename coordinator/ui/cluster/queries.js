@@ -5,8 +5,8 @@ import { Confirm } from "../base/dialog.js";
 import { count, time, took } from "../base/format.js";
 import { usePoll } from "../base/poll.js";
 import { Problem } from "../base/remarks.js";
+import { Said } from "../base/said.js";
 import { Table } from "../base/table.js";
-import { Said } from "./figures.js";
 import { Query } from "./query.js";
 
 const EVERY_MS = 1500;

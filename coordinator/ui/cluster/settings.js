@@ -3,9 +3,9 @@ import { html } from "../vendor.js";
 import { request } from "../base/api.js";
 import { change, params } from "../base/link.js";
 import { usePoll } from "../base/poll.js";
+import { Said } from "../base/said.js";
 import { csv, Copy, save } from "../base/take.js";
 import { Table } from "../base/table.js";
-import { Said } from "./figures.js";
 
 const COLUMNS = [
   { title: "Setting", value: (row) => row.variable, render: (row) => html`<code title=${row.variable}>${row.name}</code>` },

@@ -3,8 +3,9 @@ import { html } from "../vendor.js";
 import { request } from "../base/api.js";
 import { bytes, count, time } from "../base/format.js";
 import { usePoll } from "../base/poll.js";
+import { Said } from "../base/said.js";
 import { Table } from "../base/table.js";
-import { Figures, rate, Said } from "./figures.js";
+import { Figures, rate } from "./figures.js";
 
 const EVERY_MS = 2000;
 

@@ -4,8 +4,8 @@ import { request } from "../base/api.js";
 import { count, time, took } from "../base/format.js";
 import { change, params } from "../base/link.js";
 import { usePoll } from "../base/poll.js";
+import { Said } from "../base/said.js";
 import { Table } from "../base/table.js";
-import { Said } from "./figures.js";
 import { Query } from "./query.js";
 
 const EVERY_MS = 10_000;

@@ -11,11 +11,12 @@ import { Help } from "./help.js";
 import { State } from "./state.js";
 import { setTheme, theme, THEMES } from "./theme.js";
 
-const TITLES = { metrics: "Metrics", log: "Log", vectors: "Vectors", cluster: "Cluster" };
+const TITLES = { metrics: "Metrics", log: "Log", vectors: "Vectors", alerts: "Alerts", cluster: "Cluster" };
 const views = {
   metrics: () => import("../metrics/view.js"),
   log: () => import("../log/view.js"),
   vectors: () => import("../vectors/view.js"),
+  alerts: () => import("../alerts/view.js"),
   cluster: () => import("../cluster/view.js"),
 };
 
