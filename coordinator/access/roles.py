@@ -82,6 +82,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/api/v1/metadata"): _READ[Area.METRICS],
     **{("GET", f"/api/v1/status/{name}"): _READ[Area.METRICS] for name in ("tsdb", "runtimeinfo", "walreplay")},
     ("GET", "/federate"): _READ[Area.METRICS],
+    ("POST", "/api/v1/read"): _READ[Area.METRICS],
     **{("GET", f"/api/v1/{name}"): _READ[Area.METRICS] for name in _LISTS},
     ("POST", "/api/v1/write"): _WRITE[Area.METRICS],
     ("POST", "/api/v1/admin/tsdb/delete_series"): _ADMIN[Area.METRICS],

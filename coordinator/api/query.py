@@ -145,7 +145,7 @@ async def _served(
             running.shares, running.samples_read = conclusion.shares, conclusion.merged.samples_read
             conclusion.timings_s |= running.phases()
             running.enter("rendering")
-            learn(context.costs, conclusion)
+            learn(context.costs, conclusion.plan, conclusion.shares)
             return Body(_chunks(query, conclusion, beside), gzip=gzip)
 
         running.enter("merging")
