@@ -24,6 +24,7 @@ from coordinator.api import (
     features,
     federate,
     metadata,
+    openapi,
     page,
     prometheus_links,
     queries,
@@ -104,6 +105,7 @@ def build(context: Context) -> web.Application:
         rules_and_targets,
         settings_in_force,
         page,
+        openapi,
         prometheus_links,
     ]
     if context.settings.remote_write:

@@ -52,7 +52,7 @@ ANY_CREDENTIAL = Need(None, Role.NONE)
 ALL_ADMIN = Need(None, Role.ADMIN)
 HEALTH = ("/-/healthy", "/-/ready")
 """Open to everybody unless a setting closes them."""
-PAGE = ("/", "/ui/{version}/{path}", "/graph", "/query")
+PAGE = ("/", "/ui/{version}/{path}", "/graph", "/query", "/docs", "/docs.css", "/api/v1/openapi.yaml")
 """Open to everybody: the page asks for a credential itself, and its files are the same everywhere."""
 
 _READ, _WRITE, _ADMIN = ({area: Need(area, role) for area in Area} for role in (Role.READ, Role.WRITE, Role.ADMIN))
