@@ -204,7 +204,7 @@ def _put_number(
     if is_first:
         return put_bits(out, at, pending, used, difference, 64)
     at, pending, used, leading, trailing = put_xor(
-        out, at, pending, used, difference, windows[0, place], windows[1, place]
+        out, at, pending, used, 0, difference, windows[0, place], windows[1, place]
     )
     windows[0, place], windows[1, place] = leading, trailing
     return at, pending, used

@@ -23,6 +23,10 @@ PART_NUMBERS_MAX = 1 << 20
 """A series with more is cut into parts, which bounds what a thread writes into: 20 to 30 MB. A million samples are half
 a year at an interval of 15 s."""
 
+_HEADS, _VALUE_HEADS = ([delimited_head(number, size) for size in range(128)] for number in (1, 2))
+_SHORT_MAX = 127 - 2
+"""Of the name and the value of a label, for both of which lengths have one byte."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -123,10 +127,14 @@ def _pairs(labels: LabelFrame) -> LabelTexts:
     def pair_with(name: str):  # type: ignore[no-untyped-def]
         raw = name.encode()
         start = delimited_head(1, len(raw)) + raw
+        short = _SHORT_MAX - len(start)
 
         def pair(value: str) -> bytes:
             text = value.encode()
-            label = start + delimited_head(2, len(text)) + text
+            size = len(text)
+            if size <= short:
+                return _HEADS[len(start) + 2 + size] + start + _VALUE_HEADS[size] + text
+            label = start + delimited_head(2, size) + text
             return delimited_head(1, len(label)) + label
 
         return pair

@@ -41,9 +41,8 @@ _PREFIX_14, _PREFIX_17, _PREFIX_20, _PREFIX_64 = np.int64(0b10), np.int64(0b110)
 
 @inlined(allocates=False)
 def put_time_change(out: Any, at: Any, pending: Any, used: Any, change: Any) -> Any:
-    """Append how much longer, in ms, this step is than the one before. Returns (at, pending, used)."""
-    if change == 0:
-        return put_bits(out, at, pending, used, _0, 1)
+    """Append how much longer, in ms, this step is than the one before: not 0, for which there is one zero. Returns (at,
+    pending, used)."""
     if -8191 <= change <= 8192:
         return put_bits(out, at, pending, used, np.uint64(_PREFIX_14 << 14 | change & 0x3FFF), 16)
     if -65535 <= change <= 65536:
@@ -55,21 +54,29 @@ def put_time_change(out: Any, at: Any, pending: Any, used: Any, change: Any) -> 
 
 
 @inlined(allocates=False)
-def put_xor(out: Any, at: Any, pending: Any, used: Any, difference: Any, leading: Any, trailing: Any) -> Any:
-    """Append a value by the bits (uint64) in which it differs from the one before. `leading`, `trailing`: zeros around
-    the bits that were written last. Returns (at, pending, used, leading, trailing)."""
+def put_xor(
+    out: Any, at: Any, pending: Any, used: Any, zeros: Any, difference: Any, leading: Any, trailing: Any
+) -> Any:
+    """Append so many zeros, at most one, and a value by the bits (uint64) in which it differs from the one before.
+    `leading`, `trailing`: zeros around the bits that were written last. Returns (at, pending, used, leading,
+    trailing)."""
     if difference == _0:
-        at, pending, used = put_bits(out, at, pending, used, _0, 1)
+        at, pending, used = put_bits(out, at, pending, used, _0, zeros + 1)
         return at, pending, used, leading, trailing
     own_leading, own_trailing = min(leading_zeros(difference), LEADING_MAX), trailing_zeros(difference)
     if own_leading >= leading and own_trailing >= trailing:
-        at, pending, used = put_bits(out, at, pending, used, _2, 2)
+        head, head_bits = _2, zeros + 2
     else:
         leading, trailing = own_leading, own_trailing
-        size = 64 - leading - trailing
-        head = np.uint64(_3 << np.uint64(11) | np.uint64(leading << 6) | np.uint64(size & 63))
-        at, pending, used = put_bits(out, at, pending, used, head, 13)
-    at, pending, used = put_bits(out, at, pending, used, difference >> np.uint64(trailing), 64 - leading - trailing)
+        head = np.uint64(_3 << np.uint64(11) | np.uint64(leading << 6) | np.uint64((64 - leading - trailing) & 63))
+        head_bits = zeros + 13
+    size = 64 - leading - trailing
+    bits = difference >> np.uint64(trailing)
+    if head_bits + size <= 64:  # nearly always: one write is faster than two
+        at, pending, used = put_bits(out, at, pending, used, head << np.uint64(size) | bits, head_bits + size)
+    else:
+        at, pending, used = put_bits(out, at, pending, used, head, head_bits)
+        at, pending, used = put_bits(out, at, pending, used, bits, size)
     return at, pending, used, leading, trailing
 
 
@@ -88,11 +95,13 @@ def put_xor_chunk(out: Any, times: Any, values: Any, first: Any, last: Any) -> A
     at = put_varint(out, at, np.uint64(step))
     pending, used, leading, trailing = _0, 0, NO_WINDOW, 0
     difference = np.uint64(values[first] ^ values[first + 1])
-    at, pending, used, leading, trailing = put_xor(out, at, pending, used, difference, leading, trailing)
+    at, pending, used, leading, trailing = put_xor(out, at, pending, used, 0, difference, leading, trailing)
     for i in range(first + 2, last):
         own_step = times[i] - times[i - 1]
-        at, pending, used = put_time_change(out, at, pending, used, own_step - step)
+        zeros = 1 if own_step == step else 0
+        if zeros == 0:
+            at, pending, used = put_time_change(out, at, pending, used, own_step - step)
         step = own_step
         difference = np.uint64(values[i - 1] ^ values[i])
-        at, pending, used, leading, trailing = put_xor(out, at, pending, used, difference, leading, trailing)
+        at, pending, used, leading, trailing = put_xor(out, at, pending, used, zeros, difference, leading, trailing)
     return put_rest(out, at, pending, used)

@@ -1,5 +1,6 @@
-"""`python -m loadtest.bench.remote_read [--series N] [--samples N]`: remote read of Triptych and of Prometheus in turn,
-with the same counters, as samples and as streamed chunks. The client reads the bytes and does not decode them."""
+"""`python -m loadtest.bench.remote_read [--series N] [--samples N] [--sealed] [--only NAME]`: remote read of Triptych
+and of Prometheus in turn, with the same counters, as samples and as streamed chunks. The client reads the bytes and
+does not decode them. The samples are in memory, and with `--sealed`, in Triptych, in blocks."""
 
 from __future__ import annotations
 
@@ -19,9 +20,10 @@ from proto import remote_read_pb2
 CONNECTIONS = 4
 FORMS = {"samples": (0,), "chunks": (1,)}
 TIMES = 7
-BEHIND_NOW_MS = 60_000
-"""All samples are in the heads of both servers: their newest window is not past."""
+BEHIND_NOW_MS, SEALED_BEHIND_NOW_MS = 60_000, 5 * 3_600_000
+"""How old the newest sample is. Samples of windows that are past can be sealed."""
 READ_BYTES = 1 << 20
+KINDS: tuple[type[Server], ...] = (Triptych, Prometheus)
 HEADERS = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
 
 
@@ -52,7 +54,7 @@ def read(port: int, body: bytes) -> tuple[float, int]:
     return seconds, size
 
 
-def measure(server: Server, work: Workload, place: str) -> None:
+def measure(server: Server, work: Workload) -> None:
     for form, accepted in FORMS.items():
         for job, series in (("", work.series), ("job-0", work.series // 10)):
             body, samples = body_of(work, accepted, job), series * work.samples
@@ -62,7 +64,7 @@ def measure(server: Server, work: Workload, place: str) -> None:
             processor_s = (server.cpu_s() - before) / TIMES
             seconds, size = min(taken)
             sys.stdout.write(
-                f"{server.name:12} {place:8} {form:8} {samples:>10,} samples  {samples / seconds / 1e6:6.1f} M/s  "
+                f"{server.name:12} {form:8} {samples:>10,} samples  {samples / seconds / 1e6:6.1f} M/s  "
                 f"{samples / processor_s / 1e6:6.1f} M/s of a core  {size / samples:5.2f} bytes each\n"
             )
             sys.stdout.flush()
@@ -72,21 +74,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--series", type=int, default=10_000)
     parser.add_argument("--samples", type=int, default=240)
+    parser.add_argument("--sealed", action="store_true")
+    parser.add_argument("--only", choices=[kind.name for kind in KINDS])
     options = parser.parse_args()
-    end_ms = (int(time.time() * 1000) - BEHIND_NOW_MS) // STEP_MS * STEP_MS
+    behind_ms = SEALED_BEHIND_NOW_MS if options.sealed else BEHIND_NOW_MS
+    end_ms = (int(time.time() * 1000) - behind_ms) // STEP_MS * STEP_MS
     work = Workload("m", options.series, options.samples, end_ms - (options.samples - 1) * STEP_MS)
     streams = requests(work, CONNECTIONS)
-    for kind in (Triptych, Prometheus):
-        server = kind()
+    for server in [kind() for kind in KINDS if options.only in (None, kind.name)]:
         try:
             server.start()
             server.wait_quiet()
             send(server.port, streams)
-            server.wait_quiet()
-            measure(server, work, "memory")
-            if isinstance(server, Triptych):
+            if options.sealed and isinstance(server, Triptych):
                 server.seal()
-                measure(server, work, "blocks")
+            server.wait_quiet()
+            measure(server, work)
         finally:
             server.stop()
             server.remove()
