@@ -186,7 +186,7 @@ def _newest(expr: Expr, grid: Grid, context: EvalContext) -> RangeVector:
     return range_vectors.newest(expr, grid, context)
 
 
-def _samples(expr: Expr, grid: Grid, context: EvalContext, *, labels_only: bool) -> RangeVector:
+def _samples(expr: Expr, grid: Grid, context: EvalContext, *, labels_only: bool = False) -> RangeVector:
     """All samples of a range selector's series between the ends of the grid, staleness markers included; or only which
     series have any."""
     if not isinstance(expr, MatrixSelector):
