@@ -57,12 +57,8 @@ def document() -> dict[str, Any]:
             operations = paths.setdefault(path, {})
             for method, told in _by_method(methods):
                 operations[method] = _operation(area, path, method, told, parameters)
-                if "proto" in told:
-                    message = getattr(vector_pb2, told["proto"]).DESCRIPTOR
-                    schemas |= schemas_of_messages(message, PREFIX)
-                if str(told.get("answer")).startswith(PREFIX):
-                    message = getattr(vector_pb2, told["answer"].removeprefix(PREFIX)).DESCRIPTOR
-                    schemas |= schemas_of_messages(message, PREFIX)
+                for name in filter(None, (told.get("proto"), _answered(told))):
+                    schemas |= schemas_of_messages(getattr(vector_pb2, name).DESCRIPTOR, PREFIX)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Triptych", "version": VERSION, "description": _INTRODUCTION},
@@ -91,6 +87,12 @@ class _Dumper(yaml.CSafeDumper):
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
+
+
+def _answered(told: Mapping[str, Any]) -> str:
+    """The name of the message of the vectors that an operation answers; empty if it answers anything else."""
+    answer = told.get("answer", "")
+    return answer.removeprefix(PREFIX) if isinstance(answer, str) and answer.startswith(PREFIX) else ""
 
 
 def _table(name: str) -> dict[str, Any]:
@@ -174,6 +176,8 @@ def _responses(area: str, told: Mapping[str, Any]) -> dict[str, Any]:
     if "answer" in told:
         shape = told["answer"]
         content[JSON] = {"schema": schema_of({"status!": "string", **shape} if isinstance(shape, dict) else shape)}
+    if _answered(told):
+        content[PROTOBUF] = {"schema": schema_of("binary")}
     if content:
         answer["content"] = content
     return {status: answer, "default": failure}
