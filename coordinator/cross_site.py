@@ -33,6 +33,7 @@ READING_PATHS = frozenset(
         "/api/v1/parse_query",
         "/api/v1/series",
         "/api/v1/labels",
+        "/api/v1/read",
         "/api/v1/vector/search",
         "/api/v1/vector/get",
         "/api/v1/vector/scroll",

@@ -44,14 +44,15 @@ def _nothing() -> None:
 
 class Body:
     """A body that is produced piece by piece: the constructor produces the first piece, `next` one more. Both are work
-    for a thread."""
+    for a thread. `encoding`: the chunks have it already."""
 
-    def __init__(self, chunks: Iterator[Piece], *, gzip: bool, content_type: str = JSON) -> None:
+    def __init__(self, chunks: Iterator[Piece], *, gzip: bool, content_type: str = JSON, encoding: str = "") -> None:
         self.content_type = content_type
         self._pieces = gathered(chunks, PIECE_BYTES)
         self.first = next(self._pieces, b"")
-        self.compressed = gzip and len(self.first) >= GZIP_BYTES_MIN
-        if self.compressed:
+        self.encoding = encoding
+        if gzip and len(self.first) >= GZIP_BYTES_MIN:
+            self.encoding = "gzip"
             self._pieces = gathered(compressed(chain([self.first], self._pieces)), PIECE_BYTES)
             self.first = next(self._pieces, b"")
 
@@ -220,8 +221,8 @@ def whole(body: Body) -> web.Response:
 
 def _headers(body: Body) -> dict[str, str]:
     headers = {"Content-Type": body.content_type, "Vary": "Accept-Encoding"}
-    if body.compressed:
-        headers["Content-Encoding"] = "gzip"
+    if body.encoding:
+        headers["Content-Encoding"] = body.encoding
     return headers
 
 

@@ -52,7 +52,7 @@ ANY_CREDENTIAL = Need(None, Role.NONE)
 ALL_ADMIN = Need(None, Role.ADMIN)
 HEALTH = ("/-/healthy", "/-/ready")
 """Open to everybody unless a setting closes them."""
-PAGE = ("/", "/ui/{version}/{path}", "/graph", "/query")
+PAGE = ("/", "/ui/{version}/{path}", "/graph", "/query", "/docs", "/docs.css", "/api/v1/openapi.yaml")
 """Open to everybody: the page asks for a credential itself, and its files are the same everywhere."""
 
 _READ, _WRITE, _ADMIN = ({area: Need(area, role) for area in Area} for role in (Role.READ, Role.WRITE, Role.ADMIN))
@@ -82,6 +82,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/api/v1/metadata"): _READ[Area.METRICS],
     **{("GET", f"/api/v1/status/{name}"): _READ[Area.METRICS] for name in ("tsdb", "runtimeinfo", "walreplay")},
     ("GET", "/federate"): _READ[Area.METRICS],
+    ("POST", "/api/v1/read"): _READ[Area.METRICS],
     **{("GET", f"/api/v1/{name}"): _READ[Area.METRICS] for name in _LISTS},
     ("POST", "/api/v1/write"): _WRITE[Area.METRICS],
     ("POST", "/api/v1/admin/tsdb/delete_series"): _ADMIN[Area.METRICS],

@@ -20,8 +20,9 @@ from coordinator.exposition_format import format_for
 from coordinator.negotiation import accepts_gzip, boolean
 from coordinator.queries.evaluation import Query, Replies, ask, learn, made, require_fitting
 from coordinator.queries.exposition import exposition
-from coordinator.queries.federation import federation_plan, merge_newest
+from coordinator.queries.federation import each_once, federation_plan
 from coordinator.queries.gate import Place
+from coordinator.queries.gathered import gather
 from coordinator.queries.running import RunningQuery
 from coordinator.streaming import Body
 from shared.array_memory import Account
@@ -75,10 +76,11 @@ async def _served(
         replies: Replies = await ask(query, query_plan, context.links, place)
 
         def work() -> Body:
-            value, conclusion = merge_newest(query, replies)
-            running.shares, running.samples_read = conclusion.shares, conclusion.merged.samples_read
+            gathered = gather(replies)
+            running.shares, running.samples_read = gathered.shares, gathered.samples_read
             running.enter("rendering")
-            learn(context.costs, conclusion)
+            learn(context.costs, query_plan, gathered.shares)
+            value = each_once(gathered.parts)
             return Body(exposition(value, types, shown), gzip=gzip, content_type=shown.content_type)
 
         running.enter("merging")

@@ -19,7 +19,7 @@ PATH_CHARS_SHOWN = 200
 
 async def index(request: web.Request) -> web.Response:
     """The page. It names the files of this version, so that it is asked for anew each time."""
-    return _answer(request, (await _files()).index, ASK_AGAIN)
+    return answer(request, (await _files()).index, ASK_AGAIN)
 
 
 async def file(request: web.Request) -> web.Response:
@@ -31,7 +31,7 @@ async def file(request: web.Request) -> web.Response:
             f"there is no {_shown(request.path)}; the page at / names the files of this version, which lie under "
             f"/{files.base}/"
         )
-    return _answer(request, wanted, FOR_EVER)
+    return answer(request, wanted, FOR_EVER)
 
 
 async def _files() -> Files:
@@ -39,7 +39,8 @@ async def _files() -> Files:
     return load() if load.cache_info().currsize else await asyncio.to_thread(load)
 
 
-def _answer(request: web.Request, file: File, caching: str) -> web.Response:
+def answer(request: web.Request, file: File, caching: str) -> web.Response:
+    """The file, or 304 if the client has it."""
     headers = {hdrs.ETAG: file.etag, hdrs.CACHE_CONTROL: caching, hdrs.VARY: "Accept-Encoding", **PAGE_HEADERS}
     if names_etag(request, file.etag):
         return web.Response(status=304, headers=headers)

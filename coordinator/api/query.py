@@ -148,7 +148,7 @@ async def _served(
             running.shares, running.samples_read = conclusion.shares, conclusion.merged.samples_read
             conclusion.timings_s |= running.phases()
             running.enter("rendering")
-            learn(context.costs, conclusion)
+            learn(context.costs, conclusion.plan, conclusion.shares)
             content_type, chunks = _chunks(query, conclusion, beside)
             return Body(chunks, gzip=gzip, content_type=content_type)
 

@@ -24,13 +24,18 @@ async def selectors(fields: MultiDict[str], shown_as: str = "match[]") -> Select
     texts = fields.getall("match[]", [])
     if len(texts) > SELECTORS_MAX:
         raise BadData(f"there are {len(texts)} parameters 'match[]'; the limit is {SELECTORS_MAX}")
+    return await parsed(texts, shown_as)
+
+
+async def parsed(texts: Sequence[str], shown_as: str) -> Selectors:
+    """As `selectors`, of these texts."""
     if is_quickly_parsed("\n".join(texts)):
         return _parsed(texts, shown_as)
     return await asyncio.to_thread(_parsed, texts, shown_as)
 
 
 def _parsed(texts: Sequence[str], shown_as: str) -> Selectors:
-    parsed = []
+    selections = []
     pattern_weight = 0
     for text in texts:
         try:
@@ -40,18 +45,18 @@ def _parsed(texts: Sequence[str], shown_as: str) -> Selectors:
         pattern_weight += sum(weight(matcher.value) for matcher in matchers if matcher.op in ("=~", "!~"))
         if pattern_weight > WEIGHT_TOTAL_MAX:
             raise NotExecutable(
-                f"the regular expressions of the parameters 'match[]' weigh more than {WEIGHT_TOTAL_MAX} together; use "
-                "fewer or shorter ones, with fewer repetitions"
+                f"the regular expressions of the parameters {shown_as!r} weigh more than {WEIGHT_TOTAL_MAX} together; "
+                "use fewer or shorter ones, with fewer repetitions"
             )
-        parsed.append(matchers)
-    return parsed
+        selections.append(matchers)
+    return selections
 
 
 async def required_selectors(fields: MultiDict[str]) -> Selectors:
-    parsed = await selectors(fields)
-    if not parsed:
+    given = await selectors(fields)
+    if not given:
         raise BadData("parameter 'match[]' is missing; give at least one series selector")
-    return parsed
+    return given
 
 
 def time_range(fields: MultiDict[str]) -> tuple[int, int]:

@@ -218,10 +218,10 @@ def learn_whereabouts(whereabouts: Whereabouts, replies: Replies, shares: Sequen
             whereabouts.learn(replies.plan.demands, replies.index_versions, share.worker, share.evaluated)
 
 
-def learn(costs: Costs, conclusion: Conclusion) -> None:
+def learn(costs: Costs, query_plan: Plan, shares: Sequence[WorkerShare]) -> None:
     """Note what the workers say of the selections of the query's leaves."""
-    for index, demand in enumerate(conclusion.plan.demands):
-        parts = [share.evaluated.answers[index] for share in conclusion.shares]
+    for index, demand in enumerate(query_plan.demands):
+        parts = [share.evaluated.answers[index] for share in shares]
         series, samples, buckets = (
             sum(getattr(part, name) for part in parts) for name in ("series_read", "samples_read", "buckets_read")
         )

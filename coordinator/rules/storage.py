@@ -124,7 +124,7 @@ class RuleStorage:
                 def work() -> Sequence[Vector | TriptychError]:
                     vectors, conclusion = merged_apart(plans, replies)
                     running.shares = conclusion.shares
-                    learn(self._costs, conclusion)
+                    learn(self._costs, conclusion.plan, conclusion.shares)
                     return vectors
 
                 running.enter("merging")
@@ -170,7 +170,7 @@ class RuleStorage:
             def work() -> Vector:
                 conclusion = merge(query, replies)
                 running.shares, running.samples_read = conclusion.shares, conclusion.merged.samples_read
-                learn(self._costs, conclusion)
+                learn(self._costs, conclusion.plan, conclusion.shares)
                 value = conclusion.merged.value
                 assert not isinstance(value, Joined)  # arrays were asked for
                 return vector_of(value)

@@ -63,8 +63,8 @@ def load() -> Files:
     return Files(
         base,
         version,
-        _file(_page(page, base, list(contents)).encode(), "text/html"),
-        {name: _file(content, TYPES[Path(name).suffix]) for name, content in contents.items()},
+        file_of(_page(page, base, list(contents)).encode(), "text/html"),
+        {name: file_of(content, TYPES[Path(name).suffix]) for name, content in contents.items()},
     )
 
 
@@ -77,7 +77,8 @@ def _paths() -> list[Path]:
     return sorted(served, key=lambda path: (not path.name.startswith(NOT_SERVED), path))
 
 
-def _file(content: bytes, content_type: str) -> File:
+def file_of(content: bytes, content_type: str) -> File:
+    """The content as it is sent."""
     etag = hashlib.sha256(content).hexdigest()[:24]
     return File(content_type, content, gzip.compress(content, _LEVEL, mtime=0), f'W/"{etag}"')
 

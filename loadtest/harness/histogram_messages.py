@@ -81,6 +81,11 @@ def histogram_message(
     return bytes(message.SerializeToString())
 
 
+def message_of(data: bytes) -> Any:
+    """The histogram of a message. Raises DecodeError."""
+    return _PACKED.FromString(data)
+
+
 def parsed(data: bytes) -> Any | None:
     """The histogram of a message; None if it has fields that the protobuf library does not know, or that it would write
     with another number of bytes. Raises DecodeError."""

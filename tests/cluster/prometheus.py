@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,15 +50,16 @@ def scraping(target: str, *remote_writes: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def prometheus(
-    directory: Path, config: Mapping[str, Any], feature: str = "agent", port: int = 0
+    directory: Path, config: Mapping[str, Any], feature: str = "agent", port: int = 0, arguments: Sequence[str] = ()
 ) -> Iterator[Prometheus]:
     """Prometheus with this configuration, its files in `directory`, until the context ends. As an agent it only sends
-    and answers no queries. `port`: its own, any by default."""
+    and answers no queries. `port`: its own, any by default; `arguments`: more of its command line."""
     path, log = directory / "prometheus.yml", directory / "prometheus.log"
     path.write_text(json.dumps(config))  # JSON is YAML
     storage = "agent" if feature == "agent" else "tsdb"
     command = ["prometheus", f"--enable-feature={feature}", f"--config.file={path}"]
     command += [f"--storage.{storage}.path={directory / storage}", f"--web.listen-address=127.0.0.1:{port}"]
+    command += arguments
     with open(log, "wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file)
     try:

@@ -23,6 +23,7 @@ from loadtest.harness.ports import free_port
 from loadtest.harness.remote_write_bodies import HEADERS, compressed
 from proto import remote_write_pb2
 from tests.cluster.prometheus import needs_prometheus, prometheus
+from tests.remote_read_answers import of_samples, query_of, request_body
 
 OPENMETRICS = {"Accept": "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5"}
 UTF_8 = {"Accept": "text/plain;version=1.0.0;escaping=allow-utf-8"}
@@ -194,6 +195,13 @@ def test_a_missing_shard_is_no_answer_unless_a_part_is_welcome(new_cluster) -> N
         part = federated(cluster, "m", partial_response="true")
         assert part.status == 200
         assert 10 < len(part.body.splitlines()) < 90
+        wanted = request_body(query_of([("__name__", "=", "m")], 0, now_ms()))
+        refused = cluster.request("POST", "/api/v1/read", wanted, HEADERS)
+        assert refused.status == 503
+        assert "shard" in refused.json()["error"]
+        part = cluster.request("POST", "/api/v1/read?partial_response=true", wanted, HEADERS)
+        (found,) = of_samples(part.body)
+        assert 10 < len(found) < 90
 
 
 @needs_prometheus

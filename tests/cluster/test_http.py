@@ -51,6 +51,10 @@ ENDPOINTS = {
     "/-/reload": (POST,),
     "/metrics": (GET,),
     "/federate": (GET,),
+    "/api/v1/read": (POST,),
+    "/api/v1/openapi.yaml": (GET,),
+    "/docs": (GET,),
+    "/docs.css": (GET,),
     "/api/v1/rules": (GET,),
     "/api/v1/alerts": (GET,),
     "/api/v1/targets": (GET,),
@@ -105,7 +109,7 @@ def test_a_body_over_the_limit_is_413(cluster, path):
     if path.startswith("/api/v1/vector/"):
         content_type = "application/protobuf+json"
     connection.putheader("Content-Type", content_type)
-    connection.putheader("Content-Encoding", "snappy" if path == "/api/v1/write" else "identity")
+    connection.putheader("Content-Encoding", "snappy" if path in ("/api/v1/write", "/api/v1/read") else "identity")
     connection.putheader("Content-Length", str(1 << 40))
     connection.endheaders()
     answer = connection.getresponse()

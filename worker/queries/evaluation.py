@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shared.errors import Internal
 from shared.histograms.batch import HistogramBatch
-from shared.labels import Symbols
+from shared.labels import LabelFrame, Symbols
 from shared.messages import exchange
 from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Form, Shape, ShardRead, SubQuery, SubQueryReply
 from shared.processor_time import UNBOUNDED, ProcessorTime
@@ -21,7 +21,7 @@ from shared.promql.engine.context import EvalContext, uncounted
 from shared.promql.engine.evaluator import evaluate, evaluate_partial, evaluate_vector
 from shared.promql.engine.finishing import finish
 from shared.promql.engine.memory import account_of, bounded
-from shared.promql.model import Grid, Matrix, RangeVector, Source
+from shared.promql.model import Grid, Matrix, RangeVector, Samples, Source
 from shared.promql.rendering.series import SAMPLE_BYTES_MAX, SeriesWriter
 from shared.wire import Frame
 
@@ -116,8 +116,8 @@ def _value(
     subquery: SubQuery, expr: Expr, message: EvaluateBody, grid: Grid, context: EvalContext
 ) -> tuple[exchange.Shipped, NDArray[np.uint64] | None]:
     """(the answer, the hashes of label sets that go with it)."""
-    if subquery.mode == "samples":
-        return _samples(expr, grid, context), None
+    if subquery.mode in ("samples", "series"):
+        return _samples(expr, grid, context, labels_only=subquery.mode == "series"), None
     if subquery.mode == "info":
         return _info_times(expr, grid, context), None
     if subquery.mode == "newest":
@@ -186,14 +186,24 @@ def _newest(expr: Expr, grid: Grid, context: EvalContext) -> RangeVector:
     return range_vectors.newest(expr, grid, context)
 
 
-def _samples(expr: Expr, grid: Grid, context: EvalContext) -> RangeVector:
-    """All samples of a range selector's series between the ends of the grid, staleness markers included."""
+def _samples(expr: Expr, grid: Grid, context: EvalContext, *, labels_only: bool = False) -> RangeVector:
+    """All samples of a range selector's series between the ends of the grid, staleness markers included; or only which
+    series have any."""
     if not isinstance(expr, MatrixSelector):
         raise Internal("samples are asked for by a range selector")
     assert context.source is not None
     selection = context.source.select(expr.vector.matchers, grid.start_ms, grid.end_ms, context.symbols)
     context.finds_resets = False  # the coordinator looks for them when it evaluates these samples
     selected = scan.Scan(selection.labels, selection, 0, grid.end_ms - grid.start_ms + 1)
-    parts = [samples for _, samples in scan.reads(selected, context, keep_stale=True, is_kept=True)]
+    read = scan.reads(selected, context, keep_stale=True, is_kept=not labels_only)
+    if labels_only:
+        return _without_samples(selection.labels, [np.diff(samples.offsets) > 0 for _, samples in read])
     no_names_dropped = np.zeros(selection.labels.size, dtype=np.bool_)
-    return RangeVector(selection.labels, exchange.joined_samples(parts), no_names_dropped)
+    return RangeVector(selection.labels, exchange.joined_samples([samples for _, samples in read]), no_names_dropped)
+
+
+def _without_samples(labels: LabelFrame, are_seen: list[NDArray[np.bool_]]) -> RangeVector:
+    seen = labels.take(np.concatenate([np.zeros(0, np.bool_), *are_seen]))
+    nothing = np.zeros(0, np.int64)
+    samples = Samples(np.zeros(seen.size + 1, np.int64), nothing, nothing.view(np.float64))
+    return RangeVector(seen, samples, np.zeros(seen.size, np.bool_))

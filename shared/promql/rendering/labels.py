@@ -1,7 +1,9 @@
-"""The labels of series as JSON text: each pair of a name and a value is written once, and copied to its series."""
+"""The labels of series as JSON text, or in another form: each pair of a name and a value is written once, and copied to
+its series."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +28,7 @@ _COMMA = np.uint8(ord(","))
 
 @dataclass(frozen=True, slots=True)
 class LabelTexts:
-    """`"name":"value"` of every series as references into one pool of bytes.
+    """The pairs of every series, such as `"name":"value"`, as references into one pool of bytes.
 
     `pool`: uint8[m]; piece i is pool[offsets[i]:offsets[i+1]]; `pieces`: int32[names, series], -1 where a series lacks
     the label, names in ascending order.
@@ -43,14 +45,25 @@ class LabelTexts:
 
 
 def label_texts(labels: LabelFrame) -> LabelTexts:
+    """`"name":"value"` of every series."""
+    return label_pairs(labels, _json_pair)
+
+
+def _json_pair(name: str) -> Callable[[str], bytes]:
+    start = orjson.dumps(name) + b":"
+    return lambda value: start + orjson.dumps(value)
+
+
+def label_pairs(labels: LabelFrame, pair_with: Callable[[str], Callable[[str], bytes]]) -> LabelTexts:
+    """The pairs of every series, as the functions that `pair_with` returns for label names write them."""
     texts: list[bytes] = []
     pieces = np.full((len(labels.columns), labels.size), -1, dtype=np.int32)
     names = sorted(labels.columns)
     for row, (name, (values, local)) in enumerate(zip(names, labels.values(names), strict=True)):
-        start = orjson.dumps(name) + b":"
+        pair = pair_with(name)
         # A series without the label has the empty text.
         ids = [len(texts) + number if value else -1 for number, value in enumerate(values)]
-        texts.extend([start + orjson.dumps(value) for value in values])
+        texts.extend([pair(value) for value in values])
         pieces[row] = np.array(ids, dtype=np.int32)[local]
     offsets = np.zeros(len(texts) + 1, dtype=np.int64)
     np.cumsum([len(text) for text in texts], out=offsets[1:])

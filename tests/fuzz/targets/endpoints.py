@@ -26,7 +26,7 @@ from coordinator.negotiation import ARROW, EVENTS, FORM, JSON, PROTOBUF, PROTOBU
 from loadtest.harness.cluster import Cluster
 from tests.conformance.generation import queries
 from tests.fuzz.target import Target
-from tests.fuzz.targets import log_bodies, remote_write, vector_bodies
+from tests.fuzz.targets import log_bodies, remote_read, remote_write, vector_bodies
 
 ANSWER_WITHIN_S = 2.0
 INCOMPLETE_S = 0.1
@@ -215,6 +215,7 @@ def _group_bodies() -> st.SearchStrategy[bytes]:
 def _posts() -> st.SearchStrategy[tuple[str, str, bytes]]:
     """(path, content type, body)."""
     write = remote_write.strategy().map(lambda body: ("/api/v1/write", REMOTE_WRITE, bytes(snappy.compress(body))))
+    read = remote_read.strategy().map(lambda body: ("/api/v1/read", REMOTE_WRITE, bytes(snappy.compress(body))))
     search = vector_bodies.filter_strategy().map(lambda text: b'{"vector":[1,2,3],"filter":%s}' % text)
     json_type = st.sampled_from((JSON, JSON, PROTOBUF_JSON))
     return st.one_of(
@@ -235,6 +236,7 @@ def _posts() -> st.SearchStrategy[tuple[str, str, bytes]]:
             st.sampled_from(_VECTOR_BODIES) | st.binary(max_size=30),
         ),
         st.tuples(st.just("/api/v1/admin/tsdb/delete_series"), st.just(FORM), st.just(b"match[]=nothing")),
+        read,
     )
 
 

@@ -1,0 +1,121 @@
+"""Numbers as kernels write them: varints, words, and streams of bits that begin with the most significant one.
+
+All are for kernels only, which see to it that there is room. A stream of bits has its last ones in `pending`, in the
+`used` highest bits of a word (fewer than 64); the words before have been written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from shared.kernels import inlined
+from shared.promql.model import Int
+
+VARINT_BYTES_MAX = 10
+WORD_BYTES = 8
+_SEVEN, _LOW, _MORE = np.uint64(7), np.uint64(0x7F), np.uint64(0x80)
+
+
+def _leading_zeros(typing_context, number):  # type: ignore[no-untyped-def]
+    """How many zeros a uint64 begins with; 64 for 0."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), generate
+
+
+def _trailing_zeros(typing_context, number):  # type: ignore[no-untyped-def]
+    """How many zeros a uint64 ends with; 64 for 0."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), generate
+
+
+def _put_word(typing_context, out, at, word):  # type: ignore[no-untyped-def]
+    """out[at:at + 8] of a uint8 array = the uint64, its lowest byte first, as one unaligned and unchecked word."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        _store(context, builder, signature, arguments, arguments[2])
+        return context.get_dummy_value()
+
+    return types.void(out, types.int64, types.uint64), generate
+
+
+def _put_word_reversed(typing_context, out, at, word):  # type: ignore[no-untyped-def]
+    """As `put_word`, its highest byte first."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        _store(context, builder, signature, arguments, builder.bswap(arguments[2]))
+        return context.get_dummy_value()
+
+    return types.void(out, types.int64, types.uint64), generate
+
+
+def _store(context, builder, signature, arguments, word) -> None:  # type: ignore[no-untyped-def]
+    target = context.make_array(signature.args[0])(context, builder, arguments[0])
+    address = builder.gep(target.data, [arguments[1]])
+    builder.store(word, builder.bitcast(address, ir.IntType(64).as_pointer()), align=1)
+
+
+leading_zeros: Any = intrinsic(_leading_zeros)
+trailing_zeros: Any = intrinsic(_trailing_zeros)
+put_word: Any = intrinsic(_put_word)
+put_word_reversed: Any = intrinsic(_put_word_reversed)
+
+
+@inlined(allocates=False)
+def varint_size(number: Any) -> Any:
+    """How many bytes the varint of a uint64 has."""
+    return (70 - leading_zeros(number | np.uint64(1))) // 7
+
+
+@inlined(allocates=False)
+def put_varint(out: Any, at: Any, number: Any) -> Any:
+    """Write a uint64. Returns where it ends."""
+    while number >= _MORE:
+        out[at] = np.uint8(number & _LOW | _MORE)
+        number >>= _SEVEN
+        at += 1
+    out[at] = np.uint8(number)
+    return at + 1
+
+
+@inlined(allocates=False)
+def zigzag(number: Any) -> Any:
+    """The uint64 that stands for an int64 in a `sint` field."""
+    return np.uint64(number << 1) ^ np.uint64(number >> 63)
+
+
+@inlined(allocates=False)
+def put_bits(out: Any, at: Any, pending: Any, used: Any, bits: Any, count: Any) -> Any:
+    """Append the lowest `count` bits of a uint64, 1 to 64 of them, whose others are 0. Returns (at, pending, used)."""
+    left = 64 - used
+    if count < left:
+        return at, pending | bits << np.uint64(left - count), used + count
+    rest = count - left
+    put_word_reversed(out, at, pending | bits >> np.uint64(rest))
+    # To shift by 64 would be undefined.
+    return at + 8, bits << np.uint64(64 - rest) if rest > 0 else np.uint64(0), rest
+
+
+@inlined(allocates=False)
+def put_rest(out: Any, at: Any, pending: Any, used: Any) -> Any:
+    """Write what is pending, with zeros up to a whole byte; there has to be room for a word. Returns where it ends."""
+    put_word_reversed(out, at, pending)
+    return at + (used + 7) // 8
+
+
+def varint_sizes(numbers: Int) -> Int:
+    """int64[n]: how many bytes the varints of these numbers ≥ 0 have."""
+    return 1 + np.searchsorted(_LIMITS, numbers, side="right")
+
+
+_LIMITS = np.int64(1) << np.arange(7, 63, 7, dtype=np.int64)
