@@ -55,6 +55,7 @@ SECTIONS = (
         {
             "query": ("coordinator.commands.query:query", "evaluate PromQL, at one time or over a range"),
             "write": ("coordinator.commands.write:write", "store samples of the standard input"),
+            "rules": ("coordinator.commands.rules:rules", "check and test files of rules"),
         },
     ),
     Section(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.rules_command import check
-from coordinator.rules_command import test as run_tests
+from coordinator.commands.rules import check
+from coordinator.commands.rules import test as run_tests
 
 RULES = """
 groups:

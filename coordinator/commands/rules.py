@@ -90,7 +90,3 @@ def test_command(files: tuple[Path, ...]) -> None:
     Exit code 0: all pass, 1: some fail.
     """
     sys.exit(test(files, sys.stdout.write))
-
-
-if __name__ == "__main__":
-    rules(prog_name="triptych rules")
