@@ -12,8 +12,8 @@ import json
 import os
 import ssl
 import urllib.parse
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,12 @@ class Away(CommandError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`date`: the header, empty without one."""
+    """`date`: the header, empty without one. `headers`: with names in lower case."""
 
     status: int
     body: bytes
     date: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Client:
@@ -94,14 +95,28 @@ class Client:
             raise refusal(content.get("message") or content.get("error") or f"status {answer.status}")
         return content
 
+    def send(
+        self, method: str, path: str, data: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """Send one request. Returns the answer whatever its status is. Raises Away."""
+        try:
+            self._connection.request(method, path, data, {**self._headers, **(headers or {})})
+            answer = self._connection.getresponse()
+            texts = {name.lower(): value for name, value in answer.getheaders()}
+            return Answer(answer.status, answer.read(), texts.get("date", ""), texts)
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise Away(f"{self._url} does not answer: {error}") from error
+
     def again(self) -> Client:
         """Another connection to the same cluster."""
         return Client(self._url, self._headers.get("Authorization", ""), self._tls)
 
-    def stream(self, target: str, **parameters: str | int) -> Iterator[bytes]:
+    def stream(self, target: str, **parameters: str | int | Sequence[str]) -> Iterator[bytes]:
         """The body of the answer to a GET, in pieces."""
         try:
-            self._connection.request("GET", target + "?" + urllib.parse.urlencode(parameters), headers=self._headers)
+            query = urllib.parse.urlencode(parameters, doseq=True)
+            self._connection.request("GET", f"{target}?{query}", headers=self._headers)
             answer = self._connection.getresponse()
             if answer.status != 200:
                 raise CommandError(f"{self._url}{target}: status {answer.status}: {answer.read(1000).decode()}")
