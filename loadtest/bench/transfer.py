@@ -111,8 +111,8 @@ def main() -> None:
                 _measure(f"export, {own}", cluster, values.size, lambda own=own: _export(cluster, "lines", own))  # type: ignore[misc]
             if shutil.which("promtool"):
                 _write_openmetrics(root / "in.om", "blocks", values)
-                command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", root / "in.om", root / "blocks"]
-                subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+                made = ["promtool", "tsdb", "create-blocks-from", "openmetrics", f"{root}/in.om", f"{root}/blocks"]
+                subprocess.run(made, check=True, stdout=subprocess.DEVNULL)
                 _measure("import of blocks", cluster, values.size, lambda: _import(cluster, root / "blocks"))
                 _measure("import of OpenMetrics", cluster, values.size, lambda: _import(cluster, root / "in.om"))
         finally:
