@@ -78,6 +78,11 @@ class Client:
         """By the options that `add_options` has added."""
         return cls(arguments.url, authorization(arguments.token_file), _tls(arguments))
 
+    @property
+    def url(self) -> str:
+        """As it was given."""
+        return self._url
+
     def call(self, method: str, path: str, body: Any = None, **parameters: str | int) -> Any:
         """Send one request. Returns the JSON of the answer."""
         if parameters:

@@ -59,7 +59,6 @@ def progress(title: str, total: int, unit: str) -> Iterator[Callable[[int, str],
 
 def import_samples(
     client: Client,
-    url: str,
     paths: Sequence[Path],
     output: BinaryIO,
     *,
@@ -76,7 +75,7 @@ def import_samples(
         path = state_path or paths[0].with_name(paths[0].name + STATE_SUFFIX)
         if begins_anew:
             path.unlink(missing_ok=True)
-        state = State.read(path, url)
+        state = State.read(path, client.url)
         sources = [source for own in paths for source in sources_of(own, kind, columns, skips)]
         total = sum(source.size for source in sources)
         with progress("import", total, "0 samples") as tell:

@@ -87,7 +87,7 @@ def _export(cluster: Cluster, name: str, format_: str) -> int:
 
 def _import(cluster: Cluster, path: Path) -> int:
     output = io.BytesIO()
-    assert import_samples(Client(cluster.url), cluster.url, [path], output, begins_anew=True) == 0, output.getvalue()
+    assert import_samples(Client(cluster.url), [path], output, begins_anew=True) == 0, output.getvalue()
     files = [path] if path.is_file() else [own for own in path.rglob("*") if own.is_file()]
     return sum(own.stat().st_size for own in files)
 

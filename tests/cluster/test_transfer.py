@@ -196,7 +196,7 @@ def client(cluster: Cluster) -> Client:
 
 def imported(cluster: Cluster, *paths: Path, **options: Any) -> tuple[int, str]:
     output = io.BytesIO()
-    code = transfer_command.import_samples(client(cluster), cluster.url, paths, output, **options)
+    code = transfer_command.import_samples(client(cluster), paths, output, **options)
     return code, output.getvalue().decode()
 
 
