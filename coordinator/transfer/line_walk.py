@@ -30,6 +30,11 @@ PLACE, TEXT, TEXT_END = range(3)
 _EXACT_MAX = np.uint64(1 << 53)
 _POWERS = 10.0 ** np.arange(23)
 _DIGITS_MAX = 18
+_TENS = np.array([10**e for e in range(_DIGITS_MAX + 1)], dtype=np.uint64)
+_SHIFTS_MAX = 128
+_HALVES = 2.0 ** (2 - np.arange(-8, _SHIFTS_MAX))
+_TWO_54, _TWO_55 = np.uint64(1 << 54), np.uint64(1 << 55)
+_U0, _U1, _U2, _U3 = (np.uint64(n) for n in range(4))
 _QUOTE, _COMMA, _OPEN, _CLOSE, _BRACE, _END_BRACE = (ord(c) for c in '",[]{}')
 _MINUS, _PLUS, _POINT, _ZERO, _NINE, _E, _BIG_E, _NEWLINE = (ord(c) for c in "-+.09eE\n")
 _STALE = np.int64(STALE_NAN_BITS)
@@ -37,6 +42,32 @@ _STALE = np.int64(STALE_NAN_BITS)
 _PAIR = types.UniTuple(types.int64, 2)
 _TABLE = types.Array(types.int64, 2, "C")
 _INTS, _FLOATS = types.int64[::1], types.float64[::1]
+
+
+@kernel(types.float64(types.uint64, types.int64), allocates=False)
+def _quotient(mantissa: int, digits: int) -> float:
+    """The float nearest to mantissa / 10^digits, 0 < mantissa < 10^18 and digits ≤ 18: a division bit by bit, to 55
+    bits and whether anything is left, which is what rounding half to even needs."""
+    divisor = _TENS[digits]
+    quotient = mantissa // divisor
+    rest = mantissa - quotient * divisor
+    shifts, is_inexact = 0, False
+    while quotient >= _TWO_55:
+        is_inexact |= quotient & _U1 != _U0
+        quotient >>= _U1
+        shifts -= 1
+    while quotient < _TWO_54:
+        rest <<= _U1
+        quotient <<= _U1
+        if rest >= divisor:
+            rest -= divisor
+            quotient |= _U1
+        shifts += 1
+    is_inexact |= rest != _U0
+    low, whole = quotient & _U3, quotient >> _U2
+    if low == _U3 or (low == _U2 and (is_inexact or whole & _U1 != _U0)):
+        whole += _U1
+    return float(whole) * _HALVES[shifts + 8]
 
 
 @kernel(types.Tuple((types.int64, types.float64, types.boolean))(Bytes, types.int64, types.int64), allocates=False)
@@ -86,6 +117,8 @@ def _number(text: np.ndarray, at: int, end: int) -> tuple[int, float, bool]:
     if is_exact:
         value = float(mantissa)
         value = value / _POWERS[-exponent] if exponent < 0 else value * _POWERS[exponent]
+    elif digits <= _DIGITS_MAX and -_DIGITS_MAX <= exponent <= 0:
+        is_exact, value = True, _quotient(mantissa, -exponent)
     return at, -value if is_negative else value, is_exact
 
 

@@ -137,6 +137,41 @@ def test_a_series_with_many_samples_has_several_lines() -> None:
     assert [time for line in lines[:2] for time in json.loads(line)["timestamps"]] == list(range(LINE_SAMPLES_MAX + 7))
 
 
+def test_numbers_of_many_digits_are_the_nearest_floats() -> None:
+    random = np.random.default_rng(3)
+    texts = [repr(value) for value in (random.normal(size=2000) * 10.0 ** random.integers(-3, 15, 2000)).tolist()]
+    texts += [
+        f"{a}.{b:0{c}d}"
+        for a, b, c in zip(
+            random.integers(0, 99, 2000).tolist(),
+            random.integers(0, 10**15, 2000).tolist(),
+            random.integers(15, 17, 2000).tolist(),
+            strict=True,
+        )
+    ]
+    # Halfway between two floats, and next to it: of the even neighbour, and of the odd one.
+    texts += [
+        "9007199254740993",
+        "9007199254740995",
+        "900719925474099.25",
+        "900719925474099.2500",
+        "0.500000000000000055",
+    ]
+    texts += [
+        "0.500000000000000056",
+        "4503599627370496.5",
+        "4503599627370497.5",
+        "1e-18",
+        "999999999999999999",
+        "0.1e-17",
+    ]
+    texts += ["123456789012345678e-18", "1.0000000000000001110", "0.000000000000000000", "-0.30000000000000004"]
+    line = f'{{"metric":{{"__name__":"a"}},"values":[{",".join(texts)}],"timestamps":[{",".join("1" for _ in texts)}]}}'
+    arrays, refusals = read_json(line.encode())
+    assert not refusals.count
+    assert arrays.values[: len(texts)].tobytes() == np.array([float(text) for text in texts]).tobytes()
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
