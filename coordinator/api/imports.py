@@ -30,8 +30,8 @@ from shared.errors import BadData, TriptychError
 
 SLICE_BYTES = 4 << 20
 """Text that is read and stored at once: some 200,000 samples."""
-LINE_BYTES_MAX = 16 << 20
-WORKING_BYTES = 8 * SLICE_BYTES
+LINE_BYTES_MAX = 8 << 20
+WORKING_BYTES = 16 * SLICE_BYTES
 """What two slices take, one of which is read while the other is stored: their arrays, bodies and frames."""
 
 WRITTEN = "X-Prometheus-Remote-Write-Samples-Written"
@@ -111,7 +111,7 @@ async def _source(request: web.Request, settings: Settings) -> TextSource:
     if content_type(request) == STREAM and is_gzip:  # which is decompressed as a whole
         bytes_max = settings.body_bytes_max
         hold(request, bytes_max)
-    hold(request, min(WORKING_BYTES, 8 * len(body)))
+    hold(request, WORKING_BYTES if is_gzip else min(WORKING_BYTES, 16 * len(body)))
     return TextSource(body, is_gzip=is_gzip, bytes_max=bytes_max)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.transfer.histograms import histograms_of
+from coordinator.transfer.histograms import LINE_HISTOGRAMS_MAX, histograms_of
 from coordinator.transfer.json_lines import float_samples
 from coordinator.transfer.slices import Slice
 from shared.errors import BadData
@@ -67,7 +67,9 @@ def batches(read: Slice) -> Iterator[Any]:
     found = list(histograms_of(read))
     if found:
         owners = np.array([row for row, _, _ in found])
-        rows, firsts = np.unique(owners, return_index=True)
+        begins = np.searchsorted(owners, owners)  # where the histograms of its series begin, of each
+        firsts = np.flatnonzero((np.arange(len(owners)) - begins) % LINE_HISTOGRAMS_MAX == 0)
+        rows = owners[firsts]
         times = np.array([time_ms for _, time_ms, _ in found], dtype=np.int64)
         texts = [text for _, _, text in found]
         yield _batch(read.labels.take(rows), np.append(firsts, len(found)), times, histograms=texts)

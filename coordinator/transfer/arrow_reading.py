@@ -23,6 +23,8 @@ from shared.errors import BadData
 ROWS_AT_ONCE = 50_000
 SAMPLES_AT_ONCE = 1 << 20
 OBJECTS_AT_ONCE = 500
+LABELS_MAX, HISTOGRAMS_MAX = 1000, 1000
+"""Of one row: objects are made of them, before anything else is known. Exports write no more histograms into one."""
 _COMPRESSION_FIELD = 3
 """Of the table RecordBatch in Arrow's Message.fbs: length, nodes, buffers, compression."""
 
@@ -40,9 +42,9 @@ def read(body: bytes, label_sets: LabelSets, refusals: Refusals) -> Iterator[Ser
         first_row = 0
         for batch in reader:
             batch.validate(full=True)
-            rows = _Rows(pa, batch)
+            rows = _Rows(pa, batch, first_row)
             for begin, end in rows.cuts():
-                yield rows.series(begin, end, first_row, label_sets, refusals)
+                yield rows.series(begin, end, label_sets, refusals)
             first_row += batch.num_rows
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise BadData(f"the body is not an Arrow IPC stream: {str(error)[:200]}") from error
@@ -68,10 +70,14 @@ def _require_columns(pa: Any, schema: Any) -> None:
 
 
 class _Rows:
-    """The rows of a record batch, with its numbers as arrays."""
+    """The rows of a record batch, with its numbers as arrays; row 0 is number `first_row` of the stream."""
 
-    def __init__(self, pa: Any, batch: Any) -> None:
+    def __init__(self, pa: Any, batch: Any, first_row: int) -> None:
         self._batch = batch
+        self._first_row = first_row
+        _require_few(batch, "metric", LABELS_MAX, "labels", first_row)
+        if "histograms" in batch.schema.names:
+            _require_few(batch, "histograms", HISTOGRAMS_MAX, "histograms", first_row)
         times = batch.column("timestamps")
         self._starts, self._counts = _spans(times)
         milliseconds = times.values
@@ -95,8 +101,8 @@ class _Rows:
             yield begin, end
             begin = end
 
-    def series(self, begin: int, end: int, first_row: int, label_sets: LabelSets, refusals: Refusals) -> SeriesArrays:
-        """The series of the rows begin ≤ row < end; row 0 is number `first_row` of the stream."""
+    def series(self, begin: int, end: int, label_sets: LabelSets, refusals: Refusals) -> SeriesArrays:
+        """The series of the rows begin ≤ row < end."""
         labels, rows = list[bytes](), list[int]()
         with_histograms = list[tuple[bytes, list[bytes]]]()
         for row, (pairs, found) in enumerate(self._objects(begin, end), begin):
@@ -110,7 +116,7 @@ class _Rows:
                 if self._value_counts[row] != own:
                     raise BadData(f"it has {self._value_counts[row]} values and {own} timestamps")
             except BadData as error:
-                refusals.add(f"row {first_row + row}: {error}")
+                refusals.add(f"row {self._first_row + row}: {error}")
                 continue
             labels.append(label_bytes)
             rows.append(row)
@@ -130,6 +136,14 @@ class _Rows:
             part = self._batch.slice(first, min(OBJECTS_AT_ONCE, end - first))
             found = part.column("histograms").to_pylist() if has_histograms else [None] * part.num_rows
             yield from zip((pairs or [] for pairs in part.column("metric").to_pylist()), found, strict=True)
+
+
+def _require_few(batch: Any, name: str, most: int, what: str, first_row: int) -> None:
+    counts = np.diff(batch.column(name).offsets.to_numpy())
+    too_many = np.flatnonzero(counts > most)
+    if len(too_many):
+        row = int(too_many[0])
+        raise BadData(f"row {first_row + row} has {counts[row]} {what}; the limit is {most}")
 
 
 def _messages(texts: list[str | None], times_ms: list[int]) -> list[bytes]:

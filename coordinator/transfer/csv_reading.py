@@ -25,11 +25,13 @@ from coordinator.transfer.histograms import Histogram, message_of
 from coordinator.transfer.json_reading import LabelSets
 from coordinator.transfer.refusals import Refusals
 from coordinator.transfer.series_body import SeriesArrays
-from shared.errors import BadData
+from shared.errors import BadData, TooLarge
 from shared.labels import METRIC_NAME
 from shared.promql.model import STALE_NAN_BITS
 
-ROWS_AT_ONCE = 50_000
+ROWS_AT_ONCE, SAMPLES_AT_ONCE = 50_000, 200_000
+LINE_CHARACTERS_MAX = 1 << 20
+"""A row becomes objects, one for each field."""
 COLUMNS_MAX = 1000
 _STALE_VALUE = np.array([STALE_NAN_BITS]).view(np.float64).item()
 
@@ -88,6 +90,7 @@ class Columns:
     def of_format(cls, text: str) -> Columns:
         """Of the parameter `format`. Raises BadData."""
         columns = cls()
+        seen = set[int]()
         for part in text.split(","):
             position, _, rest = part.partition(":")
             kind, _, meaning = rest.partition(":")
@@ -97,6 +100,9 @@ class Columns:
                     f"positions from 1 to {COLUMNS_MAX}"
                 )
             at = int(position) - 1
+            if at in seen:
+                raise BadData(f"parameter 'format' has position {position} twice; a column has one meaning")
+            seen.add(at)
             if kind == "label":
                 columns.labels.append((at, meaning))
             elif kind == "metric":
@@ -116,7 +122,7 @@ class Columns:
 def read(text: TextIO, columns: Columns | None, label_sets: LabelSets, refusals: Refusals) -> Iterator[SeriesArrays]:
     """The series of the rows, ROWS_AT_ONCE at a time; `columns` None: the first row is a header. Rows that are not
     valid go to `refusals`. Work for a thread. Raises BadData for a header that is not valid."""
-    rows = csv.reader(text)
+    rows = csv.reader(_lines(text))
     if columns is None:
         try:
             columns = Columns.of_header(next(rows, []))
@@ -127,9 +133,21 @@ def read(text: TextIO, columns: Columns | None, label_sets: LabelSets, refusals:
         gathered = _Gathered(columns, label_sets, now_ms)
         for line, row in islice(_numbered(rows, refusals), ROWS_AT_ONCE):
             gathered.add(line, row, refusals)
+            if gathered.samples >= SAMPLES_AT_ONCE:
+                break
         if not gathered.rows:
             return
         yield gathered.arrays()
+
+
+def _lines(text: TextIO) -> Iterator[str]:
+    """The lines of a text. Raises TooLarge for a long one."""
+    number = 1
+    while line := text.readline(LINE_CHARACTERS_MAX + 1):
+        if len(line) > LINE_CHARACTERS_MAX:
+            raise TooLarge(f"line {number} has more than {LINE_CHARACTERS_MAX} characters, the limit")
+        yield line
+        number += 1
 
 
 def _numbered(rows: Any, refusals: Refusals) -> Iterator[tuple[int, list[str]]]:
@@ -154,7 +172,7 @@ class _Gathered:
         self._label_sets = label_sets
         self._now_ms = now_ms
         self._series: dict[tuple[str | None, ...], _Series] = {}
-        self.rows = 0
+        self.rows = self.samples = 0
 
     def add(self, line: int, row: Sequence[str], refusals: Refusals) -> None:
         columns = self._columns
@@ -163,6 +181,7 @@ class _Gathered:
             if len(row) < columns.width:
                 raise BadData(f"it has {len(row)} fields; {columns.width} are needed")
             time_ms = self._now_ms if columns.time_at is None else self._time(row[columns.time_at])
+            self.samples += len(columns.metrics)
             values = [(name, _value(row[at], time_ms)) for at, name in columns.metrics if row[at]]
             texts = [row[at] for at, _ in columns.labels]
             for name, value in values:

@@ -108,8 +108,9 @@ def read(text: bytes, first_line: int, label_sets: LabelSets, refusals: Refusals
     Lines that are not valid go to `refusals`. Work for a thread."""
     data = np.frombuffer(text, dtype=np.uint8)
     table = np.zeros((int(np.count_nonzero(data == 10)) + 1, COLUMNS), dtype=np.int64)
-    values, times = np.empty(len(text) // 2 + 1), np.empty(len(text) // 2 + 1, dtype=np.int64)
-    long = np.empty((len(text) // 5 + 1, 3), dtype=np.int64)
+    numbers = int(np.count_nonzero(data == ord(","))) + len(table)  # an array has one number more than commas
+    values, times = np.empty(numbers + len(table)), np.empty(numbers + len(table), dtype=np.int64)
+    long = np.empty((min(len(text) // 5, numbers) + len(table), 3), dtype=np.int64)
     count, longs = line_walk.walk(data, table, values, values.view(np.int64), times, long)
     for place, begin, end in long[:longs].tolist():
         values[place] = float(text[begin:end])

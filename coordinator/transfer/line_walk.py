@@ -322,9 +322,9 @@ def walk(
     text: np.ndarray, table: np.ndarray, values: np.ndarray, bits: np.ndarray, times: np.ndarray, long: np.ndarray
 ) -> tuple[int, int]:
     """Fill `table` (int64[lines, COLUMNS], zeros before; lines: the line breaks of the text and one more), `values`
-    (float64[m]; `bits` are its bits) and `times` (int64[m]) with the samples of the lines, where m is half the text's
-    bytes and one more. Of a line that is UNEQUAL, FIRST and COUNT tell how many values and times it has. The numbers in
-    `long` (int64[a fifth of the text's bytes and one more, 3]) are to be read by other means.
+    (float64[m]; `bits` are its bits) and `times` (int64[m]) with the samples of the lines, where m is the commas of the
+    text and two for each line. Of a line that is UNEQUAL, FIRST and COUNT tell how many values and times it has. The
+    numbers in `long` (int64[m, 3], or a fifth of the text's bytes and one for each line) are to be read by other means.
 
     Returns (how many samples, how many rows of `long`).
     """

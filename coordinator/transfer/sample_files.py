@@ -21,7 +21,7 @@ from coordinator.transfer.uploading import Batch
 
 SLICE_BYTES = 4 << 20
 """Text of one request."""
-LINE_BYTES_MAX = 16 << 20
+LINE_BYTES_MAX = 8 << 20
 CHUNKS_AT_ONCE = 1500
 """Of one request: a chunk has 120 samples as a rule, so these are 180,000."""
 ROWS_AT_ONCE, SAMPLES_AT_ONCE = 2000, 500_000

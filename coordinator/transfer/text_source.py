@@ -6,9 +6,13 @@ import io
 import zlib
 from collections.abc import Iterator
 
+import numpy as np
+
 from shared.errors import BadData, TooLarge
 
 READ_BYTES = 1 << 20
+LINES_MAX = 50_000
+"""Lines of one slice, which take 64 bytes each in a table, however short they are."""
 
 
 class TextSource(io.RawIOBase):
@@ -61,8 +65,8 @@ class TextSource(io.RawIOBase):
 
 
 def line_slices(source: io.RawIOBase, slice_bytes: int, line_bytes_max: int) -> Iterator[tuple[int, bytes]]:
-    """(The number of its first line, counted from 1, some whole lines) of each slice of a text: of about `slice_bytes`,
-    or one longer line. Raises TooLarge for a line of more than `line_bytes_max`."""
+    """(The number of its first line, counted from 1, some whole lines) of each slice of a text: of about `slice_bytes`
+    and LINES_MAX lines at most, or one longer line. Raises TooLarge for a line of more than `line_bytes_max`."""
     rest, line = b"", 1
     reader = io.BufferedReader(source, READ_BYTES)
     while True:
@@ -70,10 +74,23 @@ def line_slices(source: io.RawIOBase, slice_bytes: int, line_bytes_max: int) -> 
         text = rest + more
         end = text.rfind(b"\n") + 1 if more else len(text)
         if end:
-            yield line, text[:end]
-            line += text.count(b"\n", 0, end)
+            for part in _few_lines(text[:end]):
+                yield line, part
+                line += part.count(b"\n")
         elif len(text) > line_bytes_max:
             raise TooLarge(f"line {line} has more than {line_bytes_max} bytes, the limit")
         rest = text[end:]
         if not more:
             return
+
+
+def _few_lines(text: bytes) -> Iterator[bytes]:
+    """The text, cut behind every LINES_MAX lines."""
+    begin = 0
+    if text.count(b"\n") > LINES_MAX:
+        ends = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == ord("\n"))[LINES_MAX - 1 :: LINES_MAX] + 1
+        for end in ends.tolist():
+            yield text[begin:end]
+            begin = end
+    if begin < len(text):
+        yield text[begin:]

@@ -97,6 +97,17 @@ def test_what_does_not_fit_into_memory_is_read_in_smaller_parts(shard: Quiet) ->
         exported(shard, bytes_max=100)
 
 
+def test_few_series_are_in_a_slice_when_they_are_many_or_have_many_labels(
+    shard: Quiet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard.write([(m(i=str(i), **{f"label_{i}": "x"}), [(5, 1.0)]) for i in range(200)])
+    slices = exported(shard, bytes_max=200_000)
+    assert joined(slices) == shard.samples()
+    assert len(slices) > 2, "200 names of labels, of which each series has one, are large columns"
+    monkeypatch.setattr("worker.methods.export.SERIES_MAX", 30)
+    assert [len(own) for own in exported(shard, samples=1000)] == [30] * 6 + [20]
+
+
 def test_an_export_goes_on_after_the_shard_was_opened_again(shard: Quiet) -> None:
     shard.write([(m(i=str(i)), [(t, 1.0) for t in range(50)]) for i in range(20)])
     expected = shard.samples()

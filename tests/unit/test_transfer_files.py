@@ -218,6 +218,8 @@ def test_a_compressed_body_is_read_with_a_bound() -> None:
         slices = list(line_slices(TextSource(body, is_gzip=is_gzip, bytes_max=1 << 20), 10_000, 20_000))
         assert b"".join(own for _, own in slices) == text
         assert all(int(own.partition(b"\n")[0]) == line - 1 for line, own in slices)
+    blank = list(line_slices(TextSource(b"\n" * 120_000, is_gzip=False, bytes_max=1 << 20), 1 << 20, 1 << 20))
+    assert [(line, len(own)) for line, own in blank] == [(1, 50_000), (50_001, 50_000), (100_001, 20_000)]
     for body in (members[:-9], b"no gzip", members + b"x"):
         with pytest.raises(BadData, match="gzip"):
             list(line_slices(TextSource(body, is_gzip=True, bytes_max=1 << 20), 10_000, 20_000))
@@ -280,6 +282,18 @@ def test_rows_of_arrow_that_are_wrong_are_named() -> None:
         ({"__name__": "d"}, [(7, bits(9.0))]),
     ]
     assert [text.partition(":")[0] for text in refusals.texts] == ["row 1", "row 2", "row 4"]
+
+
+def test_a_row_with_too_much_is_refused_before_it_is_made() -> None:
+    pa = library()
+    strings = pa.map_(pa.string(), pa.string())
+    one = {"timestamps": pa.array([[1]], pa.list_(pa.int64())), "values": pa.array([[1.0]], pa.list_(pa.float64()))}
+    many = pa.array([[(f"n{i}", "x") for i in range(2000)]], strings)
+    with pytest.raises(BadData, match="row 0 has 2000 labels"):
+        read_arrow(stream_of(pa.table({"metric": many, **one})))
+    few, texts = pa.array([[("__name__", "a")]], strings), pa.array([["{}"] * 20_000], pa.list_(pa.string()))
+    with pytest.raises(BadData, match="row 0 has 20000 histograms"):
+        read_arrow(stream_of(pa.table({"metric": few, **one, "histograms": texts})))
 
 
 def test_a_stream_that_is_no_stream_of_samples_is_refused() -> None:

@@ -24,7 +24,7 @@ from coordinator.transfer.series_body import SeriesArrays
 from coordinator.transfer.slices import Slice
 from loadtest.harness.histogram_messages import body_of
 from shared.config import Settings
-from shared.errors import BadData
+from shared.errors import BadData, TooLarge
 from shared.histograms import decoding
 from shared.histograms.references import references
 from shared.labels import LabelFrame, Symbols, decode
@@ -215,7 +215,14 @@ def test_columns_of_csv_can_be_described() -> None:
     assert samples == [(1767225600000, bits(1.0))]
 
 
-@pytest.mark.parametrize("columns", ["", "1", "0:metric:up", "1:metric:up,2:time:soon", "1:label:job", "x:metric:y"])
+def test_a_row_of_csv_has_a_bound() -> None:
+    with pytest.raises(TooLarge, match="line 2 has more than 1048576 characters"):
+        read_csv("1,2\n" + "," * 2_000_000, "1:metric:up,2:time:unix_s")
+
+
+@pytest.mark.parametrize(
+    "columns", ["", "1", "0:metric:up", "1:metric:up,2:time:soon", "1:label:job", "x:metric:y", "1:metric:a,1:metric:b"]
+)
 def test_a_description_that_makes_no_sense_is_refused(columns: str) -> None:
     with pytest.raises(BadData, match=r"parameter 'format'|the header must have"):
         read_csv("a,b\n1,2\n", columns)

@@ -14,6 +14,7 @@ from shared.promql.engine.memory import account_of, bounded
 from shared.promql.model import RangeVector, Samples
 from shared.wire import Reply, Request, pack, unpack
 from worker.methods.method import Method, check
+from worker.series.index.lookup import Lookup
 from worker.series.index.postings import Ids
 from worker.series.part import SeriesPart
 from worker.shard import Shard
@@ -24,6 +25,10 @@ GROWTH_MAX = 8
 """The next read has at most so many times the series of the one before."""
 FEWER_SERIES = 4
 """A read that does not fit is tried again with one in so many of its series."""
+SERIES_MAX = 20_000
+"""Series of one slice, however few samples they have."""
+LABELS_SHARE = 8
+"""One in so many bytes of a slice's memory is for the columns of labels, which are made twice."""
 SAMPLE_BYTES = 64
 """Of the memory of a slice, for each sample: 16 bytes in what was read, in what is joined of that, and in between."""
 TOO_LARGE = 2
@@ -39,7 +44,8 @@ def _export(shards: Mapping[int, Shard], request: Request) -> Reply:
     lookup, ids = part.select(wanted.selectors, wanted.start_ms, wanted.end_ms, require_time)
     ids = ids[part.contents.permanent.rows()[ids] > wanted.cursor.after]
     with bounded(account_of(wanted.bytes_max, is_light=False), is_light=False):
-        read = SliceReader(part, ids, wanted, require_time)
+        candidates = _fitting(lookup, ids, wanted.bytes_max // LABELS_SHARE)
+        read = SliceReader(part, candidates, wanted, require_time, is_all=len(candidates) == len(ids))
         samples, series = read.slice()
         request.count(len(samples.values))
         labels = lookup.frame(ids[:series], Symbols(part.symbols))
@@ -48,18 +54,30 @@ def _export(shards: Mapping[int, Shard], request: Request) -> Reply:
     return Reply(pack(ExportReply(shape, read.following)), frames, warnings=damage)
 
 
+def _fitting(lookup: Lookup, ids: Ids, bytes_max: int) -> Ids:
+    """As many of the first series as a slice may have, by the columns of their labels; one at least."""
+    ids = ids[:SERIES_MAX]
+    while len(ids) > 1 and lookup.frame_bytes(ids) > bytes_max:
+        ids = ids[: len(ids) // 2]
+    return ids
+
+
 class SliceReader:
-    """Reads one slice of the series `ids`, which are behind the cursor; `following` is where the next one begins.
+    """Reads one slice of the series `ids`, which are behind the cursor, and all that are if `is_all`; `following` is
+    where the next one begins.
 
     A slice is whole series, or a piece of one series that has too many samples for the memory of a slice. So the memory
     is bounded whatever a shard has. Raises what `require_time` raises, and MemoryError where even a millisecond of one
     series does not fit.
     """
 
-    def __init__(self, part: SeriesPart, ids: Ids, wanted: ExportBody, require_time: Callable[[], None]) -> None:
+    def __init__(
+        self, part: SeriesPart, ids: Ids, wanted: ExportBody, require_time: Callable[[], None], *, is_all: bool
+    ) -> None:
         self._part = part
         self._ids = ids
         self._wanted = wanted
+        self._is_all = is_all
         self._require_time = require_time
         self._room = max(1, min(wanted.samples, wanted.bytes_max // SAMPLE_BYTES))
         self.following: Cursor | None = None
@@ -86,7 +104,7 @@ class SliceReader:
             read = len(samples.values) + samples.buckets
             total, row = total + read, last
             size = max(1, min(size * GROWTH_MAX, (self._room - total) * size // max(read, 1)))
-        if row < len(ids):
+        if row < len(ids) or not self._is_all:
             self.following = Cursor(self._permanent(row - 1))
         return exchange.joined_samples(parts), row
 
@@ -119,7 +137,7 @@ class SliceReader:
             span_ms *= 1 if len(samples.values) else 2
         if begin_ms <= end_ms:
             self.following = Cursor(self._permanent(0) - 1, begin_ms, span_ms)
-        elif len(self._ids) > 1:
+        elif len(self._ids) > 1 or not self._is_all:
             self.following = Cursor(self._permanent(0))
         return samples if len(samples.values) else Samples(np.zeros(2, np.int64), samples.timestamps_ms, samples.values)
 
