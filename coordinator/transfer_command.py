@@ -169,8 +169,11 @@ def export_log(client: Client, path: Path | None, *, kind: str, parameters: dict
     with errors():
         arrow = None if kind == "jsonl" else log_files.schema()
         writer = LinesWriter() if arrow is None else BatchWriter(kind, arrow, log_files.record_batch)
-        _write_items(log_files.scanned(client, parameters), writer, path, "records")
-    return 0
+        warnings = dict[str, None]()
+        _write_items(log_files.scanned(client, parameters, warnings), writer, path, "records")
+    for text in warnings:
+        sys.stderr.write(f"warning: {text}\n")
+    return INCOMPLETE if warnings else 0
 
 
 def export_vectors(
@@ -236,7 +239,7 @@ def import_log(client: Client, path: Path, output: BinaryIO, *, kind: str, produ
     producer, by default one that the file's name, size and time give. Returns the exit code."""
     status = path.stat()
     identity = f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
-    state = State.read(path.with_name(path.name + STATE_SUFFIX), f"log {producer}")
+    state = State.read(path.with_name(path.name + STATE_SUFFIX), f"{client.url} log {producer}")
     done = state.position(path.name, identity)
     name = producer or "import/" + base64.b32encode(sha256(identity.encode()).digest()[:15]).decode()
     count = 0

@@ -16,7 +16,7 @@ import numpy as np
 from coordinator.transfer.arrow import library
 from coordinator.transfer.histograms import Histogram, message_of
 from coordinator.transfer.json_reading import LabelSets
-from coordinator.transfer.refusals import Refusals
+from coordinator.transfer.refusals import ROW_US, Refusals
 from coordinator.transfer.series_body import SeriesArrays
 from shared.errors import BadData
 
@@ -120,6 +120,7 @@ class _Rows:
                 continue
             labels.append(label_bytes)
             rows.append(row)
+        refusals.spend(ROW_US * (end - begin) + label_sets.take_work_us())
         kept = np.array(rows, dtype=np.int64)
         firsts, counts = self._starts[kept], self._counts[kept]
         values = self._values

@@ -23,7 +23,7 @@ import numpy as np
 from coordinator.transfer.csv_rows import STALE, TIMESTAMP, VALUE
 from coordinator.transfer.histograms import Histogram, message_of
 from coordinator.transfer.json_reading import LabelSets
-from coordinator.transfer.refusals import Refusals
+from coordinator.transfer.refusals import ROW_US, Refusals
 from coordinator.transfer.series_body import SeriesArrays
 from shared.errors import BadData, TooLarge
 from shared.labels import METRIC_NAME
@@ -137,6 +137,7 @@ def read(text: TextIO, columns: Columns | None, label_sets: LabelSets, refusals:
                 break
         if not gathered.rows:
             return
+        refusals.spend(ROW_US * max(gathered.rows, gathered.samples) + label_sets.take_work_us())
         yield gathered.arrays()
 
 

@@ -31,7 +31,7 @@ from coordinator.transfer.line_walk import (
     UNEQUAL,
     WRONG_AT,
 )
-from coordinator.transfer.refusals import Refusals
+from coordinator.transfer.refusals import HISTOGRAM_BYTE_US, LABEL_SET_US, NUMBER_US, Refusals
 from coordinator.transfer.series_body import SeriesArrays
 from shared import labels
 from shared.errors import BadData
@@ -68,7 +68,13 @@ class LabelSets:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
+        self._made = 0
         self._known: dict[bytes, bytes] = {}
+
+    def take_work_us(self) -> float:
+        """The work of all sets that were made since the last call, in µs."""
+        made, self._made = self._made, 0
+        return LABEL_SET_US * made
 
     def of_json(self, text: bytes) -> bytes:
         """Of a JSON object. Raises BadData for labels that are not valid."""
@@ -93,6 +99,7 @@ class LabelSets:
 
     def of(self, label_set: dict[str, str]) -> bytes:
         """Raises BadData for labels that are not valid."""
+        self._made += 1
         try:
             pairs = [(name.encode(), value.encode()) for name, value in label_set.items()]
         except UnicodeEncodeError as error:
@@ -112,16 +119,18 @@ def read(text: bytes, first_line: int, label_sets: LabelSets, refusals: Refusals
     values, times = np.empty(numbers + len(table)), np.empty(numbers + len(table), dtype=np.int64)
     long = np.empty((min(len(text) // 5, numbers) + len(table), 3), dtype=np.int64)
     count, longs = line_walk.walk(data, table, values, values.view(np.int64), times, long)
+    refusals.spend(NUMBER_US * longs)
     for place, begin, end in long[:longs].tolist():
         values[place] = float(text[begin:end])
     status = table[:, STATUS]
     series, lines = list[bytes](), list[int]()
     firsts, counts = list[int](), list[int]()
     histograms = list[tuple[bytes, list[bytes]]]()
-    for row in np.flatnonzero((status != SAMPLES) & (status != BLANK) & (status != HISTOGRAMS)).tolist():
-        refusals.add(f"line {first_line + row}: {_fault(text, table[row])}")
+    wrong = np.flatnonzero((status != SAMPLES) & (status != BLANK) & (status != HISTOGRAMS)).tolist()
+    refusals.add_all(wrong, lambda row: f"line {first_line + row}: {_fault(text, table[row])}")
     for row in np.flatnonzero(status == HISTOGRAMS).tolist():
         begin, end = table[row, [BEGIN, END]].tolist()
+        refusals.spend(HISTOGRAM_BYTE_US * (end - begin))
         try:
             histograms.append(_histograms(text[begin:end], label_sets))
         except BadData as error:
@@ -138,6 +147,7 @@ def read(text: bytes, first_line: int, label_sets: LabelSets, refusals: Refusals
         firsts.append(first)
         counts.append(own)
     assert count <= len(values)
+    refusals.spend(label_sets.take_work_us())
     lines += [first_line] * len(histograms)
     return SeriesArrays(series, _ints(firsts), _ints(counts), times, values, histograms), lines
 

@@ -24,15 +24,16 @@ _KNOWN = ("key", "keyText", "value", "text", "json", "headers", "contentType", "
 Record = dict[str, Any]
 
 
-def scanned(client: Client, parameters: dict[str, str | int]) -> Iterator[list[Record]]:
-    """The records that a scan with these parameters finds, page by page. Raises CommandError when the cluster says that
-    something is missing."""
+def scanned(client: Client, parameters: dict[str, str | int], warnings: dict[str, None]) -> Iterator[list[Record]]:
+    """The records that a scan with these parameters finds, page by page. What the cluster says of records that are
+    missing goes to `warnings`. Raises CommandError when a scan comes no further."""
     end = client.call("GET", "/api/v1/log/frontier")["readableSequence"]
     asked = {"end_seq": end, **parameters, "limit": PAGE_RECORDS}
     if not asked.keys() & {"key", "key_base64", "prefix", "prefix_base64"}:
         asked["prefix_base64"] = ""
     while True:
         page = client.call("GET", "/api/v1/log/scan", **asked)
+        warnings.update(dict.fromkeys(page.get("warnings", ())))
         if "warnings" in page and page["nextSequence"] <= int(asked.get("start_seq", -1)):
             raise CommandError("; ".join(page["warnings"]))
         if page["records"]:

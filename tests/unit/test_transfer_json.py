@@ -228,6 +228,24 @@ def test_a_description_that_makes_no_sense_is_refused(columns: str) -> None:
         read_csv("a,b\n1,2\n", columns)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"metric":{"__name__":"a","i":"%d"},"values":[1],"timestamps":[1]}',
+        '{"metric":{"__name__":"a"},"values":[1e30,%d.5e-50],"timestamps":[1,2]}',
+        '{"metric":{"__name__":"a","i":"%d"},"histograms":[],"timestamps":[]}',
+    ],
+)
+def test_the_interpreted_work_of_an_import_is_bounded(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "\n".join(line % i for i in range(100)).encode()
+    assert not read_json(text)[1].count
+    monkeypatch.setattr("coordinator.transfer.refusals.WORK_US_MAX", 50)
+    with pytest.raises(TooLarge, match="send it in smaller parts"):
+        read_json(text)
+    with pytest.raises(TooLarge, match="send it in smaller parts"):
+        read_csv("1,2\n" * 100, "1:metric:up,2:time:unix_s")
+
+
 @given(some_histograms)
 def test_a_histogram_keeps_all_that_is_stored_of_it(histogram: NativeHistogram) -> None:
     batch = decoding.decoded(*body_of([oracle_message(histogram, 1)])).batch
