@@ -1,35 +1,55 @@
-"""The HTTP client of the commands, and their options for reaching a cluster.
+"""The HTTP client of the commands.
 
 A token is read from a file or from the environment: the arguments of a process can be read by every user of a machine.
 """
 
 from __future__ import annotations
 
-import argparse
 import base64
 import http.client
 import json
 import os
 import ssl
+import sys
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+import click
 
 URL_DEFAULT = "http://127.0.0.1:9090"
 PORT_DEFAULT = 9090
 TIMEOUT_S = 60.0
+FORM = "application/x-www-form-urlencoded"
 TOKEN_BYTES_MAX = 1024
 PIECE_BYTES = 1 << 20
 
 
-class CommandError(Exception):
+class CommandError(click.ClickException):
     """An error that is shown as one line; exit code 1."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        (file or sys.stderr).write(f"triptych: {self.message}\n")
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class Away(CommandError):
     """The cluster cannot be reached, breaks off, or answers 503 or 429: the same request may succeed later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How a cluster is reached. `ca`: certificates that verify the server's; `tls_cert`, `tls_key`: this client's."""
+
+    url: str
+    token_file: Path | None = None
+    ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,37 +93,35 @@ class Client:
         else:
             self._connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
 
-    @classmethod
-    def of(cls, arguments: argparse.Namespace) -> Client:
-        """By the options that `add_options` has added."""
-        return cls(arguments.url, authorization(arguments.token_file), _tls(arguments))
-
     @property
     def url(self) -> str:
-        """As it was given."""
         return self._url
+
+    @classmethod
+    def of(cls, reach: Reach) -> Client:
+        return cls(reach.url, authorization(reach.token_file), _tls(reach))
 
     def call(self, method: str, path: str, body: Any = None, **parameters: str | int) -> Any:
         """Send one request. Returns the JSON of the answer."""
         if parameters:
             path += "?" + urllib.parse.urlencode(parameters)
         data = None if body is None else json.dumps(body).encode()
-        try:
-            self._connection.request(method, path, data, self._headers)
-            answer = self._connection.getresponse()
-            content = json.loads(answer.read())
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            self._connection.close()
-            raise Away(f"{self._url} does not answer: {error}") from error
-        if answer.status != 200:
-            refusal = Away if answer.status in (429, 503) else CommandError
-            raise refusal(content.get("message") or content.get("error") or f"status {answer.status}")
-        return content
+        return self.content(self.send(method, path, data))
+
+    def form(self, path: str, fields: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> Answer:
+        """POST these parameters. Returns the answer whatever its status is. Raises Away."""
+        return self.send("POST", path, urllib.parse.urlencode(fields).encode(), {"Content-Type": FORM}, timeout_s)
 
     def send(
-        self, method: str, path: str, data: bytes | None = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        data: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = TIMEOUT_S,
     ) -> Answer:
         """Send one request. Returns the answer whatever its status is. Raises Away."""
+        self._wait_at_most(timeout_s)
         try:
             self._connection.request(method, path, data, {**self._headers, **(headers or {})})
             answer = self._connection.getresponse()
@@ -112,6 +130,26 @@ class Client:
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             raise Away(f"{self._url} does not answer: {error}") from error
+
+    def content(self, answer: Answer) -> Any:
+        """The JSON of an answer. Raises Away for 429 and 503, and CommandError for another status than 200."""
+        try:
+            content = json.loads(answer.body)
+        except ValueError:
+            self._connection.close()
+            # A proxy may say so in HTML that there is nobody behind it.
+            refusal = CommandError if 400 <= answer.status < 500 else Away
+            raise refusal(f"{self._url} answers with status {answer.status} and what is not JSON") from None
+        if answer.status != 200:
+            refusal = Away if answer.status in (429, 503) else CommandError
+            texts = content if isinstance(content, dict) else {}
+            raise refusal(texts.get("message") or texts.get("error") or f"status {answer.status}")
+        return content
+
+    def _wait_at_most(self, timeout_s: float) -> None:
+        self._connection.timeout = timeout_s
+        if self._connection.sock is not None:
+            self._connection.sock.settimeout(timeout_s)
 
     def again(self) -> Client:
         """Another connection to the same cluster."""
@@ -146,19 +184,6 @@ class Client:
             self._connection.close()
 
 
-def add_options(parser: argparse.ArgumentParser, url_default: str | None = URL_DEFAULT) -> None:
-    """The options by which a command reaches a cluster. `url_default` None: it can do without one."""
-    url = os.environ.get("TRIPTYCH_URL", url_default)
-    otherwise = f", or {url_default}" if url_default else ""
-    parser.add_argument("--url", default=url, help=f"of the cluster (default: TRIPTYCH_URL{otherwise})")
-    parser.add_argument(
-        "--token-file", type=Path, help="file with a token, or with user:password (default: TRIPTYCH_TOKEN has it)"
-    )
-    parser.add_argument("--ca", type=Path, help="certificates that the server's is verified with, as PEM")
-    parser.add_argument("--tls-cert", type=Path, help="certificate of this client, as PEM")
-    parser.add_argument("--tls-key", type=Path, help="key of --tls-cert, if it is another file")
-
-
 def authorization(token_file: Path | None) -> str:
     """The header for the token, or the user and password, in this file or in TRIPTYCH_TOKEN; empty without either."""
     text = os.environ.get("TRIPTYCH_TOKEN", "")
@@ -176,13 +201,13 @@ def authorization(token_file: Path | None) -> str:
     return f"Basic {base64.b64encode(text.encode()).decode()}" if ":" in text else f"Bearer {text}"
 
 
-def _tls(arguments: argparse.Namespace) -> ssl.SSLContext | None:
-    if arguments.ca is None and arguments.tls_cert is None:
+def _tls(reach: Reach) -> ssl.SSLContext | None:
+    if reach.ca is None and reach.tls_cert is None:
         return None
     try:
-        context = ssl.create_default_context(cafile=arguments.ca)
-        if arguments.tls_cert is not None:
-            context.load_cert_chain(arguments.tls_cert, arguments.tls_key)
+        context = ssl.create_default_context(cafile=reach.ca)
+        if reach.tls_cert is not None:
+            context.load_cert_chain(reach.tls_cert, reach.tls_key)
     except OSError as error:
         raise CommandError(f"--ca, --tls-cert or --tls-key cannot be used: {error}") from None
     return context

@@ -52,7 +52,7 @@ WORKLOADS_OF = {
 
 ELSEWHERE = {
     "coordinator.doctor.disk:syncs:fsync": "measures the disk, and keeps nothing",
-    "coordinator.token_command:_append:fsync": "a file of the operator's, not of the data directory",
+    "coordinator.commands.tokens:_append:fsync": "a file of the operator's, not of the data directory",
 }
 """Syncs of what is no data of the service."""
 

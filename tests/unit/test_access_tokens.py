@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from coordinator import cli
 from coordinator.access.passwords import is_match
 from coordinator.access.roles import Role
 from coordinator.access.tokens import mint, parse, split
-from coordinator.command_client import Client, CommandError, authorization
+from coordinator.command_client import Client, CommandError, Reach, authorization
 from shared.errors import ConfigError
 
 PATH = Path("tokens.toml")
@@ -119,8 +118,5 @@ def test_a_password_in_a_url_is_refused_and_not_shown(url: str) -> None:
 
 
 def test_certificates_that_cannot_be_read_are_an_error_of_the_command(tmp_path: Path) -> None:
-    options = argparse.Namespace(
-        url="https://localhost", token_file=None, ca=tmp_path / "x", tls_cert=None, tls_key=None
-    )
     with pytest.raises(CommandError, match="--ca"):
-        Client.of(options)
+        Client.of(Reach("https://localhost", ca=tmp_path / "x"))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import io
+import json
 import os
 import random
 import shutil
@@ -14,11 +14,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.backup import command, directory, restoring, sending
+from coordinator.backup import directory, restoring, sending
 from coordinator.backup.destination import open_place
 from coordinator.backup.inventory import OBJECTS, BackupError, Inventory
 from coordinator.backup.place import Place
 from coordinator.barrier import WRITES
+from coordinator.commands import backup as commands
 from coordinator.log import sequencer
 from shared import durable, identity, manifest
 from shared.config import Settings
@@ -422,25 +423,31 @@ def test_a_full_destination_leaves_the_backups_before(
 def test_the_commands_leave_files_that_only_their_user_can_read(
     view: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parser = argparse.ArgumentParser()
-    command.add(parser.add_subparsers(dest="area"), "data")
     place, data = tmp_path / "place", tmp_path / "deep/down/data"
     monkeypatch.setattr(sending, "yield_to_others", lambda: None)
     before = os.umask(0)
     try:
         output = io.StringIO()
-        command.run_backup(Api(view), parser.parse_args(["backup", str(place)]), output)
-        command.run_restore(parser.parse_args(["restore", str(place), "--data", str(data)]), output)
-        assert command.run_backup(Api(view), parser.parse_args(["backup", str(place), "--verify"]), output) == 0
-        assert command.run_backup(Api(view), parser.parse_args(["backup", "list", str(place)]), output) == 0
+        commands.run_backup(Api(view), [str(place)], output)
+        commands.run_restore(str(place), data, None, output)
+        assert commands.run_backup(Api(view), [str(place)], output, verify=True) == 0
+        assert commands.run_backup(Api(view), ["list", str(place)], output) == 0
+        listed = io.StringIO()
+        assert commands.run_backup(Api(view), ["list", str(place)], listed, as_json=True) == 0
     finally:
         os.umask(before)
     for path in (*place.rglob("*"), *data.rglob("*"), place, data):
         assert path.stat().st_mode & 0o077 == 0, path
+    (row,) = json.loads(listed.getvalue())["backups"]
+    assert (
+        row.keys() == {"name", "files", "bytes", "warnings"}
+        and row["files"] > 0
+        and row["warnings"] == ["a block is damaged"]
+    )
     with pytest.raises(BackupError, match="--keep is None"):
-        command.run_backup(Api(view), parser.parse_args(["backup", "prune", str(place)]), output)
+        commands.run_backup(Api(view), ["prune", str(place)], output)
     with pytest.raises(BackupError, match="not understood"):
-        command.run_backup(Api(view), parser.parse_args(["backup", "a", "b", "c"]), output)
+        commands.run_backup(Api(view), ["a", "b", "c"], output)
 
 
 def test_a_restore_without_room_is_refused_before_anything_is_copied(

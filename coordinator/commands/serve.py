@@ -6,7 +6,6 @@ and whoever started it (systemd, a container engine, a person) sees an exit code
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import os
 import signal
@@ -16,33 +15,37 @@ import time
 from collections.abc import Mapping
 from types import FrameType
 
+import click
+
 MODULES = {"workers": "worker", "coordinator": "coordinator"}
 GRACE_S = 8.0
 """Children that were told to stop have so long; the workers take up to 4 s, and requests in flight 2 s."""
 LOOK_S = 0.1
 PR_SET_PDEATHSIG = 1
 
-DESCRIPTION = """Start the whole service in the foreground: what `honcho start` does, without a checkout.
 
-Metrics, logs and vectors are served at one address, by default http://127.0.0.1:9090/, where there is also a page to
-look at them. Everything is stored in one directory, by default ./data. Ctrl-C or SIGTERM stops it in order; kill -9 and
-a loss of power lose nothing that was acknowledged."""
-EPILOG = """Settings are environment variables (TRIPTYCH_RETENTION=30d triptych serve) or a TOML file that
-TRIPTYCH_CONFIG names; docs/operations.md has the list, and `triptych doctor` says what is wrong with them and with the
-machine. The first start of a version compiles for some minutes beside the first requests; `triptych warm` does it
-before."""
+@click.command(
+    epilog="""Settings are environment variables (TRIPTYCH_RETENTION=30d triptych serve) or a TOML file that
+    TRIPTYCH_CONFIG names; docs/operations.md has the list, and `triptych doctor` says what is wrong with them and with
+    the machine. The first start of a version compiles for some minutes beside the first requests; `triptych warm` does
+    it before."""
+)
+@click.option("--listen", metavar="HOST:PORT", help="Address of the HTTP interface (TRIPTYCH_LISTEN).")
+@click.option("--data", metavar="DIRECTORY", help="Directory of all data (TRIPTYCH_DATA).")
+@click.option("--shards", metavar="N", help="Number of shards of a new data directory (TRIPTYCH_SHARDS).")
+@click.option("--workers", metavar="N", help="Worker processes; 0: one per core (TRIPTYCH_WORKERS).")
+def serve(**options: str | None) -> int:
+    """Start the whole service in the foreground: what `honcho start` does, without a checkout.
+
+    Metrics, logs and vectors are served at one address, by default http://127.0.0.1:9090/, where there is also a page
+    to look at them. Everything is stored in one directory, by default ./data. Ctrl-C or SIGTERM stops it in order;
+    kill -9 and a loss of power lose nothing that was acknowledged.
+    """
+    return run(environment(options))
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--listen", metavar="HOST:PORT", help="address of the HTTP interface (TRIPTYCH_LISTEN)")
-    parser.add_argument("--data", metavar="DIRECTORY", help="directory of all data (TRIPTYCH_DATA)")
-    parser.add_argument("--shards", metavar="N", help="number of shards of a new data directory (TRIPTYCH_SHARDS)")
-    parser.add_argument("--workers", metavar="N", help="worker processes; 0: one per core (TRIPTYCH_WORKERS)")
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(environ: Mapping[str, str]) -> int:
     """Serve until told to stop. The exit code: 0 when it was told, else that of the child that ended first."""
-    environ = environment(arguments)
     told = False
 
     def tell(number: int, frame: FrameType | None) -> None:
@@ -62,9 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 128 - code if code < 0 else code or (0 if told else 1)
 
 
-def environment(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def environment(options: Mapping[str, str | None], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The children's environment: options are settings, and win over variables."""
-    options = {name: getattr(arguments, name) for name in ("listen", "data", "shards", "workers")}
     return {**environ, **{f"TRIPTYCH_{name.upper()}": value for name, value in options.items() if value is not None}}
 
 

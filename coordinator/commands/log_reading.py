@@ -1,0 +1,209 @@
+"""`triptych log scan`, `tail` and `keys`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from functools import partial, wraps
+from typing import Any, BinaryIO
+
+import click
+
+from coordinator.command_client import Client
+from coordinator.commands.connection import refuse_both, require_one, with_client
+from coordinator.commands.output import json_option, write_json
+from coordinator.commands.progress import Counting
+from coordinator.commands.repeating import until_answered
+
+PAGE_RECORDS = 10_000
+FOLLOW_S = 30
+
+Function = Callable[..., Any]
+Parameters = dict[str, str | int]
+
+_READING_OPTIONS = (
+    click.option("--key", help="Records of this key."),
+    click.option("--prefix", help="Records of the keys with this prefix; '' means all keys."),
+    click.option("--start", type=int, metavar="N", help="Sequence number to begin at."),
+    click.option("--since", metavar="TIME", help="Begin at this time: RFC 3339, or Unix seconds."),
+    click.option("--times", is_flag=True, help="Also print when each record was appended."),
+    click.option("--limit", type=int, metavar="N", help="Stop after this many records."),
+    click.option("--grep", metavar="PATTERN", help="Only records with a line that this RE2 expression finds."),
+    click.option("--grep-not", metavar="PATTERN", help="Only records without such a line."),
+    click.option("--where", metavar="CONDITION", help="Only JSON that satisfies it: '$.level = \"error\"'."),
+    click.option("--json", "as_json", is_flag=True, help="Records as the interface sends them, one a line."),
+    click.option("--values", is_flag=True, help="Values only, without sequence number and key."),
+    click.option(
+        "--encoding",
+        type=click.Choice(["json", "text", "base64"]),
+        default="base64",
+        help="Of keys and values with --json (base64).",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The options of `_READING_OPTIONS`."""
+
+    key: str | None
+    prefix: str | None
+    start: int | None
+    since: str | None
+    times: bool
+    limit: int | None
+    grep: str | None
+    grep_not: str | None
+    where: str | None
+    as_json: bool
+    values: bool
+    encoding: str
+
+    def __post_init__(self) -> None:
+        require_one(key=self.key, prefix=self.prefix)
+        refuse_both(json=self.as_json, values=self.values)
+
+    def parameters(self) -> Parameters:
+        """What selects the records, apart from numbers and times."""
+        asked = {"grep": self.grep, "grep_not": self.grep_not, "where": self.where}
+        parameters: Parameters = {name: text for name, text in asked.items() if text is not None}
+        if self.as_json:
+            parameters["encoding"] = self.encoding
+        name, text = ("prefix_base64", self.prefix or "") if self.key is None else ("key_base64", self.key)
+        return {name: _base64(text), **parameters}
+
+    def page(self, read: int) -> int:
+        """How many records are asked for when so many have been read; 0: no more."""
+        return PAGE_RECORDS if self.limit is None else max(0, min(PAGE_RECORDS, self.limit - read))
+
+    def write(self, records: list[dict[str, Any]], output: BinaryIO) -> None:
+        for record in records:
+            output.write(self._line(record) + b"\n")
+
+    def _line(self, record: Mapping[str, Any]) -> bytes:
+        if self.as_json:
+            return json.dumps(record, ensure_ascii=False).encode()
+        value = base64.b64decode(record["value"])
+        when = _when(record) + b"\t" if self.times else b""
+        if self.values:
+            return when + value
+        end = b"\ttombstone" if record.get("tombstone") else b""
+        return b"%d\t%b%b\t%b%b" % (record["sequence"], when, base64.b64decode(record["key"]), value, end)
+
+
+def _reading(function: Function) -> Function:
+    """Adds the options; the function gets them as one `Reading`."""
+
+    @wraps(function)
+    def read(client: Client, **options: Any) -> Any:
+        reading = Reading(**{field.name: options.pop(field.name) for field in fields(Reading)})
+        return function(client, reading, **options)
+
+    command = with_client(read)
+    for option in reversed(_READING_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command()
+@_reading
+def tail(client: Client, reading: Reading) -> None:
+    """Print records as they are appended.
+
+    They come from now on, or from --start or --since, until this is interrupted. While the cluster is away, it is asked
+    again and again, and then the next record comes that was not printed yet.
+    """
+    parameters = reading.parameters()
+    start = _tail_start(client, reading, parameters)
+    read = 0
+    while limit := reading.page(read):
+        follow: Parameters = {"start_seq": start, "follow": "true", "timeout": FOLLOW_S, "limit": limit}
+        ask = partial(client.call, "GET", "/api/v1/log/scan", **parameters, **follow)
+        answer = until_answered(ask, going_on=f"going on at sequence number {start}")
+        _warn(answer)
+        reading.write(answer["records"], sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+        start = answer["nextSequence"]
+        read += len(answer["records"])
+
+
+def _tail_start(client: Client, reading: Reading, parameters: Parameters) -> int:
+    now: int = client.call("GET", "/api/v1/log/frontier")["readableSequence"]  # also says if there is a cluster at all
+    if reading.start is not None:
+        return reading.start
+    if not reading.since:
+        return now
+    sequence: int = client.call("GET", "/api/v1/log/offsets", time=reading.since, **parameters)["sequence"]
+    return sequence
+
+
+@click.command()
+@click.option("--end", type=int, metavar="N", help="Sequence number to stop before.")
+@click.option("--until", metavar="TIME", help="Stop before this time.")
+@click.option("--reverse", is_flag=True, help="Newest first (with --key).")
+@_reading
+def scan(client: Client, reading: Reading, end: int | None, until: str | None, reverse: bool) -> None:
+    """Print the records of a key, or of the keys with a prefix, in order."""
+    times = {"start_time": reading.since, "end_time": until, "reverse": "true" if reverse else ""}
+    parameters = {**reading.parameters(), **{name: text for name, text in times.items() if text}}
+    start = reading.start
+    with Counting("records read", beside_output=True) as progress:
+        while limit := reading.page(progress.count):
+            bounds = {"start_seq": start, "end_seq": end}
+            known = {name: number for name, number in bounds.items() if number is not None}
+            answer = client.call("GET", "/api/v1/log/scan", **parameters, **known, limit=limit)
+            _warn(answer)
+            reading.write(answer["records"], sys.stdout.buffer)
+            progress.add(len(answer["records"]))
+            following = answer["nextSequence"]
+            # An answer that ended early may have no records although further records follow.
+            ended_early = "warnings" in answer or "infos" in answer
+            if not answer["records"] and (not ended_early or following == (end if reverse else start)):
+                break
+            start, end = (start, following) if reverse else (following, end)
+
+
+@click.command()
+@click.option("--prefix", help="Keys with this prefix (default: all).")
+@click.option("--limit", type=int, metavar="N", help="Stop after this many keys.")
+@json_option
+@with_client
+def keys(client: Client, prefix: str | None, limit: int | None, as_json: bool) -> None:
+    """Print the keys, in order."""
+    parameters: Parameters = {"prefix_base64": _base64(prefix or "")}
+    left = limit
+    while left is None or left > 0:
+        parameters["limit"] = PAGE_RECORDS if left is None else min(left, PAGE_RECORDS)
+        answer = client.call("GET", "/api/v1/log/keys", **parameters)
+        _warn(answer)
+        if as_json:
+            write_json(answer)
+        else:
+            sys.stdout.buffer.writelines(base64.b64decode(entry["key"]) + b"\n" for entry in answer["keys"])
+        if not answer["more"]:
+            return
+        parameters["after_base64"] = answer["keys"][-1]["key"]
+        left = None if left is None else left - len(answer["keys"])
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(os.fsencode(text)).decode()
+
+
+def _warn(answer: Mapping[str, Any]) -> None:
+    """Write the answer's warnings to the error stream, where they do not mix with the records."""
+    for text in answer.get("warnings", ()):
+        sys.stderr.write(f"warning: {text}\n")
+
+
+def _when(record: Mapping[str, Any]) -> bytes:
+    """When the record was appended, as RFC 3339 text in UTC; "-" if that is unknown."""
+    if "timeMs" not in record:
+        return b"-"
+    moment = datetime.fromtimestamp(record["timeMs"] / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z").encode()

@@ -1,0 +1,70 @@
+"""How far long work is, on the error stream: a bar on a terminal, and nothing in a pipe or a file."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    import rich.progress
+
+_UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
+
+
+def bytes_text(count: int) -> str:
+    for unit, name in _UNITS:
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count} bytes"
+
+
+def size_of(stream: BinaryIO) -> int | None:
+    """Bytes that a file has left to read; None of a pipe or a terminal."""
+    try:
+        status = os.fstat(stream.fileno())
+        return status.st_size - stream.tell() if stat.S_ISREG(status.st_mode) else None
+    except OSError:
+        return None
+
+
+class Counting:
+    """Counts items: `{count} {what}`, and a bar where the size of the input is known.
+
+    To be used with `with`, so that the bar is closed whatever happens. `beside_output`: nothing is shown if the output
+    goes to a terminal as well, where a bar would be in its way.
+    """
+
+    def __init__(self, what: str, size_bytes: int | None = None, *, beside_output: bool = False) -> None:
+        self._what = what
+        self._size_bytes = size_bytes
+        self._is_shown = sys.stderr.isatty() and not (beside_output and sys.stdout.isatty())
+        self._bar: rich.progress.Progress | None = None
+        self._task: rich.progress.TaskID | None = None
+        self.count = 0
+
+    def __enter__(self) -> Counting:
+        if self._is_shown:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+
+            columns: list[ProgressColumn] = [TextColumn("{task.description}")]
+            if self._size_bytes:
+                columns.append(BarColumn())
+            self._bar = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True))
+            self._task = self._bar.add_task(f"0 {self._what}", total=self._size_bytes)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def add(self, items: int, size_bytes: int = 0) -> None:
+        self.count += items
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, advance=size_bytes, description=f"{self.count:,} {self._what}")
