@@ -104,7 +104,7 @@ def export_log(
 
 @export.command("vectors")
 @click.argument("path", type=Destination(), metavar="FILE")
-@click.option("--collection", default="default", show_default=True)
+@click.option("--collection", default="default", show_default=True, help="The collection.")
 @click.option("--filter", "filter_text", help="Only vectors that satisfy this filter, as JSON.")
 @click.option("--ids", type=FILE, help="With npy: the file of the ids (default: FILE with the ending .ids).")
 @_format(VECTOR_FORMATS)
@@ -184,7 +184,7 @@ def import_log(client: Client, path: Path, producer: str, kind: str | None) -> i
 
 @import_.command("vectors")
 @click.argument("path", type=FILE, metavar="FILE")
-@click.option("--collection", default="default", show_default=True)
+@click.option("--collection", default="default", show_default=True, help="The collection.")
 @click.option("--ids", type=FILE, help="With npy: the file of the ids (default: FILE with the ending .ids).")
 @_format(VECTOR_FORMATS)
 @with_client
