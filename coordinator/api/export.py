@@ -95,7 +95,8 @@ async def _served(request: web.Request, wanted: Wanted, format_: str, running: R
 async def _writer(context: Context, wanted: Wanted, format_: str) -> Writer:
     if format_ == "csv":
         return CsvRows(await _label_names(context, wanted))
-    return {"jsonl": JsonLines, "arrow": ArrowStream, "parquet": ParquetFile}[format_]()
+    # In a thread: the first use of a library takes half a second to load it.
+    return await _in_thread({"jsonl": JsonLines, "arrow": ArrowStream, "parquet": ParquetFile}[format_])
 
 
 async def _label_names(context: Context, wanted: Wanted) -> set[str]:

@@ -7,6 +7,7 @@ import json
 import shutil
 import struct
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 from coordinator.command_client import Answer, Away, CommandError
 from coordinator.series.label_sets import Limits
 from coordinator.transfer import arrow_reading, openmetrics
-from coordinator.transfer.arrow import ArrowStream, library
+from coordinator.transfer.arrow import ArrowStream, ParquetFile, library
 from coordinator.transfer.json_reading import LabelSets
 from coordinator.transfer.refusals import Refusals
 from coordinator.transfer.sample_files import Block, sources_of
@@ -262,6 +263,13 @@ def test_an_arrow_stream_is_what_pyarrow_reads_and_is_read_back() -> None:
     ]
     in_order = table.slice(1, 1)
     assert held(read_arrow(stream_of(in_order))[0][0]) == held(arrays)[1:]
+
+
+def test_without_the_library_arrow_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for use in (ArrowStream, ParquetFile, lambda: read_arrow(b"")):
+        with pytest.raises(BadData, match=r"pip install 'triptych\[arrow\]'"):
+            use()
 
 
 def test_rows_of_arrow_that_are_wrong_are_named() -> None:
