@@ -81,7 +81,9 @@ STATUS_PATHS = tuple(
 """Those under /api/v1/status/ that are answered at once: tsdb counts all series."""
 STATE_PATHS = ("/-/", "/ui/", "/metrics", *STATUS_PATHS, "/api/v1/cluster", "/api/v1/queries", "/api/v1/debug/")
 PAGE_PATHS = frozenset(("/", "/graph", "/query"))
-WRITE_PATHS = frozenset(("/api/v1/write", "/api/v1/log/append", "/api/v1/vector/write", "/api/v1/vector/update"))
+WRITE_PATHS = frozenset(
+    f"/api/v1/{name}" for name in ("write", "import", "import/csv", "log/append", "vector/write", "vector/update")
+)
 
 
 def is_state(path: str) -> bool:

@@ -32,7 +32,8 @@ def beside_requests(log_level: str) -> Iterator[None]:
 
 
 def main(arguments: list[str]) -> None:
-    import coordinator.app  # noqa: F401 - imports all modules that declare kernels
+    import coordinator.app  # imports all modules that declare kernels, but for those of commands
+    import coordinator.transfer.tsdb_chunks  # noqa: F401
 
     if arguments[:1] == [BESIDE_REQUESTS]:
         telemetry.configure(arguments[1])

@@ -69,6 +69,14 @@ SECTIONS = (
         {"vector": ("coordinator.commands.vector:vector", "collections, upserts and searches")},
     ),
     Section(
+        "Files",
+        "triptych import metrics snapshots/20261123T120000Z-5e1f",
+        {
+            "import": ("coordinator.commands.transfer:import_", "bring files and Prometheus's blocks in"),
+            "export": ("coordinator.commands.transfer:export", "write samples, records or vectors to a file"),
+        },
+    ),
+    Section(
         "The command itself",
         'eval "$(triptych completion bash)"',
         {"completion": ("coordinator.commands.completion:completion", "print the completion for a shell")},

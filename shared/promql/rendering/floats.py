@@ -172,6 +172,17 @@ def write_time(out: Any, at: Any, time_ms: Any) -> Any:
 
 
 @inlined
+def write_integer(out: Any, at: Any, number: Any) -> Any:
+    """Write an int64, which is not the lowest one. Returns the position after the text."""
+    if number < 0:
+        out[at] = _MINUS
+        at += 1
+        number = -number
+    digits = np.uint64(number)
+    return _write_digits(out, at, digits, _count_digits(digits))
+
+
+@inlined
 def write_float(out: Any, at: Any, value: Any, bits: Any, powers: Any) -> Any:
     """Write the text of `value`, whose IEEE bits are `bits`. Returns the position after the text."""
     if value != value:

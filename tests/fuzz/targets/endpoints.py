@@ -172,7 +172,7 @@ _READS = (
     "vector/vectors/v1", "vector/stats",
     "vector/collections", "vector/collections/default", "status/buildinfo", "status/memory", "cluster",
     "status/runtimeinfo", "status/walreplay", "status/flags", "status/config", "status/settings",
-    "rules", "targets/metadata", "features", _FEDERATE,
+    "rules", "targets/metadata", "features", "export", _FEDERATE,
 )  # fmt: skip
 
 
@@ -212,6 +212,12 @@ def _group_bodies() -> st.SearchStrategy[bytes]:
     ) | st.just(b'{"member": "a"}')
 
 
+_IMPORT_TYPES = st.sampled_from(("application/json", "text/csv", "application/vnd.apache.arrow.stream"))
+_IMPORTS = st.sampled_from(
+    (b'{"metric":{"__name__":"up"},"values":[1],"timestamps":[1]}', b"1\n2\n", b"x")
+) | st.binary(max_size=40)
+
+
 def _posts() -> st.SearchStrategy[tuple[str, str, bytes]]:
     """(path, content type, body)."""
     write = remote_write.strategy().map(lambda body: ("/api/v1/write", REMOTE_WRITE, bytes(snappy.compress(body))))
@@ -234,6 +240,9 @@ def _posts() -> st.SearchStrategy[tuple[str, str, bytes]]:
             ),
             st.sampled_from((JSON, PROTOBUF)),
             st.sampled_from(_VECTOR_BODIES) | st.binary(max_size=30),
+        ),
+        st.tuples(
+            st.sampled_from(("/api/v1/import", "/api/v1/import/csv?format=1:metric:up")), _IMPORT_TYPES, _IMPORTS
         ),
         st.tuples(st.just("/api/v1/admin/tsdb/delete_series"), st.just(FORM), st.just(b"match[]=nothing")),
         read,

@@ -1,0 +1,173 @@
+"""POST /api/v1/import and /api/v1/import/csv: samples in formats of files, stored as remote write stores them."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+from collections.abc import Callable, Generator
+from functools import partial
+
+from aiohttp import hdrs, web
+
+from coordinator.api.listed import listed
+from coordinator.bodies import Malformed, hold, read_body
+from coordinator.context import CONTEXT, Context
+from coordinator.negotiation import content_type
+from coordinator.queries.running import RunningQuery
+from coordinator.series import remote_write
+from coordinator.series.label_sets import Limits
+from coordinator.series.remote_write import Cut
+from coordinator.transfer import arrow_reading, csv_reading, json_reading
+from coordinator.transfer.arrow import STREAM
+from coordinator.transfer.csv_reading import Columns
+from coordinator.transfer.json_reading import LabelSets
+from coordinator.transfer.refusals import Refusals
+from coordinator.transfer.series_body import SeriesArrays
+from coordinator.transfer.text_source import TextSource, line_slices
+from shared.config import Settings
+from shared.errors import BadData, TriptychError
+
+SLICE_BYTES = 4 << 20
+"""Text that is read and stored at once: some 200,000 samples."""
+LINE_BYTES_MAX = 8 << 20
+WORKING_BYTES = 16 * SLICE_BYTES
+"""What two slices take, one of which is read while the other is stored: their arrays, bodies and frames."""
+
+WRITTEN = "X-Prometheus-Remote-Write-Samples-Written"
+"""The header that says how many samples are stored, as of remote write."""
+
+_SERIES = re.compile(r"^series (\d+) ")
+
+Parts = Generator[tuple[SeriesArrays, list[int]], None, None]
+"""Series, and the number of the line of each, where they are known."""
+
+
+async def import_samples(request: web.Request) -> web.Response:
+    """204 when all samples of the body are durable and visible.
+
+    The body is JSON lines, or an Arrow stream if the Content-Type says so. 400 names the first lines that are not
+    valid; all others are stored nevertheless. On 503 any part may have been stored: sending it again changes nothing.
+    """
+    is_arrow = content_type(request) == STREAM
+    return await _imported(request, _arrow_parts if is_arrow else _json_parts, "rows" if is_arrow else "lines")
+
+
+async def import_csv(request: web.Request) -> web.Response:
+    """As `import_samples`, of CSV: with a header as exports have it, or as the parameter `format` says."""
+    text = request.query.get("format", "")
+    columns = Columns.of_format(text) if text else None
+    return await _imported(request, partial(_csv_parts, columns), "lines")
+
+
+async def _imported(
+    request: web.Request, parts_of: Callable[[TextSource, LabelSets, Refusals], Parts], what: str
+) -> web.Response:
+    async def work(running: RunningQuery) -> web.Response:
+        context = request.app[CONTEXT]
+        source = await _source(request, context.settings)
+        refusals = Refusals(what)
+        parts = parts_of(source, LabelSets(Limits.of(context.settings)), refusals)
+        stored = _Stored()
+        try:
+            running.enter("running")
+            await _store_all(context, parts, refusals, stored, running)
+            if refusals.count:
+                context.telemetry.series_refused += refusals.count
+                raise Refused(refusals.text(f"{stored.samples} samples"))
+        except TriptychError as error:
+            if error.status >= 500:  # nobody knows how much was stored
+                raise
+            if stored.samples and not isinstance(error, Refused):
+                error = type(error)(f"{error}; {stored.samples} samples before are stored")
+            error.headers = stored.headers()
+            raise error from None
+        finally:
+            context.telemetry.samples_in += stored.samples
+        return web.Response(status=204, headers=stored.headers())
+
+    return await listed(request, "import", request.path, work)
+
+
+class Refused(BadData):
+    """Items were refused, and all others are stored."""
+
+
+class _Stored:
+    """How much of an import is stored."""
+
+    samples = 0
+
+    def headers(self) -> dict[str, str]:
+        return {WRITTEN: str(self.samples)}
+
+
+async def _source(request: web.Request, settings: Settings) -> TextSource:
+    encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower()
+    if encoding not in ("", "identity", "gzip"):
+        raise Malformed(f"Content-Encoding is {encoding!r}; it must be 'gzip' or 'identity'")
+    body = await read_body(request, settings.body_bytes_max, encoding=encoding or "identity")
+    is_gzip, bytes_max = encoding == "gzip", settings.decompressed_bytes_max
+    if content_type(request) == STREAM and is_gzip:  # which is decompressed as a whole
+        bytes_max = settings.body_bytes_max
+        hold(request, bytes_max)
+    hold(request, WORKING_BYTES if is_gzip else min(WORKING_BYTES, 16 * len(body)))
+    return TextSource(body, is_gzip=is_gzip, bytes_max=bytes_max)
+
+
+async def _store_all(
+    context: Context, parts: Parts, refusals: Refusals, stored: _Stored, running: RunningQuery
+) -> None:
+    """Store one part after the other; the next one is read meanwhile. Raises what reading raises, after what came
+    before is stored."""
+    settings = context.settings
+
+    def next_cut() -> Cut | None:
+        part = next(parts, None)
+        return None if part is None else _cut(*part, settings, refusals)
+
+    coming = asyncio.ensure_future(context.decodings.run(SLICE_BYTES, next_cut))
+    try:
+        while (cut := await coming) is not None:
+            coming = asyncio.ensure_future(context.decodings.run(SLICE_BYTES, next_cut))
+            if cut.parts:
+                await context.samples.write(cut.parts)
+            stored.samples += cut.samples + cut.histograms
+            running.samples_read = stored.samples
+    finally:
+        coming.cancel()
+
+
+def _cut(series: SeriesArrays, lines: list[int], settings: Settings, refusals: Refusals) -> Cut:
+    """The series as frames of the shards; what is not valid of them goes to `refusals`."""
+    cut = remote_write.cut(series.body(), settings.shards, Limits.of(settings))
+    for text in cut.refused:
+        refusals.add(_SERIES.sub(lambda match: f"line {lines[int(match[1])]}, " if lines else "", text))
+    refusals.count += cut.refused_count - len(cut.refused)
+    return cut
+
+
+def _json_parts(source: TextSource, label_sets: LabelSets, refusals: Refusals) -> Parts:
+    for first_line, text in line_slices(source, SLICE_BYTES, LINE_BYTES_MAX):
+        yield json_reading.read(text, first_line, label_sets, refusals)
+
+
+def _csv_parts(columns: Columns | None, source: TextSource, label_sets: LabelSets, refusals: Refusals) -> Parts:
+    text = io.TextIOWrapper(io.BufferedReader(source), encoding="utf-8", newline="")
+    try:
+        for series in csv_reading.read(text, columns, label_sets, refusals):
+            yield series, []
+    except UnicodeDecodeError as error:
+        raise BadData(f"the body is not UTF-8: {error.reason}") from error
+
+
+def _arrow_parts(source: TextSource, label_sets: LabelSets, refusals: Refusals) -> Parts:
+    body = io.BufferedReader(source).read()
+    for series in arrow_reading.read(body, label_sets, refusals):
+        yield series, []
+
+
+ROUTES: list[web.RouteDef] = [
+    web.post("/api/v1/import", import_samples),
+    web.post("/api/v1/import/csv", import_csv),
+]

@@ -1,0 +1,202 @@
+"""Series from an Arrow IPC stream with the columns of `coordinator.transfer.arrow`.
+
+A record batch of a stranger is examined before its numbers are used: the library reads offsets as they stand. Batches
+that are compressed would take memory that nobody can tell ahead, and are refused.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from coordinator.transfer.arrow import library
+from coordinator.transfer.histograms import Histogram, message_of
+from coordinator.transfer.json_reading import LabelSets
+from coordinator.transfer.refusals import ROW_US, Refusals
+from coordinator.transfer.series_body import SeriesArrays
+from shared.errors import BadData
+
+ROWS_AT_ONCE = 50_000
+SAMPLES_AT_ONCE = 1 << 20
+OBJECTS_AT_ONCE = 500
+LABELS_MAX, HISTOGRAMS_MAX = 1000, 1000
+"""Of one row: objects are made of them, before anything else is known. Exports write no more histograms into one."""
+_COMPRESSION_FIELD = 3
+"""Of the table RecordBatch in Arrow's Message.fbs: length, nodes, buffers, compression."""
+
+_DECODE_HISTOGRAM = msgspec.json.Decoder(Histogram).decode
+
+
+def read(body: bytes, label_sets: LabelSets, refusals: Refusals) -> Iterator[SeriesArrays]:
+    """The series of the stream, some rows at a time; `values` may be missing where there are `histograms`. Rows that
+    are not valid go to `refusals`. Work for a thread. Raises BadData for what is no such stream."""
+    pa = library()
+    try:
+        _refuse_compressed(pa, body)
+        reader = pa.ipc.open_stream(pa.py_buffer(body))
+        _require_columns(pa, reader.schema)
+        first_row = 0
+        for batch in reader:
+            batch.validate(full=True)
+            rows = _Rows(pa, batch, first_row)
+            for begin, end in rows.cuts():
+                yield rows.series(begin, end, label_sets, refusals)
+            first_row += batch.num_rows
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise BadData(f"the body is not an Arrow IPC stream: {str(error)[:200]}") from error
+
+
+def _require_columns(pa: Any, schema: Any) -> None:
+    wanted = {"metric": pa.types.is_map, "timestamps": pa.types.is_list}
+    for name, is_right in wanted.items():
+        if schema.names.count(name) != 1 or not is_right(schema.field(name).type):
+            raise BadData(
+                f"the stream has no column {name!r} of the type that exports write; its columns are "
+                f"{', '.join(f'{own.name}: {own.type}' for own in schema)[:300]}"
+            )
+    kinds = {"values": pa.list_(pa.float64()), "histograms": pa.list_(pa.string())}
+    for name, kind in kinds.items():
+        if name in schema.names and (schema.names.count(name) != 1 or schema.field(name).type != kind):
+            raise BadData(f"the column {name!r} is {schema.field(name).type}; it must be {kind}")
+    metric, times = schema.field("metric").type, schema.field("timestamps").type.value_type
+    if metric.key_type != pa.string() or metric.item_type != pa.string():
+        raise BadData(f"the column 'metric' is {metric}; it must be {pa.map_(pa.string(), pa.string())}")
+    if not pa.types.is_timestamp(times) and times != pa.int64():
+        raise BadData(f"the column 'timestamps' has {times}; it must have timestamps, or int64 milliseconds")
+
+
+class _Rows:
+    """The rows of a record batch, with its numbers as arrays; row 0 is number `first_row` of the stream."""
+
+    def __init__(self, pa: Any, batch: Any, first_row: int) -> None:
+        self._batch = batch
+        self._first_row = first_row
+        _require_few(batch, "metric", LABELS_MAX, "labels", first_row)
+        if "histograms" in batch.schema.names:
+            _require_few(batch, "histograms", HISTOGRAMS_MAX, "histograms", first_row)
+        times = batch.column("timestamps")
+        self._starts, self._counts = _spans(times)
+        milliseconds = times.values
+        if milliseconds.type != pa.int64():
+            milliseconds = milliseconds.cast(pa.timestamp("ms", tz=milliseconds.type.tz), safe=False).cast(pa.int64())
+        self._times_ms = _numbers(milliseconds)
+        self._value_starts, self._value_counts = np.zeros((2, batch.num_rows), dtype=np.int64)
+        self._values = np.zeros(0)
+        if "values" in batch.schema.names:
+            self._value_starts, self._value_counts = _spans(batch.column("values"))
+            self._values = _numbers(batch.column("values").values)
+
+    def cuts(self) -> Iterator[tuple[int, int]]:
+        """Rows that are read at once: begin ≤ row < end."""
+        reach = np.cumsum(self._counts)
+        begin, rows = 0, len(reach)
+        while begin < rows:
+            before = int(reach[begin - 1]) if begin else 0
+            end = int(np.searchsorted(reach, before + SAMPLES_AT_ONCE, side="right"))
+            end = min(max(begin + 1, end), begin + ROWS_AT_ONCE, rows)
+            yield begin, end
+            begin = end
+
+    def series(self, begin: int, end: int, label_sets: LabelSets, refusals: Refusals) -> SeriesArrays:
+        """The series of the rows begin ≤ row < end."""
+        labels, rows = list[bytes](), list[int]()
+        with_histograms = list[tuple[bytes, list[bytes]]]()
+        for row, (pairs, found) in enumerate(self._objects(begin, end), begin):
+            try:
+                label_bytes = label_sets.of_pairs(pairs)
+                first, own = int(self._starts[row]), int(self._counts[row])
+                if found:
+                    messages = _messages(found, self._times_ms[first : first + own].tolist())
+                    with_histograms.append((label_bytes, messages))
+                    continue
+                if self._value_counts[row] != own:
+                    raise BadData(f"it has {self._value_counts[row]} values and {own} timestamps")
+            except BadData as error:
+                refusals.add(f"row {self._first_row + row}: {error}")
+                continue
+            labels.append(label_bytes)
+            rows.append(row)
+        refusals.spend(ROW_US * (end - begin) + label_sets.take_work_us())
+        kept = np.array(rows, dtype=np.int64)
+        firsts, counts = self._starts[kept], self._counts[kept]
+        values = self._values
+        if len(values) != len(self._times_ms) or (self._value_starts[kept] != firsts).any():
+            values = np.zeros(len(self._times_ms))
+            for first, own, at in zip(firsts.tolist(), counts.tolist(), self._value_starts[kept].tolist(), strict=True):
+                values[first : first + own] = self._values[at : at + own]
+        return SeriesArrays(labels, firsts, counts, self._times_ms, values, with_histograms)
+
+    def _objects(self, begin: int, end: int) -> Iterator[tuple[list[tuple[str, str]], list[str | None] | None]]:
+        """(labels, histograms) of each row, made for few rows at a time: the library holds the interpreter lock."""
+        has_histograms = "histograms" in self._batch.schema.names
+        for first in range(begin, end, OBJECTS_AT_ONCE):
+            part = self._batch.slice(first, min(OBJECTS_AT_ONCE, end - first))
+            found = part.column("histograms").to_pylist() if has_histograms else [None] * part.num_rows
+            yield from zip((pairs or [] for pairs in part.column("metric").to_pylist()), found, strict=True)
+
+
+def _require_few(batch: Any, name: str, most: int, what: str, first_row: int) -> None:
+    counts = np.diff(batch.column(name).offsets.to_numpy())
+    too_many = np.flatnonzero(counts > most)
+    if len(too_many):
+        row = int(too_many[0])
+        raise BadData(f"row {first_row + row} has {counts[row]} {what}; the limit is {most}")
+
+
+def _messages(texts: list[str | None], times_ms: list[int]) -> list[bytes]:
+    if len(texts) != len(times_ms):
+        raise BadData(f"it has {len(texts)} histograms and {len(times_ms)} timestamps")
+    try:
+        return [message_of(_DECODE_HISTOGRAM(text or ""), at) for text, at in zip(texts, times_ms, strict=True)]
+    except msgspec.MsgspecError as error:
+        raise BadData(f"a histogram cannot be read: {error}") from error
+
+
+def _spans(column: Any) -> tuple[Any, Any]:
+    """(where the list of each row begins, how long it is: 0 where it is null)."""
+    offsets = column.offsets.to_numpy().astype(np.int64)
+    counts = np.diff(offsets)
+    counts[column.is_null().to_numpy(zero_copy_only=False)] = 0
+    return offsets[:-1], counts
+
+
+def _numbers(column: Any) -> Any:
+    """The numbers of all lists as an array. Raises BadData for nulls."""
+    if column.null_count:
+        raise BadData("a list has nulls; right are numbers, NaN too")
+    return column.to_numpy(zero_copy_only=False)
+
+
+def _refuse_compressed(pa: Any, body: bytes) -> None:
+    """Raises BadData if a record batch is compressed."""
+    for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(body)):
+        if message.type == "record batch" and _is_compressed(message.metadata.to_pybytes()):
+            raise BadData("the stream is compressed; send it without compression, or with Content-Encoding: gzip")
+
+
+def _is_compressed(metadata: bytes) -> bool:
+    """Whether the flatbuffer Message holds a RecordBatch with compression (https://flatbuffers.dev/internals/)."""
+    try:
+        (root,) = struct.unpack_from("<I", metadata, 0)
+        header = _field(metadata, root, 2)
+        if header is None:
+            return True
+        (ahead,) = struct.unpack_from("<I", metadata, header)
+        return _field(metadata, header + ahead, _COMPRESSION_FIELD) is not None
+    except (struct.error, IndexError):
+        return True
+
+
+def _field(data: bytes, table: int, number: int) -> int | None:
+    """Where a field of a table lies; None if the table does not have it."""
+    (back,) = struct.unpack_from("<i", data, table)
+    (size,) = struct.unpack_from("<H", data, table - back)
+    place = 4 + 2 * number
+    if place >= size:
+        return None
+    (offset,) = struct.unpack_from("<H", data, table - back + place)
+    return table + offset if offset else None

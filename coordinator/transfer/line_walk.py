@@ -1,0 +1,341 @@
+"""A kernel that reads JSON lines of samples without an object for anything in them.
+
+It checks the lines as far as it reads them. The labels of a line are for a decoder
+(`coordinator.transfer.json_reading`).
+"""
+
+# In a kernel's types a numpy integer and an int are one.
+# mypy: disable-error-code="assignment, return-value"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from coordinator.json_walk import member, past_space, past_value
+from shared.kernels import kernel
+from shared.promql.model import STALE_NAN_BITS
+from shared.xxh64 import Bytes
+
+# Columns of a table of lines: where the line and its labels are, which of the values it has (the first, how many), and
+# what it is; WRONG_AT: where what is wrong begins.
+BEGIN, END, METRIC, METRIC_END, FIRST, COUNT, STATUS, WRONG_AT = range(8)
+COLUMNS = 8
+SAMPLES, BLANK, HISTOGRAMS, BROKEN, NO_METRIC, NO_SAMPLES, BAD_VALUE, BAD_TIME, UNEQUAL = range(9)
+"""What a line is."""
+
+# Columns of the table of numbers that need more digits than a kernel multiplies exactly.
+PLACE, TEXT, TEXT_END = range(3)
+
+_EXACT_MAX = np.uint64(1 << 53)
+_POWERS = 10.0 ** np.arange(23)
+_DIGITS_MAX = 18
+_TENS = np.array([10**e for e in range(_DIGITS_MAX + 1)], dtype=np.uint64)
+_SHIFTS_MAX = 128
+_HALVES = 2.0 ** (2 - np.arange(-8, _SHIFTS_MAX))
+_TWO_54, _TWO_55 = np.uint64(1 << 54), np.uint64(1 << 55)
+_U0, _U1, _U2, _U3 = (np.uint64(n) for n in range(4))
+_QUOTE, _COMMA, _OPEN, _CLOSE, _BRACE, _END_BRACE = (ord(c) for c in '",[]{}')
+_MINUS, _PLUS, _POINT, _ZERO, _NINE, _E, _BIG_E, _NEWLINE = (ord(c) for c in "-+.09eE\n")
+_STALE = np.int64(STALE_NAN_BITS)
+
+_PAIR = types.UniTuple(types.int64, 2)
+_TABLE = types.Array(types.int64, 2, "C")
+_INTS, _FLOATS = types.int64[::1], types.float64[::1]
+
+
+@kernel(types.float64(types.uint64, types.int64), allocates=False)
+def _quotient(mantissa: int, digits: int) -> float:
+    """The float nearest to mantissa / 10^digits, 0 < mantissa < 10^18 and digits ≤ 18: a division bit by bit, to 55
+    bits and whether anything is left, which is what rounding half to even needs."""
+    divisor = _TENS[digits]
+    quotient = mantissa // divisor
+    rest = mantissa - quotient * divisor
+    shifts, is_inexact = 0, False
+    while quotient >= _TWO_55:
+        is_inexact |= quotient & _U1 != _U0
+        quotient >>= _U1
+        shifts -= 1
+    while quotient < _TWO_54:
+        rest <<= _U1
+        quotient <<= _U1
+        if rest >= divisor:
+            rest -= divisor
+            quotient |= _U1
+        shifts += 1
+    is_inexact |= rest != _U0
+    low, whole = quotient & _U3, quotient >> _U2
+    if low == _U3 or (low == _U2 and (is_inexact or whole & _U1 != _U0)):
+        whole += _U1
+    return float(whole) * _HALVES[shifts + 8]
+
+
+@kernel(types.Tuple((types.int64, types.float64, types.boolean))(Bytes, types.int64, types.int64), allocates=False)
+def _number(text: np.ndarray, at: int, end: int) -> tuple[int, float, bool]:
+    """The JSON number at `at`: (where it ends or -1, the number, whether that is exact)."""
+    is_negative = at < end and text[at] == _MINUS
+    if is_negative:
+        at += 1
+    mantissa, digits, exponent, begin = np.uint64(0), 0, 0, at
+    while at < end and _ZERO <= text[at] <= _NINE:
+        if digits < _DIGITS_MAX:
+            mantissa = mantissa * np.uint64(10) + np.uint64(text[at] - _ZERO)
+            digits += np.int64(mantissa > np.uint64(0))
+        else:
+            digits += 1
+        at += 1
+    if at == begin:
+        return -1, 0.0, False
+    if at < end and text[at] == _POINT:
+        at += 1
+        begin = at
+        while at < end and _ZERO <= text[at] <= _NINE:
+            if digits < _DIGITS_MAX:
+                mantissa = mantissa * np.uint64(10) + np.uint64(text[at] - _ZERO)
+                digits += np.int64(mantissa > np.uint64(0))
+                exponent -= 1
+            else:
+                digits += 1
+            at += 1
+        if at == begin:
+            return -1, 0.0, False
+    if at < end and (text[at] == _E or text[at] == _BIG_E):
+        at += 1
+        sign = 1
+        if at < end and (text[at] == _MINUS or text[at] == _PLUS):
+            sign = -1 if text[at] == _MINUS else 1
+            at += 1
+        begin, power = at, 0
+        while at < end and _ZERO <= text[at] <= _NINE:
+            power = min(power * 10 + np.int64(text[at] - _ZERO), 100_000)
+            at += 1
+        if at == begin:
+            return -1, 0.0, False
+        exponent += sign * power
+    is_exact = digits <= _DIGITS_MAX and mantissa <= _EXACT_MAX and -22 <= exponent <= 22
+    value = 0.0
+    if is_exact:
+        value = float(mantissa)
+        value = value / _POWERS[-exponent] if exponent < 0 else value * _POWERS[exponent]
+    elif digits <= _DIGITS_MAX and -_DIGITS_MAX <= exponent <= 0:
+        is_exact, value = True, _quotient(mantissa, -exponent)
+    return at, -value if is_negative else value, is_exact
+
+
+@kernel(types.Tuple((types.int64, types.int64))(Bytes, types.int64, types.int64), allocates=False)
+def _word(text: np.ndarray, at: int, end: int) -> tuple[int, int]:
+    """A value that is no number, `null` or a text: (where it ends or -1, the bits that it stands for)."""
+    nan, infinity = np.int64(0x7FF8000000000000), np.int64(0x7FF0000000000000)
+    if at + 4 <= end and text[at] == 110 and text[at + 1] == 117 and text[at + 2] == 108 and text[at + 3] == 108:
+        return at + 4, nan
+    if at >= end or text[at] != _QUOTE:
+        return -1, nan
+    at += 1
+    is_negative = at < end and text[at] == _MINUS
+    if at < end and (is_negative or text[at] == _PLUS):
+        at += 1
+    begin = at
+    while at < end and text[at] != _QUOTE:
+        at += 1
+    size = at - begin
+    if at >= end or size < 3:
+        return -1, nan
+    a, b, c = text[begin] | 32, text[begin + 1] | 32, text[begin + 2] | 32
+    if (size == 3 or size == 8) and a == 105 and b == 110 and c == 102:
+        return at + 1, infinity | np.int64(-0x8000000000000000) if is_negative else infinity
+    if size == 3 and a == 110 and b == 97 and c == 110:
+        return at + 1, nan
+    if size == 5 and a == 115 and b == 116 and c == 97:
+        return at + 1, _STALE
+    return -1, nan
+
+
+@kernel(
+    types.UniTuple(types.int64, 3)(Bytes, types.int64, types.int64, _FLOATS, _INTS, types.int64, _TABLE, types.int64),
+    allocates=False,
+)
+def _values(
+    text: np.ndarray,
+    at: int,
+    end: int,
+    values: np.ndarray,
+    bits: np.ndarray,
+    place: int,
+    long: np.ndarray,
+    longs: int,
+) -> tuple[int, int, int]:
+    """Read the array at `at` into values[place:]: (where it ends, how many values are there then, how many rows `long`
+    has); (-1, where the wrong value is, …) for what is no such array."""
+    if at >= end or text[at] != _OPEN:
+        return -1, at, longs
+    at = past_space(text, at + 1, end)
+    if at < end and text[at] == _CLOSE:
+        return at + 1, place, longs
+    while True:
+        begin = at
+        if at < end and (text[at] == _QUOTE or text[at] == 110):
+            at, bits[place] = _word(text, at, end)
+            if at < 0:
+                return -1, begin, longs
+        else:
+            at, value, is_exact = _number(text, at, end)
+            if at < 0:
+                return -1, begin, longs
+            values[place] = value
+            if not is_exact:
+                long[longs, PLACE], long[longs, TEXT], long[longs, TEXT_END] = place, begin, at
+                longs += 1
+        place += 1
+        at = past_space(text, at, end)
+        if at < end and text[at] == _CLOSE:
+            return at + 1, place, longs
+        if at >= end or text[at] != _COMMA:
+            return -1, at, longs
+        at = past_space(text, at + 1, end)
+
+
+@kernel(_PAIR(Bytes, types.int64, types.int64, _INTS, types.int64), allocates=False)
+def _times(text: np.ndarray, at: int, end: int, times: np.ndarray, place: int) -> tuple[int, int]:
+    """Read the array of whole numbers at `at` into times[place:]: (where it ends, how many are there then); (-1, where
+    the wrong one is) for what is no such array."""
+    if at >= end or text[at] != _OPEN:
+        return -1, at
+    at = past_space(text, at + 1, end)
+    if at < end and text[at] == _CLOSE:
+        return at + 1, place
+    while True:
+        begin = at
+        is_negative = at < end and text[at] == _MINUS
+        if is_negative:
+            at += 1
+        first, time = at, 0
+        while at < end and _ZERO <= text[at] <= _NINE:
+            time = time * 10 + np.int64(text[at] - _ZERO)
+            at += 1
+        if at == first or at - first > _DIGITS_MAX:
+            return -1, begin
+        times[place] = -time if is_negative else time
+        place += 1
+        at = past_space(text, at, end)
+        if at < end and text[at] == _CLOSE:
+            return at + 1, place
+        if at >= end or text[at] != _COMMA:
+            return -1, begin
+        at = past_space(text, at + 1, end)
+
+
+_LABELS, _VALUES, _TIMES, _HISTOGRAMS = range(1, 5)
+
+
+@kernel(types.int64(Bytes, types.int64, types.int64), allocates=False)
+def _name(text: np.ndarray, at: int, end: int) -> int:
+    """Which member has this name, whose quotes are at `at` and before `end`; 0 for one that means nothing here."""
+    size, first = end - at - 2, text[at + 1]
+    if size == 6 and first == 109 and text[at + 2] == 101 and text[at + 6] == 99:  # metric
+        return _LABELS
+    if size == 6 and first == 118 and text[at + 2] == 97 and text[at + 6] == 115:  # values
+        return _VALUES
+    if size == 10 and first == 116 and text[at + 2] == 105 and text[at + 10] == 115:  # timestamps
+        return _TIMES
+    if size == 10 and first == 104 and text[at + 2] == 105 and text[at + 10] == 115:  # histograms
+        return _HISTOGRAMS
+    return 0
+
+
+@kernel(
+    types.UniTuple(types.int64, 2)(Bytes, _TABLE, _FLOATS, _INTS, _INTS, _TABLE, types.int64, types.int64),
+    allocates=False,
+)
+def _line(
+    text: np.ndarray,
+    table: np.ndarray,
+    values: np.ndarray,
+    bits: np.ndarray,
+    times: np.ndarray,
+    long: np.ndarray,
+    i: int,
+    longs: int,
+) -> tuple[int, int]:
+    """Read line i, which row i of the table spans, into values[table[i, FIRST]:] and times[table[i, FIRST]:]. Returns
+    (how many values are there then, how many rows `long` has)."""
+    end, place, longs_before = table[i, END], table[i, FIRST], longs
+    values_end, times_end = np.int64(-1), np.int64(-1)
+    at = past_space(text, table[i, BEGIN], end)
+    if at == end:
+        table[i, STATUS] = BLANK
+        return place, longs
+    table[i, STATUS], table[i, WRONG_AT] = BROKEN, at
+    if text[at] != _BRACE:
+        return place, longs
+    at = past_space(text, at + 1, end)
+    has_histograms = False
+    while at < end and text[at] != _END_BRACE:
+        name, name_end, value = member(text, at, end)
+        table[i, WRONG_AT] = at
+        if name < 0:
+            return place, longs
+        which = _name(text, name, name_end)
+        if which == _VALUES:
+            at, values_end, longs = _values(text, value, end, values, bits, place, long, longs_before)
+            if at < 0:
+                table[i, STATUS], table[i, WRONG_AT] = BAD_VALUE, values_end
+                return place, longs
+        elif which == _TIMES:
+            at, times_end = _times(text, value, end, times, place)
+            if at < 0:
+                table[i, STATUS], table[i, WRONG_AT] = BAD_TIME, times_end
+                return place, longs
+        else:
+            at = past_value(text, value, end)
+            if at < 0:
+                table[i, WRONG_AT] = value
+                return place, longs
+            has_histograms |= which == _HISTOGRAMS
+            if which == _LABELS:
+                table[i, METRIC], table[i, METRIC_END] = value, at
+        at = past_space(text, at, end)
+        if at < end and text[at] == _COMMA:
+            at = past_space(text, at + 1, end)
+        elif at >= end or text[at] != _END_BRACE:
+            table[i, WRONG_AT] = at
+            return place, longs
+    if at >= end or past_space(text, at + 1, end) < end:
+        table[i, WRONG_AT] = min(at + 1, end)
+        return place, longs
+    if table[i, METRIC_END] == 0:
+        table[i, STATUS] = NO_METRIC
+    elif has_histograms:
+        table[i, STATUS] = HISTOGRAMS
+    elif values_end < 0 or times_end < 0:
+        table[i, STATUS] = NO_SAMPLES
+    elif values_end != times_end:
+        table[i, STATUS] = UNEQUAL
+        table[i, FIRST], table[i, COUNT] = values_end - place, times_end - place
+    else:
+        table[i, STATUS], table[i, COUNT] = SAMPLES, values_end - place
+        return values_end, longs
+    return place, longs
+
+
+@kernel(_PAIR(Bytes, _TABLE, _FLOATS, _INTS, _INTS, _TABLE), allocates=False)
+def walk(
+    text: np.ndarray, table: np.ndarray, values: np.ndarray, bits: np.ndarray, times: np.ndarray, long: np.ndarray
+) -> tuple[int, int]:
+    """Fill `table` (int64[lines, COLUMNS], zeros before; lines: the line breaks of the text and one more), `values`
+    (float64[m]; `bits` are its bits) and `times` (int64[m]) with the samples of the lines, where m is the commas of the
+    text and two for each line. Of a line that is UNEQUAL, FIRST and COUNT tell how many values and times it has. The
+    numbers in `long` (int64[m, 3], or a fifth of the text's bytes and one for each line) are to be read by other means.
+
+    Returns (how many samples, how many rows of `long`).
+    """
+    begin, place, longs = 0, 0, 0
+    for i in range(len(table)):
+        end = begin
+        while end < len(text) and text[end] != _NEWLINE:
+            end += 1
+        table[i, BEGIN], table[i, END], table[i, FIRST] = begin, end, place
+        place, more = _line(text, table, values, bits, times, long, i, longs)
+        if table[i, STATUS] == SAMPLES:
+            longs = more
+        begin = end + 1
+    return place, longs

@@ -1,0 +1,160 @@
+"""Records of the log in files: JSON lines as a scan answers, Arrow and Parquet.
+
+The columns of Arrow and Parquet are `sequence`, `key`, `value` (null for a tombstone), `time`, `contentType` and
+`headers`. An import appends the records in the order of the file; they get new sequence numbers and times. Its batches
+have numbers of a producer, so a batch that is sent twice is appended once.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from coordinator.command_client import Client, CommandError
+from coordinator.transfer.arrow import library
+
+PAGE_RECORDS = 5_000
+BATCH_RECORDS, BATCH_BYTES = 5_000, 16 << 20
+"""Of one append: what it may have, and half of the bytes."""
+_KNOWN = ("key", "keyText", "value", "text", "json", "headers", "contentType", "tombstone")
+
+Record = dict[str, Any]
+
+
+def scanned(client: Client, parameters: dict[str, str | int], warnings: dict[str, None]) -> Iterator[list[Record]]:
+    """The records that a scan with these parameters finds, page by page. What the cluster says of records that are
+    missing goes to `warnings`. Raises CommandError when a scan comes no further."""
+    end = client.call("GET", "/api/v1/log/frontier")["readableSequence"]
+    asked = {"end_seq": end, **parameters, "limit": PAGE_RECORDS}
+    if not asked.keys() & {"key", "key_base64", "prefix", "prefix_base64"}:
+        asked["prefix_base64"] = ""
+    while True:
+        page = client.call("GET", "/api/v1/log/scan", **asked)
+        warnings.update(dict.fromkeys(page.get("warnings", ())))
+        if "warnings" in page and page["nextSequence"] <= int(asked.get("start_seq", -1)):
+            raise CommandError("; ".join(page["warnings"]))
+        if page["records"]:
+            yield page["records"]
+        following = page["nextSequence"]
+        if following >= int(asked["end_seq"]) or (not page["records"] and "warnings" not in page):
+            return
+        asked["start_seq"] = following
+
+
+def schema() -> Any:
+    """Of records in Arrow."""
+    pa = library()
+    return pa.schema(
+        [
+            pa.field("sequence", pa.int64()),
+            pa.field("key", pa.binary(), nullable=False),
+            pa.field("value", pa.binary()),
+            pa.field("time", pa.timestamp("ms", tz="UTC")),
+            pa.field("contentType", pa.string()),
+            pa.field("headers", pa.map_(pa.string(), pa.string())),
+        ]
+    )
+
+
+def record_batch(records: list[Record]) -> Any:
+    """Records of a scan with the encoding base64 as a record batch."""
+    pa = library()
+    rows = [
+        {
+            "sequence": record["sequence"],
+            "key": base64.b64decode(record["key"]),
+            "value": None if record.get("tombstone") else base64.b64decode(record["value"]),
+            "time": record.get("timeMs"),
+            "contentType": record.get("contentType"),
+            "headers": list(record["headers"].items()) if "headers" in record else None,
+        }
+        for record in records
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=schema())
+
+
+def records_of_batch(batch: Any) -> Iterator[Record]:
+    """The records of a record batch, as an append takes them. Raises ValueError for other columns."""
+    if "key" not in batch.schema.names or "value" not in batch.schema.names:
+        raise ValueError(f"records need the columns 'key' and 'value'; there are {', '.join(batch.schema.names)}")
+    for row in batch.to_pylist():
+        record: Record = {"key": _base64(row["key"])}
+        if row["value"] is None:
+            record["tombstone"] = True
+        else:
+            record["value"] = _base64(row["value"])
+        if row.get("headers"):
+            record["headers"] = dict(row["headers"])
+        if row.get("contentType"):
+            record["contentType"] = row["contentType"]
+        yield record
+
+
+def _base64(data: bytes | str) -> str:
+    return base64.b64encode(data.encode() if isinstance(data, str) else data).decode()
+
+
+def records_of_lines(lines: Iterable[bytes]) -> Iterator[Record]:
+    """The records of JSON lines, as an append takes them. Raises ValueError with the number of a line that is wrong."""
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"line {number} is no JSON: {error}") from None
+        if not isinstance(record, dict) or not ("key" in record or "keyText" in record):
+            raise ValueError(f"line {number} is no record: it must be an object with `key` or `keyText`")
+        kept = {name: record[name] for name in _KNOWN if name in record}
+        if kept.get("tombstone"):
+            kept.pop("value", None)
+        yield kept
+
+
+def batches(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """Records as appends take them at a time."""
+    batch: list[Record] = []
+    size = 0
+    for record in records:
+        own = len(record.get("value", "")) + len(record.get("key", "")) if "json" not in record else _json_bytes(record)
+        if batch and (len(batch) == BATCH_RECORDS or size + own > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(record)
+        size += own + len(record.get("text", "")) + 100
+    if batch:
+        yield batch
+
+
+def _json_bytes(record: Record) -> int:
+    return len(json.dumps(record))
+
+
+def read(path: Path, kind: str) -> Iterator[Record]:
+    """The records of a file. Raises ValueError, OSError."""
+    if kind == "jsonl":
+        with open(path, "rb") as file:
+            yield from records_of_lines(file)
+        return
+    for batch in arrow_batches(path, kind):
+        yield from records_of_batch(batch)
+
+
+def arrow_batches(path: Path, kind: str) -> Iterator[Any]:
+    """The record batches of an Arrow stream or a Parquet file, with a bounded number of rows. Raises ValueError."""
+    pa = library()
+    try:
+        if kind == "parquet":
+            import pyarrow.parquet as pq
+
+            yield from pq.ParquetFile(path).iter_batches(BATCH_RECORDS)
+            return
+        with pa.OSFile(str(path), "rb") as file:
+            for batch in pa.ipc.open_stream(file):
+                for first in range(0, batch.num_rows, BATCH_RECORDS):
+                    yield batch.slice(first, BATCH_RECORDS)
+    except pa.ArrowException as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error

@@ -1,0 +1,292 @@
+"""Files and blocks with samples, as the batches that an import of them sends."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlencode
+
+import numpy as np
+import snappy
+
+from coordinator.transfer import openmetrics, tsdb_chunks
+from coordinator.transfer.arrow import STREAM, library
+from coordinator.transfer.series_body import SeriesArrays
+from coordinator.transfer.tsdb_chunks import GOOD, OTHER, ChunkFiles
+from coordinator.transfer.tsdb_index import Index, IndexedSeries, tombstones
+from coordinator.transfer.uploading import Batch
+
+SLICE_BYTES = 4 << 20
+"""Text of one request."""
+LINE_BYTES_MAX = 8 << 20
+CHUNKS_AT_ONCE = 1500
+"""Of one request: a chunk has 120 samples as a rule, so these are 180,000."""
+ROWS_AT_ONCE, SAMPLES_AT_ONCE = 2000, 500_000
+"""Rows and samples of one request in Arrow, but for a single row with more samples."""
+
+WRITE, IMPORT, IMPORT_CSV = "/api/v1/write", "/api/v1/import", "/api/v1/import/csv"
+_WRITE_HEADERS = {
+    "Content-Type": "application/x-protobuf",
+    "Content-Encoding": "snappy",
+    "X-Prometheus-Remote-Write-Version": "0.1.0",
+}
+
+
+class Source(Protocol):
+    """`identity`: changes when the source does; `size`: its last position. `notes`: what of it cannot be imported."""
+
+    name: str
+    identity: str
+    size: int
+    notes: list[str]
+
+    def batches(self, position: int) -> Iterator[Batch]:
+        """What lies behind this position, 0 for all. Raises OSError, and ValueError for what makes no sense."""
+
+
+def written(series: SeriesArrays, position: int, size: int) -> Batch:
+    """The batch of some series, for remote write."""
+    return Batch(WRITE, _WRITE_HEADERS, snappy.compress(bytes(series.body())), position, size)
+
+
+class _File:
+    """A file of text, which may be gzip. Positions are bytes of the text."""
+
+    def __init__(self, path: Path) -> None:
+        status = path.stat()
+        self.path = path
+        self.name = str(path)
+        self.identity = f"{status.st_size} {status.st_mtime_ns}"
+        self.size = status.st_size
+        self.notes: list[str] = []
+        self._is_gzip = path.suffix == ".gz"
+
+    def _open(self, position: int) -> io.BufferedIOBase:
+        file = gzip.open(self.path, "rb") if self._is_gzip else self.path.open("rb")  # noqa: SIM115
+        file.seek(position)
+        return file
+
+    def _slices(self, position: int, keeps_rows: bool = False) -> Iterator[tuple[bytes, int]]:
+        """(Some whole lines, the position behind them) from this position on. `keeps_rows`: a line break within quotes
+        ends no row."""
+        with self._open(position) as file:
+            rest = b""
+            while True:
+                more = file.read(max(SLICE_BYTES - len(rest), SLICE_BYTES // 4))
+                text = rest + more
+                end = (_last_row(text) if keeps_rows else text.rfind(b"\n") + 1) if more else len(text)
+                if end:
+                    position += end
+                    yield text[:end], position
+                elif len(text) > LINE_BYTES_MAX:
+                    raise ValueError(f"{self.name} has a line of more than {LINE_BYTES_MAX} bytes at byte {position}")
+                rest = text[end:]
+                if not more:
+                    return
+
+
+def _last_row(text: bytes) -> int:
+    """Behind the last line break that is in no quotes. The text begins with a row."""
+    data = np.frombuffer(text, dtype=np.uint8)
+    is_outside = np.logical_xor.accumulate(data == ord('"')) ^ True
+    ends = np.flatnonzero((data == ord("\n")) & is_outside)
+    return int(ends[-1]) + 1 if len(ends) else 0
+
+
+class LinesFile(_File):
+    """JSON lines."""
+
+    def batches(self, position: int) -> Iterator[Batch]:
+        before = position
+        for text, end in self._slices(position):
+            yield Batch(IMPORT, {"Content-Type": "application/x-ndjson"}, text, end, end - before)
+            before = end
+
+
+class CsvFile(_File):
+    """CSV with a header; or with a description of its columns, of which `skips` lines come before the first row."""
+
+    def __init__(self, path: Path, columns: str = "", skips: int = 0) -> None:
+        super().__init__(path)
+        self._columns = columns
+        self._skips = skips
+
+    def batches(self, position: int) -> Iterator[Batch]:
+        with self._open(0) as file:
+            head = b"".join(file.readline(LINE_BYTES_MAX) for _ in range(self._skips if self._columns else 1))
+        header = b"" if self._columns else head
+        target = f"{IMPORT_CSV}?{urlencode({'format': self._columns})}" if self._columns else IMPORT_CSV
+        before = max(position, len(head))
+        for text, end in self._slices(before, keeps_rows=True):
+            yield Batch(target, {"Content-Type": "text/csv"}, header + text, end, end - before)
+            before = end
+
+
+class OpenMetricsFile(_File):
+    """OpenMetrics text, with a time for every sample."""
+
+    def batches(self, position: int) -> Iterator[Batch]:
+        before, reader = position, openmetrics.Reader()
+        for text, end in self._slices(position):
+            yield written(reader.read(text), end, end - before)
+            before = end
+        if before > position and not reader.has_ended:
+            raise ValueError(f"{self.name} does not end with '# EOF', as OpenMetrics does; it may be cut off")
+
+
+class Block:
+    """A block of Prometheus's TSDB: a directory with an index, chunks and perhaps tombstones. Positions are those of
+    its index."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = str(path)
+        self._index = Index(path / "index")
+        self.size = self._index.position_end
+        self.identity = f"{(path / 'index').stat().st_size} {(path / 'index').stat().st_mtime_ns}"
+        self.notes: list[str] = []
+        self._deleted = tombstones(path / "tombstones")
+        self._chunks = ChunkFiles(path / "chunks")
+        self._histograms = self._broken = 0
+
+    def batches(self, position: int) -> Iterator[Batch]:
+        before, gathered, chunks = position, list[IndexedSeries](), 0
+        for at, series in self._index.series(position):
+            gathered.append(series)
+            chunks += len(series.chunks)
+            if chunks >= CHUNKS_AT_ONCE:
+                yield written(self._arrays(gathered), at, at - before)
+                before, gathered, chunks = at, [], 0
+        if gathered:
+            yield written(self._arrays(gathered), self.size, self.size - before)
+        if self._histograms:
+            self.notes.append(f"{self.name}: {self._histograms} chunks of native histograms are left out")
+        if self._broken:
+            self.notes.append(f"{self.name}: {self._broken} chunks are damaged; their samples are missing")
+
+    def _arrays(self, gathered: list[IndexedSeries]) -> SeriesArrays:
+        references = np.array([chunk for series in gathered for chunk in series.chunks], dtype=np.int64)
+        labels = [series.labels for series in gathered for _ in series.chunks]
+        read = self._chunks.read(references)
+        self._histograms += int((read.status == OTHER).sum())
+        self._broken += int(((read.status != GOOD) & (read.status != OTHER)).sum())
+        self._delete(gathered, read)
+        rows = np.flatnonzero(read.counts)
+        kept = [labels[row] for row in rows.tolist()]
+        return SeriesArrays(kept, read.firsts[rows], read.counts[rows], read.times_ms, read.values)
+
+    def _delete(self, gathered: list[IndexedSeries], read: tsdb_chunks.Chunks) -> None:
+        """Take out what tombstones delete."""
+        if not any(series.reference in self._deleted for series in gathered):
+            return
+        is_kept = np.ones(len(read.times_ms), dtype=np.bool_)
+        row = 0
+        for series in gathered:
+            spans = self._deleted.get(series.reference, ())
+            for _ in series.chunks:
+                own = slice(int(read.firsts[row]), int(read.firsts[row] + read.counts[row]))
+                for start_ms, end_ms in spans:
+                    is_kept[own] &= (read.times_ms[own] < start_ms) | (read.times_ms[own] > end_ms)
+                row += 1
+        reach = np.concatenate([[0], np.cumsum(is_kept)])
+        ends = reach[read.firsts + read.counts]
+        read.firsts = reach[read.firsts]
+        read.counts = ends - read.firsts
+        read.times_ms, read.values = read.times_ms[is_kept], read.values[is_kept]
+
+
+class ArrowFile:
+    """An Arrow IPC stream, or a Parquet file, with the columns that exports write. Positions are record batches, or row
+    groups."""
+
+    def __init__(self, path: Path) -> None:
+        status = path.stat()
+        self.path = path
+        self.name = str(path)
+        self.identity = f"{status.st_size} {status.st_mtime_ns}"
+        self.notes: list[str] = []
+        self.size = 0
+        if path.suffix == ".parquet":
+            library()
+            import pyarrow.parquet as pq
+
+            self.size = pq.ParquetFile(path).num_row_groups
+
+    def batches(self, position: int) -> Iterator[Batch]:
+        pa = library()
+        for number, batch in self._record_batches(position):
+            counts = pa.compute.list_value_length(batch.column("timestamps")).fill_null(0).to_numpy()
+            reach = np.cumsum(counts)
+            begin = 0
+            while begin < batch.num_rows:
+                before = int(reach[begin - 1]) if begin else 0
+                end = int(np.searchsorted(reach, before + SAMPLES_AT_ONCE, side="right"))
+                end = min(max(begin + 1, end), begin + ROWS_AT_ONCE, batch.num_rows)
+                is_last = end == batch.num_rows
+                body = _stream(pa, batch.slice(begin, end - begin))
+                yield Batch(IMPORT, {"Content-Type": STREAM}, body, number + is_last, int(is_last))
+                begin = end
+
+    def _record_batches(self, position: int) -> Iterator[tuple[int, Any]]:
+        pa = library()
+        try:
+            if self.size:
+                import pyarrow.parquet as pq
+
+                file = pq.ParquetFile(self.path)
+                for group in range(position, self.size):
+                    yield group, file.read_row_group(group).combine_chunks().to_batches()[0]
+                return
+            with pa.OSFile(str(self.path), "rb") as opened:
+                for number, batch in enumerate(pa.ipc.open_stream(opened)):
+                    if number >= position:
+                        yield number, batch
+        except pa.ArrowException as error:
+            raise ValueError(f"{self.name} cannot be read: {error}") from error
+
+
+def _stream(pa: Any, batch: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+FORMATS = ("openmetrics", "jsonl", "csv", "arrow", "parquet", "tsdb")
+_SUFFIXES = {
+    ".om": "openmetrics",
+    ".openmetrics": "openmetrics",
+    ".prom": "openmetrics",
+    ".txt": "openmetrics",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".parquet": "parquet",
+}
+
+
+def sources_of(path: Path, kind: str | None = None, columns: str = "", skips: int = 0) -> list[Source]:
+    """What a path names: a file, a block, or a directory of blocks such as a snapshot. Raises ValueError, OSError."""
+    if path.is_dir():
+        blocks = [path] if (path / "index").exists() else sorted(own.parent for own in path.glob("*/index"))
+        if not blocks:
+            raise ValueError(f"{path} has no blocks of Prometheus's TSDB: directories with an index and chunks")
+        return [Block(block) for block in blocks]
+    suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
+    kind = kind or _SUFFIXES.get(suffixes[-1] if suffixes else "")
+    match kind:
+        case "openmetrics":
+            return [OpenMetricsFile(path)]
+        case "jsonl":
+            return [LinesFile(path)]
+        case "csv":
+            return [CsvFile(path, columns, skips)]
+        case "arrow" | "parquet":
+            return [ArrowFile(path)]
+    raise ValueError(f"the format of {path} is not known; --format says it: one of {', '.join(FORMATS)}")

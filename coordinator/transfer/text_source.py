@@ -1,0 +1,96 @@
+"""The text of an import, which may be compressed, read piece by piece with a bound."""
+
+from __future__ import annotations
+
+import io
+import zlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from shared.errors import BadData, TooLarge
+
+READ_BYTES = 1 << 20
+LINES_MAX = 50_000
+"""Lines of one slice, which take 64 bytes each in a table, however short they are."""
+
+
+class TextSource(io.RawIOBase):
+    """A body as it was sent, decompressed as far as it is read. `is_gzip`: it is one or more gzip members (RFC 1952).
+    Reading raises TooLarge past `bytes_max`, and BadData for what is no gzip."""
+
+    def __init__(self, body: bytes, *, is_gzip: bool, bytes_max: int) -> None:
+        self._body = memoryview(body)
+        self._is_gzip = is_gzip
+        self._bytes_max = bytes_max
+        self._inflate = zlib.decompressobj(16 + zlib.MAX_WBITS)
+        self._at = 0
+        self._read = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        piece = self._piece(len(buffer))
+        buffer[: len(piece)] = piece
+        self._read += len(piece)
+        if self._read > self._bytes_max:
+            raise TooLarge(f"the body decompresses to more than {self._bytes_max} bytes, the limit")
+        return len(piece)
+
+    def _piece(self, most: int) -> bytes | memoryview:
+        """At least one byte, and `most` at most; nothing at the end."""
+        if not self._is_gzip:
+            piece: bytes | memoryview = self._body[self._at : self._at + most]
+            self._at += len(piece)
+            return piece
+        while True:
+            if self._inflate.eof:
+                self._at -= len(self._inflate.unused_data)
+                if self._at == len(self._body):
+                    return b""
+                self._inflate = zlib.decompressobj(16 + zlib.MAX_WBITS)
+            pending = self._inflate.unconsumed_tail
+            data: bytes | memoryview = pending or self._body[self._at : self._at + READ_BYTES]
+            if not pending:
+                self._at += len(data)
+            try:
+                piece = self._inflate.decompress(data, most)
+            except zlib.error as error:
+                raise BadData(f"the body is not gzip: {error}") from error
+            if piece:
+                return piece
+            if not data and not self._inflate.eof:
+                raise BadData("the body is gzip that ends before its end")
+
+
+def line_slices(source: io.RawIOBase, slice_bytes: int, line_bytes_max: int) -> Iterator[tuple[int, bytes]]:
+    """(The number of its first line, counted from 1, some whole lines) of each slice of a text: of about `slice_bytes`
+    and LINES_MAX lines at most, or one longer line. Raises TooLarge for a line of more than `line_bytes_max`."""
+    rest, line = b"", 1
+    reader = io.BufferedReader(source, READ_BYTES)
+    while True:
+        more = reader.read(max(slice_bytes - len(rest), READ_BYTES))
+        text = rest + more
+        end = text.rfind(b"\n") + 1 if more else len(text)
+        if end:
+            for part in _few_lines(text[:end]):
+                yield line, part
+                line += part.count(b"\n")
+        elif len(text) > line_bytes_max:
+            raise TooLarge(f"line {line} has more than {line_bytes_max} bytes, the limit")
+        rest = text[end:]
+        if not more:
+            return
+
+
+def _few_lines(text: bytes) -> Iterator[bytes]:
+    """The text, cut behind every LINES_MAX lines."""
+    begin = 0
+    if text.count(b"\n") > LINES_MAX:
+        ends = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == ord("\n"))[LINES_MAX - 1 :: LINES_MAX] + 1
+        for end in ends.tolist():
+            yield text[begin:end]
+            begin = end
+    if begin < len(text):
+        yield text[begin:]

@@ -1,0 +1,257 @@
+"""The samples in the chunk files of a Prometheus TSDB block, decoded by kernels.
+
+Format: https://github.com/prometheus/prometheus/blob/main/tsdb/docs/format/chunks.md. A chunk is its length (a
+varint), its encoding (a byte), its data, and the CRC-32C of both. XOR data, big-endian: the number of samples
+(uint16); the first time (a zigzag varint) and value (64 bits); of the second sample the time since the first (a
+varint); of all later ones the change of that time, in a variable number of bits; and of every value the XOR with the
+one before it, likewise.
+"""
+
+# In a kernel's types a numpy integer and an int are one.
+# mypy: disable-error-code="assignment, return-value"
+
+from __future__ import annotations
+
+import struct
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from shared.kernels import inlined, kernel
+
+MAGIC = 0x85BD40DD
+HEAD_BYTES = 8
+XOR, HISTOGRAM, FLOAT_HISTOGRAM = 1, 2, 3
+"""Encodings."""
+GOOD, BROKEN, BAD_SUM, OTHER = range(4)
+"""What a chunk is; OTHER: one with histograms."""
+
+_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+_INTS = types.Array(types.int64, 1, "C", readonly=True)
+
+
+def _crc_table() -> NDArray[np.uint32]:
+    """Of CRC-32C, a byte at a time (RFC 3720, appendix B.4)."""
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, np.uint32(0x82F63B78) ^ (table >> 1), table >> 1).astype(np.uint32)
+    return table
+
+
+_CRC = _crc_table()
+
+
+@inlined(allocates=False)
+def _varint(data: Any, at: Any, end: Any) -> Any:
+    """(value: uint64, position after it), which is -1 if it is cut off."""
+    value, shift = np.uint64(0), np.uint64(0)
+    while at < end and shift < np.uint64(64):
+        byte = np.uint64(data[at])
+        at += 1
+        value |= (byte & np.uint64(0x7F)) << shift
+        if byte < np.uint64(0x80):
+            return value, at
+        shift += np.uint64(7)
+    return value, -1
+
+
+@inlined(allocates=False)
+def _bits(data: Any, bit: Any, count: Any) -> Any:
+    """The `count` ≤ 64 bits from bit number `bit` on; bits behind the data are 0."""
+    at, skipped = bit >> 3, np.uint64(bit & 7)
+    word, more = np.uint64(0), np.uint64(0)
+    if at + 9 <= len(data):
+        for i in range(8):
+            word = word << np.uint64(8) | np.uint64(data[at + i])
+        more = np.uint64(data[at + 8])
+    else:
+        for i in range(8):
+            word <<= np.uint64(8)
+            if at + i < len(data):
+                word |= np.uint64(data[at + i])
+    word <<= skipped
+    if skipped > np.uint64(0):
+        word |= more >> (np.uint64(8) - skipped)
+    return np.uint64(0) if count == 0 else word >> np.uint64(64 - count)
+
+
+@kernel(types.UniTuple(types.int64, 4)(_BYTES, types.int64, types.int64), allocates=False)
+def _chunk(data: np.ndarray, at: int, end: int) -> tuple[int, int, int, int]:
+    """The chunk at `at`: (GOOD, BROKEN, BAD_SUM or OTHER; where its data begin; where they end; how many samples)."""
+    if at < 0 or at >= end:
+        return BROKEN, at, at, 0
+    size, begin = _varint(data, at, end)
+    if begin < 0 or size > np.uint64(end) or begin + 1 + np.int64(size) + 4 > end:
+        return BROKEN, at, at, 0
+    last = begin + 1 + np.int64(size)
+    crc = np.uint32(0xFFFFFFFF)
+    for i in range(begin, last):
+        crc = _CRC[(crc ^ np.uint32(data[i])) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
+    crc ^= np.uint32(0xFFFFFFFF)
+    stored = np.uint32(0)
+    for i in range(4):
+        stored = np.uint32(stored << np.uint32(8)) | np.uint32(data[last + i])
+    if crc != stored:
+        return BAD_SUM, at, at, 0
+    if data[begin] != XOR:
+        return OTHER, begin + 1, last, 0
+    if size < np.uint64(2):
+        return BROKEN, at, at, 0
+    return GOOD, begin + 1, last, np.int64(data[begin + 1]) << 8 | np.int64(data[begin + 2])
+
+
+@kernel(types.void(_BYTES, _INTS, types.int64[:, ::1]), allocates=False)
+def find(data: np.ndarray, places: np.ndarray, table: np.ndarray) -> None:
+    """table[i] (int64[n, 4]): what, begin, end and samples of the chunk at places[i], as `_chunk` says."""
+    for i in range(len(places)):
+        table[i, 0], table[i, 1], table[i, 2], table[i, 3] = _chunk(data, places[i], len(data))
+
+
+@kernel(
+    types.int64(_BYTES, types.int64, types.int64, types.int64, types.int64[::1], types.uint64[::1], types.int64),
+    allocates=False,
+)
+def _decode_one(
+    data: np.ndarray, begin: int, end: int, samples: int, times: np.ndarray, words: np.ndarray, place: int
+) -> int:
+    """Decode the XOR data[begin:end] into times[place:] and words[place:]. Returns whether it is whole (1) or not."""
+    at = begin + 2
+    if samples == 0:
+        return 1
+    zigzag, at = _varint(data, at, end)
+    if at < 0 or at + 8 > end:
+        return 0
+    time = np.int64(zigzag >> np.uint64(1)) ^ -np.int64(zigzag & np.uint64(1))
+    bit, last = at << 3, end << 3
+    word = _bits(data, bit, 64)
+    bit += 64
+    times[place], words[place] = time, word
+    step, leading, trailing = 0, 0, 0
+    for k in range(1, samples):
+        if bit >= last:
+            return 0
+        if k == 1:
+            # The varint begins within a byte or at one: read it bit by bit.
+            value, shift = np.uint64(0), np.uint64(0)
+            while True:
+                if bit + 8 > last or shift >= np.uint64(64):
+                    return 0
+                byte = _bits(data, bit, 8)
+                bit += 8
+                value |= (byte & np.uint64(0x7F)) << shift
+                if byte < np.uint64(0x80):
+                    break
+                shift += np.uint64(7)
+            step = np.int64(value)
+        else:
+            prefix = 0
+            while prefix < 4 and bit < last and _bits(data, bit, 1) == np.uint64(1):
+                prefix += 1
+                bit += 1
+            if prefix < 4:
+                bit += 1  # the zero that ends the prefix
+            width = 0 if prefix == 0 else 14 if prefix == 1 else 17 if prefix == 2 else 20 if prefix == 3 else 64
+            if bit + width > last:
+                return 0
+            change = np.int64(_bits(data, bit, width))
+            bit += width
+            if 0 < width < 64 and change > np.int64(1) << (width - 1):
+                change -= np.int64(1) << width
+            step += change
+        time += step
+        if bit >= last:
+            return 0
+        is_other = _bits(data, bit, 1) == np.uint64(1)
+        bit += 1
+        if is_other:
+            if bit >= last:
+                return 0
+            has_window = _bits(data, bit, 1) == np.uint64(1)
+            bit += 1
+            if has_window:
+                if bit + 11 > last:
+                    return 0
+                leading = np.int64(_bits(data, bit, 5))
+                size = np.int64(_bits(data, bit + 5, 6))
+                bit += 11
+                size = 64 if size == 0 else size
+                trailing = 64 - leading - size
+                if trailing < 0:
+                    return 0
+            size = 64 - leading - trailing
+            if bit + size > last:
+                return 0
+            word ^= _bits(data, bit, size) << np.uint64(trailing)
+            bit += size
+        times[place + k], words[place + k] = time, word
+    return 1
+
+
+@kernel(types.void(_BYTES, types.int64[:, ::1], _INTS, types.int64[::1], types.uint64[::1]), allocates=False)
+def decode(data: np.ndarray, table: np.ndarray, places: np.ndarray, times: np.ndarray, words: np.ndarray) -> None:
+    """Decode the chunks of a `table` that `find` has filled; the samples of chunk i go to places[i] and on. A chunk
+    that is not whole becomes BROKEN in the table."""
+    for i in range(len(table)):
+        if table[i, 0] == GOOD:
+            is_whole = _decode_one(data, table[i, 1], table[i, 2], table[i, 3], times, words, places[i])
+            if is_whole == 0:
+                table[i, 0] = BROKEN
+
+
+class ChunkFiles:
+    """The chunk files of a block, mapped into memory. Raises ValueError for a file that is none."""
+
+    def __init__(self, directory: Path) -> None:
+        self._files: dict[int, NDArray[np.uint8]] = {}
+        for path in sorted(directory.iterdir()):
+            if path.name.isdecimal():
+                self._files[int(path.name) - 1] = _mapped(path)
+
+    def read(self, references: NDArray[np.int64]) -> Chunks:
+        """The chunks with these references (file << 32 | offset), in order. Raises ValueError if a file is missing."""
+        table = np.zeros((len(references), 4), dtype=np.int64)
+        files = references >> 32
+        for number in np.unique(files).tolist():
+            own = files == number
+            part = np.zeros((int(own.sum()), 4), dtype=np.int64)
+            find(self._file(number), np.ascontiguousarray(references[own] & 0xFFFFFFFF), part)
+            table[own] = part
+        counts = table[:, 3]
+        places = np.cumsum(counts) - counts
+        times = np.empty(int(counts.sum()), dtype=np.int64)
+        words = np.empty(len(times), dtype=np.uint64)
+        for number in np.unique(files).tolist():
+            own = files == number
+            part = np.ascontiguousarray(table[own])
+            decode(self._file(number), part, np.ascontiguousarray(places[own]), times, words)
+            table[own] = part
+        return Chunks(table[:, 0], places, np.where(table[:, 0] == GOOD, counts, 0), times, words.view(np.float64))
+
+    def _file(self, number: int) -> NDArray[np.uint8]:
+        if number not in self._files:
+            raise ValueError(f"chunks/{number + 1:06d} is missing")
+        return self._files[number]
+
+
+def _mapped(path: Path) -> NDArray[np.uint8]:
+    with open(path, "rb") as file:
+        data = mmap(file.fileno(), 0, access=ACCESS_READ)
+    if len(data) < HEAD_BYTES or struct.unpack_from(">IB", data) != (MAGIC, 1):
+        raise ValueError(f"{path} is no chunk file of a TSDB block, version 1")
+    return np.frombuffer(data, dtype=np.uint8)
+
+
+class Chunks:
+    """`status`: GOOD, BROKEN, BAD_SUM or OTHER of each; chunk i has the samples firsts[i] ≤ k < firsts[i] + counts[i]
+    of `times_ms` and `values`."""
+
+    def __init__(self, status: Any, firsts: Any, counts: Any, times_ms: Any, values: Any) -> None:
+        self.status: NDArray[np.int64] = status
+        self.firsts: NDArray[np.int64] = firsts
+        self.counts: NDArray[np.int64] = counts
+        self.times_ms: NDArray[np.int64] = times_ms
+        self.values: NDArray[np.float64] = values

@@ -1,0 +1,47 @@
+"""`triptych import` and `triptych export` as they are typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from coordinator import cli
+from loadtest.harness.cluster import Cluster
+
+
+def test_what_is_exported_by_a_command_is_imported_by_one(
+    cluster: Cluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines = tmp_path / "in.jsonl"
+    lines.write_text(json.dumps({"metric": {"__name__": "typed"}, "values": [1, 2], "timestamps": [1000, 2000]}))
+    assert cli.main(["import", "metrics", str(lines), "--url", cluster.url]) == 0
+    assert capfd.readouterr().out == "2 samples imported\n"
+    table = tmp_path / "out.csv"
+    assert cli.main(["export", "metrics", str(table), "--match", "typed", "--url", cluster.url]) == 0
+    assert table.read_text() == "__name__,__timestamp__,__value__\ntyped,1000,1\ntyped,2000,2\n"
+    assert cli.main(["export", "metrics", "-", "--match", "typed", "--start", "2", "--url", cluster.url]) == 0
+    assert json.loads(capfd.readouterr().out)["values"] == [2]
+    lines.write_text('nonsense\n{"metric":{"__name__":"typed"},"values":[3],"timestamps":[3000]}\n')
+    assert cli.main(["import", "metrics", str(lines), "--url", cluster.url]) == 3
+    assert "line 1: it is no JSON object" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "reason"),
+    [
+        (["export", "metrics", "x.unknown", "--match", "up"], 2, "--format says it"),
+        (["export", "metrics", "x.csv"], 2, "--match"),
+        (["export", "log", "x.csv"], 2, "--format says it"),
+        (["export", "log", "x.jsonl", "--key", "a", "--prefix", "b"], 2, "exclude each other"),
+        (["export", "vectors", "x.jsonl", "--filter", "{"], 1, "--filter is no JSON"),
+        (["import", "metrics", "/nothing/there.jsonl"], 1, "/nothing/there.jsonl"),
+        (["import", "log", "/nothing/there.jsonl"], 1, "/nothing/there.jsonl"),
+    ],
+)
+def test_a_wrong_command_is_told(
+    arguments: list[str], code: int, reason: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == code
+    assert reason in capfd.readouterr().err
