@@ -24,6 +24,7 @@ from coordinator.api import (
     features,
     federate,
     metadata,
+    otlp,
     page,
     prometheus_links,
     queries,
@@ -106,6 +107,8 @@ def build(context: Context) -> web.Application:
     ]
     if context.settings.remote_write:
         modules.append(write)
+    if context.settings.otlp:
+        modules.append(otlp)
     routes = [route for module in modules for route in module.ROUTES]
     if not context.settings.admin_api:
         routes = [route for route in routes if not route.path.startswith(admin.PREFIX)] + admin.SWITCHED_OFF
@@ -156,6 +159,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         context.log,
         access,
         context.known_labels,
+        context.known_sets,
         context.series_references,
     )
     _say_limits(context.connections, settings)

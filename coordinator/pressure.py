@@ -26,6 +26,7 @@ from typing import Protocol
 
 from coordinator.available_memory import Memory
 from coordinator.calls import Waits
+from coordinator.otlp import answers as otlp
 from shared.config import Settings
 from shared.errors import Overloaded
 from shared.measurements import Latencies
@@ -81,7 +82,9 @@ STATUS_PATHS = tuple(
 """Those under /api/v1/status/ that are answered at once: tsdb counts all series."""
 STATE_PATHS = ("/-/", "/ui/", "/metrics", *STATUS_PATHS, "/api/v1/cluster", "/api/v1/queries", "/api/v1/debug/")
 PAGE_PATHS = frozenset(("/", "/graph", "/query"))
-WRITE_PATHS = frozenset(("/api/v1/write", "/api/v1/log/append", "/api/v1/vector/write", "/api/v1/vector/update"))
+WRITE_PATHS = frozenset(
+    ("/api/v1/write", "/api/v1/log/append", "/api/v1/vector/write", "/api/v1/vector/update", *otlp.PATHS)
+)
 
 
 def is_state(path: str) -> bool:

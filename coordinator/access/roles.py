@@ -84,6 +84,8 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/federate"): _READ[Area.METRICS],
     **{("GET", f"/api/v1/{name}"): _READ[Area.METRICS] for name in _LISTS},
     ("POST", "/api/v1/write"): _WRITE[Area.METRICS],
+    **{("POST", f"{prefix}/v1/metrics"): _WRITE[Area.METRICS] for prefix in ("", "/api/v1/otlp")},
+    **{("POST", f"{prefix}/v1/logs"): _WRITE[Area.LOG] for prefix in ("", "/api/v1/otlp")},
     ("POST", "/api/v1/admin/tsdb/delete_series"): _ADMIN[Area.METRICS],
     **{(method, "/api/v1/admin/tsdb/clean_tombstones"): _ADMIN[Area.METRICS] for method in ("POST", "PUT")},
     **{(method, "/api/v1/admin/tsdb/snapshot"): ALL_ADMIN for method in ("POST", "PUT")},

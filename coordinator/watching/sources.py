@@ -11,6 +11,7 @@ from coordinator.admission import Admission
 from coordinator.connections import Connections
 from coordinator.links import Links
 from coordinator.log.area import LogArea
+from coordinator.otlp.known_sets import KnownSets
 from coordinator.pressure import Pressure
 from coordinator.queries.gate import Gate
 from coordinator.series.groups import SampleWrites
@@ -45,6 +46,7 @@ def watch(
     log: LogArea,
     access: Gatekeeper,
     known_labels: KnownLabels,
+    known_sets: KnownSets,
     references: SeriesReferences,
 ) -> None:
     """Have all parts of the coordinator show what they say."""
@@ -52,6 +54,7 @@ def watch(
     telemetry.watch(lambda values: put_connections(values, connections))
     telemetry.watch(lambda values: put_admission(values, connections.admission))
     telemetry.watch(lambda values: values.put("triptych_memory_bytes", known_labels.bytes, NAME, "known_labels"))
+    telemetry.watch(lambda values: values.put("triptych_memory_bytes", known_sets.bytes, NAME, "otlp_label_sets"))
     telemetry.watch(lambda values: values.put("triptych_memory_bytes", references.bytes, NAME, "series_references"))
     telemetry.watch(lambda values: put_pressure(values, pressure))
     telemetry.watch(lambda values: put_queues(values, links, gate, samples, spool, log))
