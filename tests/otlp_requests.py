@@ -18,6 +18,7 @@ from proto import remote_write_pb2
 from shared import labels
 from shared.config import Settings
 from shared.promql.model import STALE_NAN_BITS
+from shared.wire import Frame
 
 T_MS = 1_700_000_000_000
 T_NS = T_MS * 1_000_000
@@ -114,10 +115,10 @@ def rules_of(**settings: Any) -> Rules:
     return Rules.of(Settings(**settings))
 
 
-def series_of(request: bytes) -> Series:
+def series_of(request: Frame) -> Series:
     """The samples of a request of remote write 1.0."""
     found: Series = {}
-    for series in remote_write_pb2.WriteRequest.FromString(request).timeseries:
+    for series in remote_write_pb2.WriteRequest.FromString(bytes(request)).timeseries:
         own = found.setdefault(tuple((label.name, label.value) for label in series.labels), [])
         own += [(each.timestamp, bits(each.value), each.start_timestamp) for each in series.samples]
     return {own: samples for own, samples in found.items() if samples}

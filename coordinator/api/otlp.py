@@ -21,10 +21,13 @@ from coordinator.otlp import answers, bodies, exemplars, logs, metrics, survey
 from coordinator.otlp.metrics import Prepared
 from coordinator.series.remote_write import NO_REFERENCES, Cut
 from shared.errors import TriptychError, UnsupportedMediaType
+from shared.wire import Frame
 
 INLINE_BYTES_MAX = 256 << 10
 """A body of protobuf of at most so many bytes is walked on the event loop (2,000 points take half a millisecond); a
 larger one in a thread."""
+INLINE_WRITTEN_BYTES_MAX = 1 << 20
+"""The same body with all labels written out, which is cut by shard on the event loop."""
 INLINE_STEPS_MAX = 100
 """Things that interpreted code reads on the event loop, in some 10 to 20 µs each."""
 INLINE_LOGS_BYTES_MAX = 8 << 10
@@ -90,6 +93,7 @@ async def write_logs(request: web.Request) -> web.Response:
     read = partial(_logs, context, body, encoding, is_protobuf)
     batch = read() if size <= INLINE_LOGS_BYTES_MAX else await context.decodings.run(size, read)
     del body, read
+    hold(request, batch.size_bytes)
     for part in batch.parts:
         await context.log.append(part)
         context.telemetry.records_in += part.count
@@ -133,7 +137,7 @@ def _survey(context: Context, raw: bytes, encoding: str, is_protobuf: bool) -> s
     return survey.survey(body, context.known_sets, context.known_metadata)
 
 
-async def _cut(request: web.Request, surveyed: survey.Survey) -> tuple[Prepared, Cut, bytes]:
+async def _cut(request: web.Request, surveyed: survey.Survey) -> tuple[Prepared, Cut, Frame]:
     """The request cut by shard, and as remote write has it. What it takes is held as soon as that is known."""
     context = request.app[CONTEXT]
     settings, rules = context.settings, context.otlp_rules
@@ -143,10 +147,11 @@ async def _cut(request: web.Request, surveyed: survey.Survey) -> tuple[Prepared,
     size = prepared.require_at_most(settings.decompressed_bytes_max)
     hold(request, size)
 
-    def cut() -> tuple[Cut, bytes]:
+    def cut() -> tuple[Cut, Frame]:
         written = prepared.written()
         return metrics.cut(prepared, written, settings.shards, rules, context.series_references), written
 
+    is_small = is_small and size <= INLINE_WRITTEN_BYTES_MAX
     answer, written = cut() if is_small else await context.decodings.run(size, cut)
     return prepared, answer, written
 

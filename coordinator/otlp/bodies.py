@@ -17,10 +17,10 @@ from google.protobuf.message import DecodeError
 
 from shared.errors import BadData, TooLarge
 
-JSON_BYTES_MAX = 8 << 20
-"""A body of JSON: interpreted code reads it, in some 50 ms for 1 MB."""
-MESSAGE_BYTES_MAX = 16 << 20
-"""A body that the protobuf library takes apart, into objects of many times its bytes."""
+JSON_BYTES_MAX = 4 << 20
+"""A body of JSON: interpreted code reads it, and makes objects of up to 70 times its bytes."""
+MESSAGE_BYTES_MAX = 8 << 20
+"""A body that the protobuf library takes apart: an attribute that takes two bytes of it becomes an object of 50."""
 DEFLATE_RATIO_MAX = 1032
 """Deflate's densest element: a body that announces more lies."""
 _GZIP_BYTES_MIN = 18

@@ -5,7 +5,7 @@ Rules: https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_ope
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -26,6 +26,8 @@ IDENTIFYING = ("service.namespace", "service.name", "service.instance.id")
 TARGET_INFO = "target_info"
 ALL = "*"
 """Among the attributes to be promoted: all of them."""
+_NUMBER_CHARACTERS = 350
+"""Of the text of a number, at most."""
 BOUNDS_MAX = 1000
 """Boundaries of one classic histogram, each of which is a series."""
 MESSAGE_BYTES_MAX = 1 << 20
@@ -97,6 +99,7 @@ class Target:
 
 
 def target_of(resource: Any, rules: Rules) -> Target:
+    """Raises NotValid."""
     own = attributes.plain(resource.attributes)
     namespace, name, instance = (own.get(key, "") for key in IDENTIFYING)
     job = f"{namespace}/{name}" if namespace and name else name
@@ -104,14 +107,23 @@ def target_of(resource: Any, rules: Rules) -> Target:
     promoted = [each for each in resource.attributes if ALL in rules.promoted or each.key in rules.promoted]
     others = attributes.labels((each for each in resource.attributes if each.key not in IDENTIFYING), rules.names)
     info = {**others, **identity, METRIC_NAME: TARGET_INFO} if any(others.values()) and identity else {}
-    return Target(identity, attributes.labels(promoted, rules.names), info)
+    return Target(identity, _few(attributes.labels(promoted, rules.names), rules, "its resource"), info)
+
+
+def _few(own: dict[str, str], rules: Rules, what: str) -> dict[str, str]:
+    """These labels, which every series of a resource or scope gets. Raises NotValid if they are more than any can have:
+    it is not to be found out with each of them."""
+    if len(own) > rules.limits.labels:
+        raise NotValid(f"{what} has {len(own)} attributes that are labels; the limit is {rules.limits.labels}")
+    return own
 
 
 def scope_labels(scope: Any, url: str, rules: Rules) -> dict[str, str]:
+    """Raises NotValid."""
     if not rules.scope_labels:
         return {}
-    own = {f"otel_scope_{name}": text for name, text in attributes.labels(scope.attributes, rules.names).items()}
-    return own | {
+    own = _few(attributes.labels(scope.attributes, rules.names), rules, "its scope")
+    return {f"otel_scope_{name}": text for name, text in own.items()} | {
         "otel_scope_name": scope.name,
         "otel_scope_version": scope.version,
         "otel_scope_schema_url": url,
@@ -181,6 +193,15 @@ def encoded(own: Mapping[str, str], rules: Rules) -> bytes:
     return encode(tuple(pairs))
 
 
+def _varied(own: Mapping[str, str], name: str, texts: Iterable[str], rules: Rules) -> Iterator[bytes]:
+    """Label sets that differ in one label, in canonical form. Raises NotValid if they are over a limit."""
+    encoded({**own, name: "-" * _NUMBER_CHARACTERS}, rules)
+    before = encode(tuple((each, text) for each, text in own.items() if text and each.encode() < name.encode()))
+    behind = encode(tuple((each, text) for each, text in own.items() if text and each.encode() > name.encode()))
+    for text in texts:
+        yield before + encode(((name, text),)) + behind
+
+
 def number_sets(metric: Metric, point: Any, rules: Rules) -> LabelSets:
     labels = encoded({**labels_of(metric, point.attributes, rules), METRIC_NAME: metric.name}, rules)
     return labels, (len(labels),)
@@ -197,9 +218,7 @@ def histogram_sets(metric: Metric, point: Any, rules: Rules) -> LabelSets:
     sets = [encoded({**own, METRIC_NAME: f"{metric.name}_sum"}, rules)] if point.HasField("sum") else []
     sets.append(encoded({**own, METRIC_NAME: f"{metric.name}_count"}, rules))
     own[METRIC_NAME] = f"{metric.name}_bucket"
-    for bound in [*bounds, float("inf")]:
-        own["le"] = attributes.number_text(bound)
-        sets.append(encoded(own, rules))
+    sets += _varied(own, "le", map(attributes.number_text, [*bounds, float("inf")]), rules)
     return b"".join(sets), [len(labels) for labels in sets]
 
 
@@ -213,10 +232,9 @@ def summary_series(metric: Metric, point: Any, rules: Rules) -> list[tuple[bytes
         (encoded({**own, METRIC_NAME: f"{metric.name}_count"}, rules), float(point.count)),
     ]
     own[METRIC_NAME] = metric.name
-    for each in point.quantile_values:
-        own["quantile"] = attributes.number_text(each.quantile)
-        series.append((encoded(own, rules), each.value))
-    return series
+    quantiles = [attributes.number_text(each.quantile) for each in point.quantile_values]
+    sets = _varied(own, "quantile", quantiles, rules)
+    return series + [(labels, each.value) for labels, each in zip(sets, point.quantile_values, strict=True)]
 
 
 def message(kind: Any, data: bytes, what: str) -> Any:

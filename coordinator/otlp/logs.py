@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import orjson
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
@@ -23,6 +24,7 @@ from coordinator.log.headers import packed
 from coordinator.log.records import Append
 from coordinator.negotiation import JSON
 from coordinator.otlp import attributes, bodies
+from coordinator.otlp.record_count import count_records
 from coordinator.otlp.refusals import Refusals
 from shared.config import Settings
 from shared.errors import TooLarge
@@ -31,6 +33,10 @@ from shared.messages.log import KEY_BYTES_MAX, PRODUCER_ANSWERS_MAX
 NO_SERVICE = "unknown_service"
 """The key of records whose resource does not say it."""
 ITEMS = "log records"
+VALUES_BYTES_MAX = 64 << 20
+"""Values of one request together."""
+RECORDS_MAX = 100_000
+"""Records of one request, each of which is an object of some 150 bytes, however little the body spends on it."""
 _HEADERS = packed({}, JSON, "")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -42,20 +48,31 @@ class Batch:
     parts: list[Append]
     refusals: Refusals
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(part.size_bytes for part in self.parts)
+
 
 def batch_of(body: bytes, message: Any, settings: Settings) -> Batch:
     """The records of an ExportLogsServiceRequest, whose body was `body`. Raises TooLarge for more than
-    PRODUCER_ANSWERS_MAX parts."""
+    PRODUCER_ANSWERS_MAX parts, and for more than VALUES_BYTES_MAX bytes of records."""
     refusals = Refusals()
+    bytes_left = VALUES_BYTES_MAX
     pairs: list[tuple[bytes, bytes]] = []
     is_timed = True
     for resource_logs in message.resource_logs:
         resource = attributes.json_object(resource_logs.resource.attributes)
-        key = _key(resource.get(settings.otlp_log_key))
+        key, resource_json = _key(resource.get(settings.otlp_log_key)), _encoded(resource)
         for scope_logs in resource_logs.scope_logs:
-            scope = _scope(scope_logs.scope)
+            scope_json = _encoded(_scope(scope_logs.scope))
             for record in scope_logs.log_records:
-                value = orjson.dumps(_value(record, resource, scope))
+                value = orjson.dumps(_value(record, resource_json, scope_json))
+                bytes_left -= len(value)
+                if bytes_left < 0:
+                    raise TooLarge(
+                        f"the records have more than {VALUES_BYTES_MAX} bytes together as JSON, in which each has its "
+                        "resource; send the request in smaller ones"
+                    )
                 problem = _problem(key, value, settings)
                 if problem:
                     refusals.refuse(problem)
@@ -114,7 +131,11 @@ def _scope(scope: Any) -> dict[str, Any]:
     return {name: value for name, value in own.items() if value}
 
 
-def _value(record: Any, resource: dict[str, Any], scope: dict[str, Any]) -> dict[str, Any]:
+def _encoded(own: dict[str, Any]) -> orjson.Fragment | None:
+    return orjson.Fragment(orjson.dumps(own)) if own else None
+
+
+def _value(record: Any, resource: orjson.Fragment | None, scope: orjson.Fragment | None) -> dict[str, Any]:
     """What the record says, without what it does not say."""
     own = {
         "time": _time(record.time_unix_nano),
@@ -148,9 +169,17 @@ def records_of(message: Any) -> Iterator[Any]:
             yield from scope.log_records
 
 
+def check_count(body: bytes) -> None:
+    """Raises TooLarge for a body of protobuf with more than RECORDS_MAX records."""
+    count = count_records(np.frombuffer(body, np.uint8))
+    if count > RECORDS_MAX:
+        raise TooLarge(f"the request has {count} log records; the limit is {RECORDS_MAX}, send it in smaller ones")
+
+
 def message_of_json(body: bytes) -> Any:
     return bodies.of_json(body, ExportLogsServiceRequest, records_of)
 
 
 def message_of(body: bytes) -> Any:
+    check_count(body)
     return bodies.message_of(body, ExportLogsServiceRequest)

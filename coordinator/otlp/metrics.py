@@ -7,9 +7,9 @@ the label sets of points that come for the first time, and histograms with expon
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from proto import remote_write_pb2
 from shared.errors import TooLarge
 from shared.promql.model import STALE_NAN_BITS
 from shared.protobuf_fields import delimited_head
+from shared.wire import Frame
 
 NEW_SERIES_MAX = 100_000
 """Series of one request whose labels are not known yet, at some 10 µs each."""
@@ -35,9 +36,12 @@ BY_HAND_BYTES_MAX = 16 << 20
 """Points of one request that the protobuf library reads, at some 50 µs each, and their bytes."""
 ITEMS = "data points"
 
+T = TypeVar("T")
+
 _STALE = struct.unpack("<d", struct.pack("<q", STALE_NAN_BITS))[0]
 _TIMESERIES = remote_write_pb2.RawWriteRequest.TIMESERIES_FIELD_NUMBER
 _HISTOGRAM = remote_write_pb2.RawTimeSeries.HISTOGRAMS_FIELD_NUMBER
+_NO_SETS = Sets(np.empty(0, np.uint8), np.empty((0, known_sets.ENTRY_COLUMNS), np.int64), np.empty(0, np.int32))
 _FAULTS = {
     point_walk.NO_VALUE: "a data point has no value",
     point_walk.BUCKETS_DIFFER: "a histogram does not have one bucket more than explicit bounds",
@@ -74,15 +78,15 @@ class Prepared:
             )
         return size
 
-    def written(self) -> bytes:
+    def written(self) -> Frame:
         """The request of remote write 1.0."""
         points, own = self.survey.points, self.survey
         out = np.empty(int(known_sets.measure(points, len(points), own.known, self.new)), np.uint8)
         end = known_sets.write(own.body, points, len(points), own.metrics, own.known, self.new, out)
-        return b"".join((out[:end].data, *self.by_hand))
+        return b"".join((out[:end].data, *self.by_hand)) if self.by_hand else out[:end].data
 
 
-def cut(prepared: Prepared, request: bytes, shards: int, rules: Rules, references: SeriesReferences) -> Cut:
+def cut(prepared: Prepared, request: Frame, shards: int, rules: Rules, references: SeriesReferences) -> Cut:
     """What remote write makes of the request, with the metadata. What it refuses goes to the refusals."""
     answer = remote_write.cut(request, shards, rules.limits, references)
     refusals = prepared.refusals
@@ -108,7 +112,8 @@ class _Preparation:
         self._bytes_left = bytes_max
         self._series = 0
         self._refusals = Refusals()
-        self._targets: dict[int, Target] = {}
+        self._targets: dict[int, Target | NotValid] = {}
+        self._scopes: dict[int, dict[str, str] | NotValid] = {}
         self._metrics: dict[int, Metric | NotValid] = {}
         self._sets: list[LabelSets] = []
         self._keys: dict[int, int] = {}
@@ -131,9 +136,8 @@ class _Preparation:
         return answer
 
     def _refuse_faults(self) -> None:
-        states = self._survey.points[:, point_walk.STATE]
         for state, text in _FAULTS.items():
-            rows = np.flatnonzero(states == state)
+            rows = self._survey.of_state(state)
             if len(rows):
                 self._refusals.refuse(f"metric {self._shown(int(rows[0]))}: {text}", len(rows))
 
@@ -151,7 +155,9 @@ class _Preparation:
             try:
                 sets = self._translated(point)
             except NotValid as error:
-                if point[point_walk.METRIC] != walk.TARGET_INFO:
+                if point[point_walk.METRIC] == walk.TARGET_INFO:
+                    self._refusals.leave_out(f"target_info: {error}")
+                else:
                     self._refusals.refuse(f"metric {self._shown(row)}: {error}")
                 point[point_walk.STATE] = point_walk.REFUSED
                 return
@@ -190,24 +196,19 @@ class _Preparation:
 
     def _metric(self, row: int) -> Metric:
         """Raises NotValid."""
-        found = self._metrics.get(row)
-        if found is None:
-            try:
-                found = self._read_metric(self._survey.metrics[row])
-            except NotValid as error:
-                found = error
-            self._metrics[row] = found
-        if isinstance(found, NotValid):
-            raise NotValid(str(found))
-        return found
+        return _once(self._metrics, row, self._read_metric)
 
-    def _read_metric(self, metric: NDArray[np.int64]) -> Metric:
-        own, rules = self._survey, self._rules
-        scope = own.scopes[metric[walk.SCOPE]]
-        message = label_sets.scope_message(own.message(scope, walk.SCOPE_BEGIN))
-        scope_labels = label_sets.scope_labels(message, own.text(scope, walk.URL_BEGIN), rules)
-        target = self._target(int(scope[walk.SCOPE_RESOURCE]))
-        return label_sets.metric_of(*self._said_of(metric), target, scope_labels, rules)
+    def _read_metric(self, row: int) -> Metric:
+        metric = self._survey.metrics[row]
+        scope = int(metric[walk.SCOPE])
+        target = self._target(int(self._survey.scopes[scope, walk.SCOPE_RESOURCE]))
+        scope_labels = _once(self._scopes, scope, self._read_scope)
+        return label_sets.metric_of(*self._said_of(metric), target, scope_labels, self._rules)
+
+    def _read_scope(self, row: int) -> dict[str, str]:
+        scope = self._survey.scopes[row]
+        message = label_sets.scope_message(self._survey.message(scope, walk.SCOPE_BEGIN))
+        return label_sets.scope_labels(message, self._survey.text(scope, walk.URL_BEGIN), self._rules)
 
     def _said_of(self, metric: NDArray[np.int64]) -> tuple[str, str, int, int, bool]:
         own = self._survey
@@ -216,13 +217,15 @@ class _Preparation:
 
     def _target(self, row: int) -> Target:
         """Raises NotValid."""
-        target = self._targets.get(row)
-        if target is None:
-            data = self._survey.message(self._survey.resources[row], walk.RESOURCE_BEGIN)
-            target = self._targets[row] = label_sets.target_of(label_sets.resource_message(data), self._rules)
-        return target
+        return _once(self._targets, row, self._read_target)
+
+    def _read_target(self, row: int) -> Target:
+        data = self._survey.message(self._survey.resources[row], walk.RESOURCE_BEGIN)
+        return label_sets.target_of(label_sets.resource_message(data), self._rules)
 
     def _new_sets(self) -> Sets:
+        if not self._sets:
+            return _NO_SETS
         entries = np.zeros((len(self._sets), known_sets.ENTRY_COLUMNS), np.int64)
         counts = np.array([len(sizes) for _, sizes in self._sets], np.int64)
         lengths = np.array([len(labels) for labels, _ in self._sets], np.int64)
@@ -238,7 +241,9 @@ class _Preparation:
 
     def _read_by_hand(self) -> None:
         points = self._survey.points
-        rows = np.flatnonzero(points[:, point_walk.STATE] == point_walk.BY_HAND)
+        rows = self._survey.of_state(point_walk.BY_HAND)
+        if not len(rows):
+            return
         size = int((points[rows, point_walk.POINT_END] - points[rows, point_walk.POINT_BEGIN]).sum())
         if len(rows) > BY_HAND_MAX or size > BY_HAND_BYTES_MAX:
             raise TooLarge(
@@ -309,6 +314,20 @@ class _Preparation:
                 entries[entry] = None
             answer.metadata_keys.append(int(metric[walk.FAMILY_KEY]))
         answer.metadata = list(entries)
+
+
+def _once(cache: dict[int, T | NotValid], row: int, read: Callable[[int], T]) -> T:
+    """What `read` gives for a row, which is read once. Raises NotValid if it is not valid."""
+    found = cache.get(row)
+    if found is None:
+        try:
+            found = read(row)
+        except NotValid as error:
+            found = error.with_traceback(None)
+        cache[row] = found
+    if isinstance(found, NotValid):
+        raise NotValid(str(found))
+    return found
 
 
 def _series(labels: bytes, fields: bytes) -> bytes:

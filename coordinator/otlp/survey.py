@@ -41,14 +41,19 @@ class Survey:
     exemplars: int
     known: Sets
     missing: NDArray[np.int64]
+    others: NDArray[np.int64]
+    """The rows of all points that are neither READY nor STALE."""
     said: NDArray[np.int64]
     """The rows of metrics whose metadata is not known."""
 
     @property
     def steps(self) -> int:
         """How many things interpreted code reads one by one."""
-        by_hand = np.count_nonzero(self.points[:, point_walk.STATE] == point_walk.BY_HAND)
-        return len(self.missing) + len(self.said) + 3 * int(by_hand) + self.exemplars
+        return len(self.missing) + len(self.said) + 3 * len(self.others) + self.exemplars
+
+    def of_state(self, state: int) -> NDArray[np.int64]:
+        """The rows of the `others` that are in this state."""
+        return self.others[self.points[self.others, point_walk.STATE] == state] if len(self.others) else self.others
 
     def text(self, row: NDArray[np.int64], column: int) -> str:
         """Raises NotValid for a text that is not UTF-8."""
@@ -79,9 +84,11 @@ def survey(body: bytes, known_sets: KnownSets, known_metadata: Container[int]) -
     known, missing = known_sets.look_up(points)
     families = metrics[:, walk.FAMILY_KEY].tolist()
     said = [row for row, key in enumerate(families) if key not in known_metadata and metrics[row, walk.KIND]]
+    others = np.flatnonzero(points[:, point_walk.STATE] > point_walk.STALE)
     return Survey(
-        data, resources, scopes, metrics, points, counts[walk.EXEMPLARS], known, missing, np.array(said, np.int64)
-    )
+        data, resources, scopes, metrics, points, counts[walk.EXEMPLARS], known, missing, others,
+        np.array(said, np.int64),
+    )  # fmt: skip
 
 
 def _walked(body: bytes, known: KnownSets) -> tuple[int, list[NDArray[np.int64]], list[int], NDArray[np.uint8]]:

@@ -101,7 +101,7 @@ def remote_write_of(body: bytes) -> tuple[bytes, int]:
     """(the same samples as remote write 1.0, without start timestamps; how many)."""
     rules = Rules.of(Settings())
     prepared = metrics.prepare(survey.survey(body, KnownSets(0), ()), rules, 1 << 30)
-    request = remote_write_pb2.WriteRequest.FromString(prepared.written())
+    request = remote_write_pb2.WriteRequest.FromString(bytes(prepared.written()))
     for series in request.timeseries:
         for sample in series.samples:
             sample.ClearField("start_timestamp")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from proto import remote_write_pb2
 from shared.errors import BadData, TooLarge
 from shared.labels import METRIC_NAME
 from shared.promql.model import STALE_NAN_BITS
+from shared.wire import Frame
 from tests.otlp_requests import (
     START_MS,
     START_NS,
@@ -163,11 +165,11 @@ def test_lists_and_maps_are_json() -> None:
     assert own["bytes"] == "AQ=="
 
 
-def exemplars_of(request: bytes) -> dict[tuple[str, str], list[Any]]:
+def exemplars_of(request: Frame) -> dict[tuple[str, str], list[Any]]:
     """(name of the metric, `le`) → (labels, value, time) of each exemplar."""
     found = {}
-    raw = remote_write_pb2.RawWriteRequest.FromString(request).timeseries
-    for series, each in zip(remote_write_pb2.WriteRequest.FromString(request).timeseries, raw, strict=True):
+    raw = remote_write_pb2.RawWriteRequest.FromString(bytes(request)).timeseries
+    for series, each in zip(remote_write_pb2.WriteRequest.FromString(bytes(request)).timeseries, raw, strict=True):
         own = {label.name: label.value for label in series.labels}
         encoded = remote_write_pb2.RawTimeSeries.FromString(each).exemplars
         if encoded:
@@ -297,6 +299,20 @@ def test_a_message_with_fields_in_another_order_and_twice_is_read_like_protobuf_
     swapped += b"".join(b"\x0a" + bytes([len(each)]) + each for each in (resource, other)) + b"\x98\x06\x01"
     body = b"\x0a" + bytes([len(swapped)]) + swapped
     assert list(values(body, RULES)) == ["__name__=g,instance=b,job=a"]
+
+
+@pytest.mark.parametrize("where", ["scope", "resource"])
+def test_a_scope_or_a_resource_with_too_many_labels_is_looked_at_once(where: str) -> None:
+    request = Request()
+    many = attributes({f"a{i}": "x" for i in range(20_000)})
+    (request.scope.scope if where == "scope" else request.resource.resource).attributes.extend(many)
+    for i in range(2000):
+        request.gauge(f"m{i}", 1.0)
+    started = time.process_time()
+    ready = prepared(request.bytes(), rules_of(otlp_promote_resource_attributes=("*",)))
+    assert time.process_time() - started < 5.0  # with each metric, it would be more than 50 s
+    assert (ready.refusals.count, series_of(ready.written())) == (2000, {})
+    assert f"its {where} has 20000 attributes that are labels; the limit is 256" in ready.refusals.message("points")
 
 
 def test_too_many_of_anything_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
