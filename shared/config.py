@@ -57,6 +57,9 @@ class Settings:
     )
     otlp_scope_labels: bool = _setting(True, "series from OTLP have labels with the name and version of their scope")
     otlp_keep_delta: bool = _setting(False, "store OTLP's sums and histograms of delta temporality as they are")
+    otlp_custom_buckets: bool = _setting(
+        False, "store OTLP's histograms as native ones with custom buckets, instead of classic ones"
+    )
     otlp_log_key: str = _setting("service.name", "attribute of OTLP's resources that is the key of their log records")
     core_dumps: bool = _setting(
         False, "a process that crashes leaves a core file, which holds data, and debuggers may attach to it"

@@ -106,7 +106,7 @@ def _filled(point: Any, value: float, more: Mapping[str, Any]) -> Any:
 
 def prepared(body: bytes, rules: Rules, known: KnownSets | None = None, bytes_max: int = 1 << 28) -> Prepared:
     known = known if known is not None else KnownSets(1 << 20)
-    ready = metrics.prepare(survey.survey(body, known, ()), rules, bytes_max)
+    ready = metrics.prepare(survey.survey(body, known, (), custom_buckets=rules.custom_buckets), rules, bytes_max)
     known.add(ready.new, ready.new_keys)
     return ready
 

@@ -134,7 +134,8 @@ def _survey(context: Context, raw: bytes, encoding: str, is_protobuf: bool) -> s
     body = _inflated(context, raw, encoding)
     if not is_protobuf:
         body = bodies.of_json(body, ExportMetricsServiceRequest, exemplars.all_of).SerializeToString()
-    return survey.survey(body, context.known_sets, context.known_metadata)
+    custom_buckets = context.otlp_rules.custom_buckets
+    return survey.survey(body, context.known_sets, context.known_metadata, custom_buckets=custom_buckets)
 
 
 async def _cut(request: web.Request, surveyed: survey.Survey) -> tuple[Prepared, Cut, Frame]:

@@ -59,6 +59,7 @@ class Rules:
     promoted: frozenset[str]
     scope_labels: bool
     keep_delta: bool
+    custom_buckets: bool
     limits: Limits
 
     @classmethod
@@ -68,6 +69,7 @@ class Rules:
             frozenset(settings.otlp_promote_resource_attributes),
             settings.otlp_scope_labels,
             settings.otlp_keep_delta,
+            settings.otlp_custom_buckets,
             Limits.of(settings),
         )
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.otlp import exemplars, exponential, known_sets, label_sets, point_walk, walk
+from coordinator.otlp import exemplars, known_sets, label_sets, native, point_walk, walk
 from coordinator.otlp.known_sets import BEGIN, END, SETS, SIZES, Sets
 from coordinator.otlp.label_sets import LabelSets, Metric, NotValid, Rules, Target
 from coordinator.otlp.refusals import Refusals
@@ -263,9 +263,10 @@ class _Preparation:
         metric = self._metric(int(point[point_walk.METRIC]))
         kind = int(self._survey.metrics[point[point_walk.METRIC], walk.KIND])
         message = self._point(point, kind)
-        if kind == walk.EXPONENTIAL:
+        if kind != walk.SUMMARY:
             labels, _ = label_sets.number_sets(metric, message, self._rules)
-            histogram = exponential.message_of(message, is_delta=metric.is_delta)
+            native_form = native.exponential if kind == walk.EXPONENTIAL else native.custom
+            histogram = native_form(message, is_delta=metric.is_delta)
             traced = exemplars.fields(message, self._rules) if self._rules.limits.exemplars else b""
             yield _series(labels, traced + delimited_head(_HISTOGRAM, len(histogram)) + histogram)
             return

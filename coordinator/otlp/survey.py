@@ -67,8 +67,11 @@ class Survey:
         return self.body[row[column] : row[column + 1]].tobytes()
 
 
-def survey(body: bytes, known_sets: KnownSets, known_metadata: Container[int]) -> Survey:
-    """Find the points of a body. Raises BadData if it is no ExportMetricsServiceRequest, TooLarge past the bounds
+def survey(
+    body: bytes, known_sets: KnownSets, known_metadata: Container[int], *, custom_buckets: bool = False
+) -> Survey:
+    """Find the points of a body; those of histograms are left to the protobuf library if they are to have
+    `custom_buckets`. Raises BadData if it is no ExportMetricsServiceRequest, TooLarge past the bounds
     above."""
     state, tables, counts, data = _walked(body, known_sets)
     if state in (point_walk.ODD, point_walk.BROKEN):
@@ -81,6 +84,8 @@ def survey(body: bytes, known_sets: KnownSets, known_metadata: Container[int]) -
     if state != point_walk.PLAIN:
         raise BadData("the body is not a protobuf ExportMetricsServiceRequest: a field is not whole")
     resources, scopes, metrics, points = (table[:count] for table, count in zip(tables, counts, strict=False))
+    if custom_buckets:
+        _leave_histograms(metrics, points)
     known, missing = known_sets.look_up(points)
     families = metrics[:, walk.FAMILY_KEY].tolist()
     said = [row for row, key in enumerate(families) if key not in known_metadata and metrics[row, walk.KIND]]
@@ -89,6 +94,14 @@ def survey(body: bytes, known_sets: KnownSets, known_metadata: Container[int]) -
         data, resources, scopes, metrics, points, counts[walk.EXEMPLARS], known, missing, others,
         np.array(said, np.int64),
     )  # fmt: skip
+
+
+def _leave_histograms(metrics: NDArray[np.int64], points: NDArray[np.int64]) -> None:
+    of_metrics = points[points[:, point_walk.METRIC] != walk.TARGET_INFO]  # the others are behind them
+    is_histogram = metrics[of_metrics[:, point_walk.METRIC], walk.KIND] == walk.HISTOGRAM
+    is_written = of_metrics[:, point_walk.STATE] <= point_walk.STALE
+    rows = np.flatnonzero(is_histogram & is_written)
+    points[rows, point_walk.STATE] = point_walk.BY_HAND
 
 
 def _walked(body: bytes, known: KnownSets) -> tuple[int, list[NDArray[np.int64]], list[int], NDArray[np.uint8]]:
