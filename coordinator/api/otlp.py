@@ -29,7 +29,7 @@ larger one in a thread."""
 INLINE_WRITTEN_BYTES_MAX = 1 << 20
 """The same body with all labels written out, which is cut by shard on the event loop."""
 INLINE_STEPS_MAX = 100
-"""Things that interpreted code reads on the event loop, in some 10 to 20 µs each."""
+"""Things that interpreted code reads on the event loop, in some 10 to 30 µs each."""
 INLINE_LOGS_BYTES_MAX = 8 << 10
 """A body of log records that is read on the event loop: interpreted code reads all of it."""
 

@@ -30,10 +30,10 @@ from shared.protobuf_fields import delimited_head
 from shared.wire import Frame
 
 NEW_SERIES_MAX = 100_000
-"""Series of one request whose labels are not known yet, at some 10 µs each."""
-BY_HAND_MAX = 50_000
+"""Series of one request whose labels are not known yet, at some 30 µs each."""
+BY_HAND_MAX = 20_000
 BY_HAND_BYTES_MAX = 16 << 20
-"""Points of one request that the protobuf library reads, at some 50 µs each, and their bytes."""
+"""Points of one request that the protobuf library reads, at some 70 µs each, and their bytes."""
 ITEMS = "data points"
 
 T = TypeVar("T")

@@ -18,10 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import snappy
+from google.protobuf import json_format
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_CUMULATIVE
 
-from coordinator.otlp import metrics, survey
+from coordinator.otlp import bodies, exemplars, logs, metrics, survey
 from coordinator.otlp.known_sets import KnownSets
 from coordinator.otlp.label_sets import Rules
 from loadtest.bench.path import Kind, measure, wait_idle
@@ -152,9 +154,70 @@ def _measure_shape(cluster: Cluster, name: str, body: bytes, seconds: float, tur
         sys.stdout.flush()
 
 
+def stages() -> None:
+    """Print what a point takes in process, in microseconds of processor time: the least of many turns."""
+    rules, now_ns = Rules.of(Settings()), time.time_ns()
+    for name, request in (
+        ("sums that are known", one_metric(now_ns)),
+        ("sums, the first time", one_metric(now_ns)),
+        ("exponential histograms", exponential_histograms(now_ns)),
+        ("log records", log_records(now_ns)),
+    ):
+        body = request.SerializeToString()
+        known = KnownSets(64 << 20 if name.endswith("known") else 0)
+
+        def as_points(body: bytes = body, known: KnownSets = known) -> None:
+            prepared = metrics.prepare(survey.survey(body, known, ()), rules, 1 << 30)
+            known.add(prepared.new, prepared.new_keys)
+            prepared.written()
+
+        def as_records(body: bytes = body) -> None:
+            logs.batch_of(body, logs.message_of(body), Settings())
+
+        work = as_records if name == "log records" else as_points
+        took = []
+        for _ in range(20):
+            started = time.process_time()
+            work()
+            took.append(time.process_time() - started)
+        print(f"{name:<24} {min(took) / POINTS * 1e6:>8.2f} µs")
+    text = json_format.MessageToJson(one_metric(now_ns), indent=None).encode()
+    started = time.process_time()
+    bodies.of_json(text, ExportMetricsServiceRequest, exemplars.all_of)
+    print(f"{'JSON to protobuf':<24} {(time.process_time() - started) / POINTS * 1e6:>8.2f} µs")
+
+
+def exponential_histograms(now_ns: int) -> ExportMetricsServiceRequest:
+    """Of 40 buckets each."""
+    request = _of_process("checkout-7d4f9c-x2k4q")
+    metric = request.resource_metrics[0].scope_metrics[0].metrics.add(name="http.duration", unit="s")
+    metric.exponential_histogram.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
+    for number in range(POINTS):
+        point = metric.exponential_histogram.data_points.add(time_unix_nano=now_ns, count=820, sum=1.0, scale=3)
+        point.positive.bucket_counts.extend(range(1, 41))
+        _describe(point, number)
+    return request
+
+
+def log_records(now_ns: int) -> ExportLogsServiceRequest:
+    request = ExportLogsServiceRequest()
+    own = request.resource_logs.add()
+    own.resource.attributes.add(key="service.name").value.string_value = "checkout"
+    scope = own.scope_logs.add()
+    for number in range(POINTS):
+        record = scope.log_records.add(time_unix_nano=now_ns + number, severity_number=9, severity_text="INFO")
+        record.body.string_value = f"order {number} was paid"
+        _describe(record, number)
+    return request
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
     parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--stages", action="store_true", help="only what the translation takes, in process")
     arguments = parser.parse_args()
+    if arguments.stages:
+        stages()
+        sys.exit()
     run(arguments.seconds, arguments.turns)
