@@ -18,7 +18,8 @@ from google.protobuf.message import DecodeError
 from shared.errors import BadData, TooLarge
 
 JSON_BYTES_MAX = 4 << 20
-"""A body of JSON: interpreted code reads it, in some 70 µs a data point, and makes objects of up to 70 times its bytes."""
+"""A body of JSON: interpreted code reads it, in some 70 µs a data point, and makes objects of 70 times its bytes at
+worst."""
 MESSAGE_BYTES_MAX = 8 << 20
 """A body that the protobuf library takes apart: an attribute that takes two bytes of it becomes an object of 50."""
 DEFLATE_RATIO_MAX = 1032

@@ -109,9 +109,9 @@ def test_many_records_and_a_large_resource_in_each_are_too_large(monkeypatch: py
     many = ExportLogsServiceRequest()
     for _ in range(2):
         scope = many.resource_logs.add().scope_logs.add()
-        for _ in range(60_000):
+        for _ in range(51_000):
             scope.log_records.add()
-    with pytest.raises(TooLarge, match="120000 log records; the limit is 100000"):
+    with pytest.raises(TooLarge, match="102000 log records; the limit is 100000"):
         logs.message_of(many.SerializeToString())
     with pytest.raises(TooLarge, match="more than 67108864 bytes together as JSON"):
         batch(request(200, text="x" * 500_000))

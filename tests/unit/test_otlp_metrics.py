@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.otlp import metrics, survey, walk
@@ -304,15 +304,15 @@ def test_a_message_with_fields_in_another_order_and_twice_is_read_like_protobuf_
 @pytest.mark.parametrize("where", ["scope", "resource"])
 def test_a_scope_or_a_resource_with_too_many_labels_is_looked_at_once(where: str) -> None:
     request = Request()
-    many = attributes({f"a{i}": "x" for i in range(20_000)})
+    many = attributes({f"a{i}": "x" for i in range(5000)})
     (request.scope.scope if where == "scope" else request.resource.resource).attributes.extend(many)
-    for i in range(2000):
+    for i in range(500):
         request.gauge(f"m{i}", 1.0)
     started = time.process_time()
     ready = prepared(request.bytes(), rules_of(otlp_promote_resource_attributes=("*",)))
-    assert time.process_time() - started < 5.0  # with each metric, it would be more than 50 s
-    assert (ready.refusals.count, series_of(ready.written())) == (2000, {})
-    assert f"its {where} has 20000 attributes that are labels; the limit is 256" in ready.refusals.message("points")
+    assert time.process_time() - started < 1.5  # with each metric, it would be more than 5 s
+    assert (ready.refusals.count, series_of(ready.written())) == (500, {})
+    assert f"its {where} has 5000 attributes that are labels; the limit is 256" in ready.refusals.message("points")
 
 
 def test_too_many_of_anything_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,6 +392,7 @@ def _requests(draw: st.DrawFn) -> list[bytes]:
     return bodies
 
 
+@settings(max_examples=50)
 @given(_requests(), st.booleans())
 def test_the_kernels_write_what_plain_python_says(bodies: list[bytes], keep_delta: bool) -> None:
     rules = rules_of(otlp_keep_delta=keep_delta)
