@@ -19,6 +19,7 @@ from coordinator.failures import refusal
 from coordinator.negotiation import JSON, content_type
 from coordinator.otlp import answers, bodies, exemplars, logs, metrics, survey
 from coordinator.otlp.metrics import Prepared
+from coordinator.series import remote_write
 from coordinator.series.remote_write import NO_REFERENCES, Cut
 from shared.errors import TriptychError, UnsupportedMediaType
 from shared.wire import Frame
@@ -68,10 +69,9 @@ async def write_metrics(request: web.Request) -> web.Response:
     surveyed = look() if is_small else await context.decodings.run(size, look)
     del body, look
     prepared, cut, written = await _cut(request, surveyed)
-    context.known_sets.add(prepared.new, prepared.new_keys)
     if cut.parts:
-        rules, shards = context.otlp_rules, context.settings.shards
-        anew = partial(metrics.cut, prepared, written, shards, rules, NO_REFERENCES)
+        limits, shards = context.otlp_rules.limits, context.settings.shards
+        anew = partial(remote_write.cut, written, shards, limits, NO_REFERENCES)
         await store(context, cut, partial(context.decodings.run, len(written), anew))
     _count(context, cut)
     await keep_metadata(context, cut)
@@ -150,6 +150,7 @@ async def _cut(request: web.Request, surveyed: survey.Survey) -> tuple[Prepared,
 
     def cut() -> tuple[Cut, Frame]:
         written = prepared.written()
+        context.known_sets.add(prepared.new, prepared.new_keys)
         return metrics.cut(prepared, written, settings.shards, rules, context.series_references), written
 
     is_small = is_small and size <= INLINE_WRITTEN_BYTES_MAX

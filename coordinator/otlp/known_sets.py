@@ -10,6 +10,7 @@ an OTLP request become. A histogram has a label set for each of its series.
 
 from __future__ import annotations
 
+import time
 from threading import Lock
 from typing import NamedTuple
 
@@ -47,6 +48,8 @@ LABEL_BYTES, SIZES_USED, ENTRIES = range(3)
 """What is in use."""
 PROBES_MAX = 16
 """Slots that are looked at for one entry."""
+FORGET_S = 600.0
+"""How long full tables stay as they are."""
 SERIES_BYTES_MAX = 48
 """What a series has in a request beside its labels: tags, lengths, a sample of 31 bytes."""
 _BYTES_PER_ENTRY = 300
@@ -138,13 +141,15 @@ def _add(
 
 
 class KnownSets:
-    """The label sets of one process, in `bytes_max` bytes at most. When they are full, all are forgotten: those that
-    still come are written anew, in some 30 µs each."""
+    """The label sets of one process, in `bytes_max` bytes at most. When they are full, others are left out, which take
+    some 30 µs each time they come. So a process with more points than there is room for keeps the gain for many of
+    them. After FORGET_S, all are forgotten, and those that still come take the room."""
 
     def __init__(self, bytes_max: int) -> None:
         self.hash_keys = new_keys()
         self._entries_max = bytes_max // (_BYTES_PER_ENTRY + 8 * ENTRY_COLUMNS + 8 + 16 + 4 * _SETS_PER_ENTRY)
         self._tables = _empty(0)
+        self._began = 0.0
         self._lock = Lock()
 
     @property
@@ -169,9 +174,12 @@ class KnownSets:
             return
         with self._lock:
             if not len(self._tables.keys):
-                self._tables = _empty(self._entries_max)
-            if not _add(*self._tables, sets, keys):
-                self._tables = _empty(self._entries_max)  # the next request begins to fill them
+                self._begin()
+            if not _add(*self._tables, sets, keys) and time.monotonic() - self._began >= FORGET_S:
+                self._begin()  # the next request fills them
+
+    def _begin(self) -> None:
+        self._tables, self._began = _empty(self._entries_max), time.monotonic()
 
 
 def _empty(entries: int) -> _Tables:

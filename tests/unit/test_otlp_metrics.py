@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.otlp import metrics, survey, walk
+from coordinator.otlp import known_sets, metrics, survey, walk
 from coordinator.otlp.known_sets import KnownSets
 from coordinator.series.remote_write import NO_REFERENCES
 from proto import remote_write_pb2
@@ -251,6 +251,20 @@ def test_sets_that_find_no_room_are_written_every_time() -> None:
             request.gauge("g", float(i), {"i": str(i), "turn": str(turn)})
         assert len(values(request.bytes(), RULES)) == 50
         assert len(series_of(prepared(request.bytes(), RULES, known).written())) == 50
+
+
+def test_full_tables_keep_what_they_have_until_it_is_time_to_forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = KnownSets(4096)  # room for 11, one of which is that there is no target_info
+
+    def new_of(first: int) -> int:
+        request = Request()
+        for i in range(first, first + 8):
+            request.gauge("g", 1.0, {"i": str(i)})
+        return len(prepared(request.bytes(), RULES, known).new_keys)
+
+    assert [new_of(0), new_of(0), new_of(8), new_of(8), new_of(0)] == [9, 0, 8, 6, 0]
+    monkeypatch.setattr(known_sets, "FORGET_S", 0.0)
+    assert [new_of(8), new_of(8), new_of(8), new_of(0)] == [6, 9, 0, 8]
 
 
 @pytest.mark.parametrize(
