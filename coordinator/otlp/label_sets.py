@@ -188,11 +188,16 @@ def labels_of(metric: Metric, own_attributes: Iterable[Any], rules: Rules) -> di
 
 def encoded(own: Mapping[str, str], rules: Rules) -> bytes:
     """A label set in canonical form. Raises NotValid if it is over a limit."""
-    pairs = [(name, text) for name, text in own.items() if text]
-    problem = problem_of([(name.encode(), text.encode()) for name, text in pairs], rules.limits)
-    if problem:
-        raise NotValid(problem)
-    return encode(tuple(pairs))
+    pairs = tuple((name, text) for name, text in own.items() if text)
+    limits = rules.limits
+    names_max, values_max = limits.name_bytes // 4, limits.value_bytes // 4  # a character has four bytes at most
+    if len(pairs) > limits.labels or any(
+        not 0 < len(name) <= names_max or len(text) > values_max for name, text in pairs
+    ):
+        problem = problem_of([(name.encode(), text.encode()) for name, text in pairs], limits)
+        if problem:
+            raise NotValid(problem)
+    return encode(pairs)
 
 
 def _varied(own: Mapping[str, str], name: str, texts: Iterable[str], rules: Rules) -> Iterator[bytes]:

@@ -31,8 +31,10 @@ from shared.wire import Frame
 
 NEW_SERIES_MAX = 100_000
 """Series of one request whose labels are not known yet, at some 30 µs each."""
+NEW_BYTES_MAX = 64 << 20
+"""Bytes of their labels, of which there are several copies until the request is cut."""
 BY_HAND_MAX = 20_000
-BY_HAND_BYTES_MAX = 16 << 20
+BY_HAND_BYTES_MAX = 4 << 20
 """Points of one request that the protobuf library reads, at some 70 µs each, and their bytes."""
 ITEMS = "data points"
 
@@ -109,7 +111,7 @@ class _Preparation:
     def __init__(self, survey: Survey, rules: Rules, bytes_max: int) -> None:
         self._survey = survey
         self._rules = rules
-        self._bytes_left = bytes_max
+        self._bytes_left = min(bytes_max, NEW_BYTES_MAX)
         self._series = 0
         self._refusals = Refusals()
         self._targets: dict[int, Target | NotValid] = {}
@@ -171,8 +173,8 @@ class _Preparation:
     def _require_room(self) -> None:
         if self._bytes_left < 0:
             raise TooLarge(
-                "the labels of the request have more bytes than the limit (TRIPTYCH_DECOMPRESSED_BYTES_MAX); send it "
-                "in smaller ones"
+                f"the labels of the request's new series have more than {NEW_BYTES_MAX} bytes, the limit (or "
+                "TRIPTYCH_DECOMPRESSED_BYTES_MAX, if that is less); send it in smaller ones"
             )
         if self._series > NEW_SERIES_MAX:
             raise TooLarge(f"the request has more than {NEW_SERIES_MAX} new series, the limit; send it in smaller ones")
@@ -235,6 +237,7 @@ class _Preparation:
         entries[:, SIZES] = np.cumsum(counts) - counts
         labels = np.frombuffer(bytearray().join(labels for labels, _ in self._sets), np.uint8)
         sizes = np.array([size for _, sizes in self._sets for size in sizes], np.int32)
+        self._sets.clear()
         return Sets(labels, entries, sizes)
 
     # What kernels do not write

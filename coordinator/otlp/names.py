@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 UNITS = {
     "d": "days", "h": "hours", "min": "minutes", "s": "seconds", "ms": "milliseconds", "us": "microseconds",
@@ -19,6 +20,9 @@ UNITS = {
 }  # fmt: skip
 """Units by their code in UCUM. One that is not here is taken as it is."""
 PER_UNITS = {"s": "second", "m": "minute", "h": "hour", "d": "day", "w": "week", "mo": "month", "y": "year"}
+
+LABELS_CACHED = 4096
+"""Names of attributes whose escaped form is remembered: senders have some hundreds."""
 
 _NO_NAME = re.compile(r"[^a-zA-Z0-9:]+")
 _NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
@@ -59,19 +63,22 @@ class Names:
 
     def label(self, name: str) -> str:
         """The name of a label of an attribute."""
-        if not self.escapes or not name:
-            return name
-        escaped = _NO_LABEL.sub("_", name)
-        if escaped[0].isdigit():
-            return f"key_{escaped}"
-        if escaped[0] == "_" and not escaped.startswith("__"):
-            return f"key{escaped}"
-        return escaped
+        return _escaped_label(name) if self.escapes and name else name
 
     def unit(self, unit: str) -> str:
         """The unit as the metadata of a metric has it."""
         main, per = units(unit)
         return f"{main}_per_{per}".lstrip("_") if per else main
+
+
+@lru_cache(LABELS_CACHED)
+def _escaped_label(name: str) -> str:
+    escaped = _NO_LABEL.sub("_", name)
+    if escaped[0].isdigit():
+        return f"key_{escaped}"
+    if escaped[0] == "_" and not escaped.startswith("__"):
+        return f"key{escaped}"
+    return escaped
 
 
 def units(unit: str) -> tuple[str, str]:

@@ -341,7 +341,7 @@ def test_too_many_of_anything_is_too_large(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(TooLarge, match="more than 10 new series"):
         prepared(request.bytes(), RULES)
     monkeypatch.undo()
-    with pytest.raises(TooLarge, match="TRIPTYCH_DECOMPRESSED_BYTES_MAX"):
+    with pytest.raises(TooLarge, match="new series have more than 67108864 bytes"):
         prepared(request.bytes(), RULES, bytes_max=100)
     with pytest.raises(TooLarge, match="with its labels written out"):
         prepared(request.bytes(), RULES).require_at_most(100)
