@@ -28,6 +28,7 @@ from coordinator.api import (
     imports,
     metadata,
     openapi,
+    otlp,
     page,
     prometheus_links,
     queries,
@@ -121,6 +122,8 @@ def build(context: Context) -> web.Application:
     ]
     if context.settings.remote_write:
         modules.append(write)
+    if context.settings.otlp:
+        modules.append(otlp)
     routes = [route for module in modules for route in module.ROUTES]
     if not context.settings.admin_api:
         routes = [route for route in routes if not route.path.startswith(admin.PREFIX)] + admin.SWITCHED_OFF
@@ -171,6 +174,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         context.log,
         access,
         context.known_labels,
+        context.known_sets,
         context.series_references,
         context.config_file,
         context.rules,

@@ -33,7 +33,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LABEL_NAMES = "/api/v1/label/"
 """Paths that begin so name a label."""
-RESERVED_WRITES = ("/api/v1/write", "/api/v1/log/append")
+RESERVED_WRITES = ("/api/v1/write", "/api/v1/log/append", "/v1/", "/api/v1/otlp/")
 """Some places in flight are kept for requests to paths that begin so, and for those that tell a state."""
 
 

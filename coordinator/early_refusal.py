@@ -9,7 +9,7 @@ import random
 import re
 from functools import lru_cache
 
-from coordinator.responses import MESSAGE_AREAS, SERVER, error_answer, own_lines
+from coordinator.responses import SERVER, area_of, error_answer, own_lines
 from shared.errors import Overloaded
 
 TEXTS_CACHED = 64
@@ -54,14 +54,14 @@ def end_of_request(data: bytes, begin: int) -> int:
 def refusal(path: str, why: str, request_id: str, header_lines: bytes) -> bytes:
     """The whole answer to a request to this path. `header_lines`: of every answer, each with its end."""
     # Clients that were refused together shall not come back together.
-    head, body = _answer(path.startswith(MESSAGE_AREAS), why, random.randint(*RETRY_AFTER_S))
+    head, body = _answer(area_of(path), why, random.randint(*RETRY_AFTER_S))
     return b"%b%b%b\r\n%b" % (head, header_lines, own_lines(request_id), body)
 
 
 @lru_cache(TEXTS_CACHED)
-def _answer(is_message_area: bool, why: str, retry_after_s: int) -> tuple[bytes, bytes]:
+def _answer(area: str, why: str, retry_after_s: int) -> tuple[bytes, bytes]:
     """(The head but for what differs from answer to answer, the body)."""
-    response = error_answer(MESSAGE_AREAS[0] if is_message_area else "/", Overloaded(why))
+    response = error_answer(area, Overloaded(why))
     assert isinstance(response.body, bytes)
     head = (
         f"HTTP/1.1 {response.status} {response.reason}\r\nContent-Type: {response.headers['Content-Type']}\r\n"

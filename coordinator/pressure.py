@@ -26,6 +26,7 @@ from typing import Protocol
 
 from coordinator.available_memory import Memory
 from coordinator.calls import Waits
+from coordinator.otlp import answers as otlp
 from shared.config import Settings
 from shared.errors import Overloaded
 from shared.measurements import Latencies
@@ -82,7 +83,13 @@ STATUS_PATHS = tuple(
 STATE_PATHS = ("/-/", "/ui/", "/metrics", *STATUS_PATHS, "/api/v1/cluster", "/api/v1/queries", "/api/v1/debug/")
 PAGE_PATHS = frozenset(("/", "/graph", "/query"))
 WRITE_PATHS = frozenset(
-    f"/api/v1/{name}" for name in ("write", "import", "import/csv", "log/append", "vector/write", "vector/update")
+    (
+        *(
+            f"/api/v1/{name}"
+            for name in ("write", "import", "import/csv", "log/append", "vector/write", "vector/update")
+        ),
+        *otlp.PATHS,
+    )
 )
 
 

@@ -18,6 +18,7 @@ from aiohttp.abc import AbstractStreamWriter
 
 from coordinator.compression import compressed
 from coordinator.negotiation import JSON
+from coordinator.otlp import answers as otlp
 from coordinator.request_ids import HEADER
 from coordinator.streaming import GZIP_BYTES_MIN, WRITE_BYTES, InPieces
 from shared.errors import TriptychError
@@ -29,6 +30,8 @@ HEADS_MAX = 256
 """Heads that are cached: some tens of combinations of status and media type are in use."""
 _HEADER = HEADER.encode()
 MESSAGE_AREAS = ("/api/v1/log/", "/api/v1/vector/")
+AREA_PATHS = (MESSAGE_AREAS[0], "/v1/metrics", "/")
+"""A path of each kind of envelope; `/` of that of the time series."""
 SERVER = "Triptych"
 """No versions, which would tell an attacker what to try."""
 PAGE_HEADERS = {
@@ -66,9 +69,18 @@ def zipped(response: web.Response) -> web.Response:
     return response
 
 
+def area_of(path: str) -> str:
+    """The one of AREA_PATHS whose errors have the same envelope."""
+    if path in otlp.PATHS:
+        return AREA_PATHS[1]
+    return AREA_PATHS[0] if path.startswith(MESSAGE_AREAS) else AREA_PATHS[2]
+
+
 def error_answer(path: str, error: TriptychError) -> web.Response:
     """The error in the envelope of the area that `path` belongs to."""
-    if path.startswith(MESSAGE_AREAS):
+    if path in otlp.PATHS:
+        response = web.Response(body=otlp.status(error), status=error.status, content_type=JSON)
+    elif path.startswith(MESSAGE_AREAS):
         response = json_answer({"status": "error", "message": str(error)}, error.status)
     else:
         envelope = {"status": "error", "errorType": error.error_type, "error": str(error)}

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import re
 import sys
@@ -16,7 +15,14 @@ from typing import Any, get_type_hints
 
 from shared.durations import format_duration, parse_duration_ms
 from shared.errors import ConfigError
+from shared.setting_values import BYTE_UNITS, boolean, byte_count, names, number, text, whole
 
+OTLP_STRATEGIES = (
+    "UnderscoreEscapingWithSuffixes",
+    "UnderscoreEscapingWithoutSuffixes",
+    "NoUTF8EscapingWithSuffixes",
+    "NoTranslation",
+)
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SHARDS_MAX = 1024
 ALLOWED_HOST = re.compile(r"\*|(\*\.)?[\w-]+(\.[\w-]+)*\.?", re.ASCII)
@@ -42,6 +48,19 @@ class Settings:
         15_000, 'how often the service stores its own metrics in itself, with job="triptych"; 0: never', least=0
     )
     remote_write: bool = _setting(True, "serve POST /api/v1/write")
+    otlp: bool = _setting(True, "serve OTLP: POST /v1/metrics and /v1/logs, also under /api/v1/otlp")
+    otlp_translation_strategy: str = _setting(
+        OTLP_STRATEGIES[0], f"how OTLP's names become names of metrics and labels, one of {', '.join(OTLP_STRATEGIES)}"
+    )
+    otlp_promote_resource_attributes: tuple[str, ...] = _setting(
+        (), "attributes of OTLP's resources that become labels of all their series, with commas between them; `*`: all"
+    )
+    otlp_scope_labels: bool = _setting(True, "series from OTLP have labels with the name and version of their scope")
+    otlp_keep_delta: bool = _setting(False, "store OTLP's sums and histograms of delta temporality as they are")
+    otlp_custom_buckets: bool = _setting(
+        False, "store OTLP's histograms as native ones with custom buckets, instead of classic ones"
+    )
+    otlp_log_key: str = _setting("service.name", "attribute of OTLP's resources that is the key of their log records")
     core_dumps: bool = _setting(
         False, "a process that crashes leaves a core file, which holds data, and debuggers may attach to it"
     )
@@ -127,7 +146,7 @@ class Settings:
     labels_per_series_max: int = _setting(256, "labels of one series", least=1)
     known_labels_bytes: int = _setting(
         64 << 20,
-        "label sets of remote write 2.0 that the coordinator remembers, some 400 bytes each; 0: none",
+        "label sets of remote write 2.0 that the coordinator remembers, some 400 bytes each; OTLP has as many; 0: none",
         least=0,
         most=1 << 30,
     )
@@ -225,6 +244,11 @@ class Settings:
                 f"TRIPTYCH_VECTOR_STORAGE is {self.vector_storage!r} and TRIPTYCH_VECTOR_METRIC is "
                 f"{self.vector_metric!r}; this storage holds unit vectors only, so the metric must be cosine"
             )
+        if self.otlp_translation_strategy not in OTLP_STRATEGIES:
+            raise ConfigError(
+                f"TRIPTYCH_OTLP_TRANSLATION_STRATEGY is {self.otlp_translation_strategy!r}; it must be one of "
+                f"{', '.join(OTLP_STRATEGIES)}"
+            )
         if self.durability not in ("synced", "buffered"):
             raise ConfigError(f"TRIPTYCH_DURABILITY is {self.durability!r}; it must be synced or buffered")
         if self.log_visibility not in ("memory", "durable"):
@@ -305,25 +329,22 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not TOML: {error}") from error
 
 
-_BYTE_UNITS = {"kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40, "b": 1}
-
-
 def _convert(name: str, hint: Any, value: Any, where: str) -> Any:
     """The value of a setting as its type. Raises ConfigError, which says what it must be; `where` names the setting."""
     try:
         if hint is bool:
-            return _boolean(value)
+            return boolean(value)
         if hint == tuple[str, ...]:
-            return _names(value)
+            return names(value)
         if hint in (Path, str):
-            return hint(_text(value))
+            return hint(text(value))
         if isinstance(value, str) and name.endswith("_ms"):
             return parse_duration_ms(value)
         if isinstance(value, str) and "_bytes" in name:
-            return _bytes(value)
+            return byte_count(value)
         if hint is float:
-            return _number(value)
-        return _whole(value)
+            return number(value)
+        return whole(value)
     except (ValueError, OverflowError) as error:  # a size may be infinite
         expected = {
             bool: "true or false",
@@ -336,50 +357,6 @@ def _convert(name: str, hint: Any, value: Any, where: str) -> Any:
         elif "_bytes" in name:
             expected = "a size such as 64MB"
         raise ConfigError(f"{where} is {value!r}; it must be {expected}") from error
-
-
-def _boolean(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    known = {"true": True, "1": True, "on": True, "yes": True, "false": False, "0": False, "off": False, "no": False}
-    if str(value).lower() not in known:
-        raise ValueError(value)
-    return known[str(value).lower()]
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(value)
-    return value
-
-
-def _whole(value: Any) -> int:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not isinstance(value, str) and not (is_number and int(value) == value):
-        raise ValueError(value)
-    return int(value)
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, str | int | float) or not math.isfinite(float(value)):
-        raise ValueError(value)
-    return float(value)
-
-
-def _names(value: Any) -> tuple[str, ...]:
-    """Names from text with commas between them, or from a list."""
-    names = value.split(",") if isinstance(value, str) else value
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(value)
-    return tuple(name.strip() for name in names if name.strip())
-
-
-def _bytes(text: str) -> int:
-    lower = text.strip().lower()
-    for unit, factor in _BYTE_UNITS.items():
-        if lower.endswith(unit):
-            return int(float(lower.removesuffix(unit)) * factor)
-    return int(lower)
 
 
 def table() -> str:
@@ -405,8 +382,8 @@ def as_text(name: str, value: Any) -> str:
 
 def _size(count: int) -> str:
     for unit in ("tb", "gb", "mb", "kb"):
-        if count and count % _BYTE_UNITS[unit] == 0:
-            return f"{count // _BYTE_UNITS[unit]}{unit.upper()}"
+        if count and count % BYTE_UNITS[unit] == 0:
+            return f"{count // BYTE_UNITS[unit]}{unit.upper()}"
     return str(count)
 
 

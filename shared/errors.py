@@ -97,6 +97,13 @@ class TooLarge(TriptychError):
     reason = "too_large"
 
 
+class UnsupportedMediaType(TriptychError):
+    """A body of a type, or of an encoding, that the path does not take."""
+
+    status = 415
+    error_type = "bad_data"
+
+
 class Overloaded(TriptychError):
     """A queue or in-flight limit is reached: back off and send the request again."""
 

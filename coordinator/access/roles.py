@@ -87,6 +87,8 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/api/v1/export"): _READ[Area.METRICS],
     ("POST", "/api/v1/write"): _WRITE[Area.METRICS],
     **{("POST", f"/api/v1/{name}"): _WRITE[Area.METRICS] for name in ("import", "import/csv")},
+    **{("POST", f"{prefix}/v1/metrics"): _WRITE[Area.METRICS] for prefix in ("", "/api/v1/otlp")},
+    **{("POST", f"{prefix}/v1/logs"): _WRITE[Area.LOG] for prefix in ("", "/api/v1/otlp")},
     ("POST", "/api/v1/admin/tsdb/delete_series"): _ADMIN[Area.METRICS],
     **{(method, "/api/v1/admin/tsdb/clean_tombstones"): _ADMIN[Area.METRICS] for method in ("POST", "PUT")},
     **{(method, "/api/v1/admin/tsdb/snapshot"): ALL_ADMIN for method in ("POST", "PUT")},

@@ -45,6 +45,7 @@ def features_of(settings: Settings) -> dict[str, dict[str, bool]]:
             "admin": settings.admin_api,
             "exclude_alerts": True,
             "label_values_match": True,
+            "otlp_write_receiver": settings.otlp,
             "query_stats": True,
             "remote_write_receiver": settings.remote_write,
         },

@@ -80,14 +80,14 @@ async def write(request: web.Request) -> web.Response:
     try:
         cut, again = await (_read_v2(request) if is_second else _read(request))
         if cut.parts:
-            await _store(context, cut, again)
+            await store(context, cut, again)
         written = _written(cut.samples, cut.histograms, cut.exemplars)
         context.telemetry.samples_in += cut.samples + cut.histograms
         context.telemetry.histograms_in += cut.histograms
         context.telemetry.histograms_refused += cut.histograms_refused
         context.telemetry.exemplars_in += cut.exemplars
         context.telemetry.exemplars_refused += cut.exemplars_refused
-        await _keep_metadata(context, cut)
+        await keep_metadata(context, cut)
         problem = _problem(cut, is_second)
         if problem:
             context.telemetry.series_refused += cut.refused_count
@@ -100,7 +100,7 @@ async def write(request: web.Request) -> web.Response:
     return web.Response(status=204, headers=written)
 
 
-async def _store(context: Context, cut: Cut, again: Again) -> None:
+async def store(context: Context, cut: Cut, again: Again) -> None:
     """Store what was cut, and keep the numbers of series that the shards gave. What a shard does not store because it
     has been opened anew, which makes its earlier numbers stale, is cut with labels and sent once more."""
     receipt = await context.samples.write(cut.parts)
@@ -121,7 +121,8 @@ async def _store(context: Context, cut: Cut, again: Again) -> None:
             await context.decodings.run(0, learn)
 
 
-async def _keep_metadata(context: Context, cut: Cut) -> None:
+async def keep_metadata(context: Context, cut: Cut) -> None:
+    """Store the metadata of what was cut."""
     left_out = 0
     if cut.metadata:
         left_out = await metadata.keep(context.links, cut.metadata, context.settings.write_timeout_ms / 1000)

@@ -12,6 +12,7 @@ from coordinator.config_file import ConfigFile
 from coordinator.connections import Connections
 from coordinator.links import Links
 from coordinator.log.area import LogArea
+from coordinator.otlp.known_sets import KnownSets
 from coordinator.pressure import Pressure
 from coordinator.queries.gate import Gate
 from coordinator.rules.schedule import Rules
@@ -47,6 +48,7 @@ def watch(
     log: LogArea,
     access: Gatekeeper,
     known_labels: KnownLabels,
+    known_sets: KnownSets,
     references: SeriesReferences,
     config_file: ConfigFile,
     rules: Rules,
@@ -56,6 +58,7 @@ def watch(
     telemetry.watch(lambda values: put_connections(values, connections))
     telemetry.watch(lambda values: put_admission(values, connections.admission))
     telemetry.watch(lambda values: values.put("triptych_memory_bytes", known_labels.bytes, NAME, "known_labels"))
+    telemetry.watch(lambda values: values.put("triptych_memory_bytes", known_sets.bytes, NAME, "otlp_label_sets"))
     telemetry.watch(lambda values: values.put("triptych_memory_bytes", references.bytes, NAME, "series_references"))
     telemetry.watch(lambda values: put_pressure(values, pressure))
     telemetry.watch(lambda values: put_queues(values, links, gate, samples, spool, log))

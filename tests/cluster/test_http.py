@@ -26,6 +26,10 @@ ENDPOINTS = {
     "/api/v1/import": (POST,),
     "/api/v1/import/csv": (POST,),
     "/api/v1/export": (GET,),
+    "/v1/metrics": (POST,),
+    "/v1/logs": (POST,),
+    "/api/v1/otlp/v1/metrics": (POST,),
+    "/api/v1/otlp/v1/logs": (POST,),
     "/api/v1/metadata": (GET,),
     "/api/v1/admin/tsdb/delete_series": (POST,),
     "/api/v1/log/append": (POST,),
@@ -69,12 +73,16 @@ ENDPOINTS = {
     "/api/v1/admin/tsdb/clean_tombstones": (POST,),
 }
 WRONG = [(path, method) for path, right in ENDPOINTS.items() for method in (GET, POST, "DELETE") if method not in right]
+OTLP_PATHS = tuple(path for path in ENDPOINTS if path.endswith(("/v1/metrics", "/v1/logs")))
 MESSAGE_AREAS = ("/api/v1/log/", "/api/v1/vector/")
 
 
 def assert_error(path, answer, status):
     assert answer.status == status, answer.body
     body = answer.json()
+    if path in OTLP_PATHS:
+        assert set(body) == {"code", "message"}
+        return body
     assert body["status"] == "error"
     if path.startswith(MESSAGE_AREAS):
         assert body["message"]
@@ -108,6 +116,7 @@ def test_a_body_over_the_limit_is_413(cluster, path):
     content_type = {
         "/api/v1/write": "application/x-protobuf",
         "/api/v1/log/append": "application/json",
+        **dict.fromkeys(OTLP_PATHS, "application/x-protobuf"),
     }.get(path, "application/x-www-form-urlencoded")
     if path.startswith("/api/v1/vector/"):
         content_type = "application/protobuf+json"

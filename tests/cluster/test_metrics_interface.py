@@ -223,5 +223,10 @@ def test_what_was_acknowledged_survives_the_death_of_every_process(new_cluster) 
 
 
 def test_writing_is_404_when_it_is_turned_off(new_cluster) -> None:
-    cluster = new_cluster(shards=1, workers=1, settings={"TRIPTYCH_REMOTE_WRITE": "false"}).start()
+    cluster = new_cluster(
+        shards=1, workers=1, settings={"TRIPTYCH_REMOTE_WRITE": "false", "TRIPTYCH_OTLP": "false"}
+    ).start()
     assert_bad(write(cluster, [({"__name__": "m"}, [(T, 1.0)])]), "there is no /api/v1/write", status=404)
+    for path in ("/v1/metrics", "/v1/logs", "/api/v1/otlp/v1/metrics"):
+        answer = cluster.request("POST", path)
+        assert (answer.status, answer.json()["message"]) == (404, f"there is no {path}")

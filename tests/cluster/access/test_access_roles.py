@@ -33,6 +33,8 @@ from tests.cluster.secured import (
         ("GET", "/api/v1/labels", 200, 200),
         ("POST", "/api/v1/write", 403, 400),
         ("GET", "/api/v1/log/count?key=k", 200, 200),
+        ("POST", "/v1/metrics", 403, 200),
+        ("POST", "/v1/logs", 403, 200),
         ("POST", "/api/v1/log/append", 403, 200),
         ("PUT", "/api/v1/log/cursors/c", 403, 400),
         ("DELETE", "/api/v1/log/keys?key=nobodys", 403, 200),

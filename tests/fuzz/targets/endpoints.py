@@ -26,7 +26,7 @@ from coordinator.negotiation import ARROW, EVENTS, FORM, JSON, PROTOBUF, PROTOBU
 from loadtest.harness.cluster import Cluster
 from tests.conformance.generation import queries
 from tests.fuzz.target import Target
-from tests.fuzz.targets import log_bodies, remote_read, remote_write, vector_bodies
+from tests.fuzz.targets import log_bodies, otlp, remote_read, remote_write, vector_bodies
 
 ANSWER_WITHIN_S = 2.0
 INCOMPLETE_S = 0.1
@@ -196,6 +196,8 @@ _VECTOR_BODIES = (
 )  # fmt: skip
 
 
+_OTLP_PATHS = ("/v1/metrics", "/v1/logs")
+_OTLP_BODIES = (*otlp.metric_bodies(), *otlp.log_bodies())
 _GROUP_PATHS = tuple(f"/api/v1/log/groups/g/{act}" for act in ("join", "poll", "commit", "leave"))
 
 
@@ -226,6 +228,7 @@ def _posts() -> st.SearchStrategy[tuple[str, str, bytes]]:
     json_type = st.sampled_from((JSON, JSON, PROTOBUF_JSON))
     return st.one_of(
         write,
+        st.tuples(st.sampled_from(_OTLP_PATHS), st.just(REMOTE_WRITE), st.sampled_from(_OTLP_BODIES)),
         st.tuples(st.just("/api/v1/log/append"), json_type, log_bodies.json_strategy()),
         st.tuples(st.just("/api/v1/log/append"), st.just(PROTOBUF), st.binary(max_size=40)),
         st.tuples(st.sampled_from(_GROUP_PATHS), st.just(JSON), _group_bodies()),
@@ -268,7 +271,7 @@ def requests(draw: Callable[..., Any]) -> bytes:
     if kind == 0:
         path, content_type, body = draw(_POSTS)
         method, headers["Content-Type"] = "POST", content_type
-        if content_type == REMOTE_WRITE:
+        if path == "/api/v1/write":
             headers["Content-Encoding"] = "snappy"
     elif kind == 1:
         read = draw(st.sampled_from(_READS))

@@ -1,0 +1,187 @@
+"""POST /v1/metrics and /v1/logs, also under /api/v1/otlp: OTLP/HTTP, by which programs instrumented with OpenTelemetry
+send their metrics and log records.
+
+Specification: https://opentelemetry.io/docs/specs/otlp/#otlphttp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial, wraps
+
+from aiohttp import hdrs, web
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+from coordinator.api.write import keep_metadata, store
+from coordinator.bodies import Malformed, hold, read_body
+from coordinator.context import CONTEXT, Context
+from coordinator.failures import refusal
+from coordinator.negotiation import JSON, content_type
+from coordinator.otlp import answers, bodies, exemplars, logs, metrics, survey
+from coordinator.otlp.metrics import Prepared
+from coordinator.series import remote_write
+from coordinator.series.remote_write import NO_REFERENCES, Cut
+from shared.errors import TriptychError, UnsupportedMediaType
+from shared.wire import Frame
+
+INLINE_BYTES_MAX = 256 << 10
+"""A body of protobuf of at most so many bytes is walked on the event loop (2,000 points take half a millisecond); a
+larger one in a thread."""
+INLINE_WRITTEN_BYTES_MAX = 1 << 20
+"""The same body with all labels written out, which is cut by shard on the event loop."""
+INLINE_STEPS_MAX = 100
+"""Things that interpreted code reads on the event loop, in some 10 to 30 µs each."""
+INLINE_LOGS_BYTES_MAX = 8 << 10
+"""A body of log records that is read on the event loop: interpreted code reads all of it."""
+
+
+Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+
+def _answering_in_kind(handler: Handler) -> Handler:
+    """Errors of a request in protobuf are answered in protobuf; those that others see first are in JSON."""
+
+    @wraps(handler)
+    async def answered(request: web.Request) -> web.Response:
+        try:
+            return await handler(request)
+        except TriptychError as error:
+            if content_type(request) != answers.PROTOBUF or isinstance(error, Malformed):
+                raise
+            response = refusal(request.app[CONTEXT], request.path, error)
+            response.body = answers.status(error, is_protobuf=True)
+            response.content_type = answers.PROTOBUF
+            return response
+
+    return answered
+
+
+@_answering_in_kind
+async def write_metrics(request: web.Request) -> web.Response:
+    """200 when every data point that is not refused is durable and visible. What is refused is named in the answer's
+    partial success. On 503 any part of the request may have been stored: sending it again changes nothing."""
+    context = request.app[CONTEXT]
+    is_protobuf = _is_protobuf(request)
+    body, size = await _held_body(request)
+    context.known_metadata.forget()
+    look = partial(_survey, context, body, request.headers.get(hdrs.CONTENT_ENCODING, ""), is_protobuf)
+    is_small = is_protobuf and size <= INLINE_BYTES_MAX
+    surveyed = look() if is_small else await context.decodings.run(size, look)
+    del body, look
+    prepared, cut, written = await _cut(request, surveyed)
+    if cut.parts:
+        limits, shards = context.otlp_rules.limits, context.settings.shards
+        anew = partial(remote_write.cut, written, shards, limits, NO_REFERENCES)
+        await store(context, cut, partial(context.decodings.run, len(written), anew))
+    _count(context, cut)
+    await keep_metadata(context, cut)
+    refusals = prepared.refusals
+    context.telemetry.series_refused += refusals.count
+    body = answers.exported(
+        refusals.count, refusals.message(metrics.ITEMS), "rejectedDataPoints", is_protobuf=is_protobuf
+    )
+    return _answer(body, is_protobuf)
+
+
+@_answering_in_kind
+async def write_logs(request: web.Request) -> web.Response:
+    """200 when every record that is not refused is on the disk of its shard (fsync)."""
+    context = request.app[CONTEXT]
+    is_protobuf = _is_protobuf(request)
+    body, size = await _held_body(request)
+    encoding = request.headers.get(hdrs.CONTENT_ENCODING, "")
+    read = partial(_logs, context, body, encoding, is_protobuf)
+    batch = read() if size <= INLINE_LOGS_BYTES_MAX else await context.decodings.run(size, read)
+    del body, read
+    hold(request, batch.size_bytes)
+    for part in batch.parts:
+        await context.log.append(part)
+        context.telemetry.records_in += part.count
+    refusals = batch.refusals
+    answer = answers.exported(
+        refusals.count, refusals.message(logs.ITEMS), "rejectedLogRecords", is_protobuf=is_protobuf
+    )
+    return _answer(answer, is_protobuf)
+
+
+def _is_protobuf(request: web.Request) -> bool:
+    kind = content_type(request)
+    if kind not in (answers.PROTOBUF, JSON):
+        raise UnsupportedMediaType(f"Content-Type is {kind!r}; it must be {answers.PROTOBUF} or {JSON}")
+    return kind == answers.PROTOBUF
+
+
+async def _held_body(request: web.Request) -> tuple[bytes, int]:
+    """The body as it was sent, and the bytes it has decompressed, which are held too."""
+    settings = request.app[CONTEXT].settings
+    encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower() or "identity"
+    if encoding not in ("gzip", "identity"):
+        raise UnsupportedMediaType(f"Content-Encoding is {encoding!r}; it must be 'gzip' or missing")
+    raw = await read_body(request, settings.body_bytes_max, encoding=encoding)
+    if encoding == "identity":
+        return raw, len(raw)
+    size = bodies.inflated_size(raw)
+    hold(request, min(size, settings.decompressed_bytes_max))  # more is refused before it is made
+    return raw, max(size, len(raw))
+
+
+def _inflated(context: Context, raw: bytes, encoding: str) -> bytes:
+    is_zipped = encoding.strip().lower() == "gzip"
+    return bodies.inflated(raw, context.settings.decompressed_bytes_max) if is_zipped else raw
+
+
+def _survey(context: Context, raw: bytes, encoding: str, is_protobuf: bool) -> survey.Survey:
+    body = _inflated(context, raw, encoding)
+    if not is_protobuf:
+        body = bodies.of_json(body, ExportMetricsServiceRequest, exemplars.all_of).SerializeToString()
+    custom_buckets = context.otlp_rules.custom_buckets
+    return survey.survey(body, context.known_sets, context.known_metadata, custom_buckets=custom_buckets)
+
+
+async def _cut(request: web.Request, surveyed: survey.Survey) -> tuple[Prepared, Cut, Frame]:
+    """The request cut by shard, and as remote write has it. What it takes is held as soon as that is known."""
+    context = request.app[CONTEXT]
+    settings, rules = context.settings, context.otlp_rules
+    is_small = len(surveyed.body) <= INLINE_BYTES_MAX and surveyed.steps <= INLINE_STEPS_MAX
+    prepare = partial(metrics.prepare, surveyed, rules, settings.decompressed_bytes_max)
+    prepared = prepare() if is_small else await context.decodings.run(len(surveyed.body), prepare)
+    size = prepared.require_at_most(settings.decompressed_bytes_max)
+    hold(request, size)
+
+    def cut() -> tuple[Cut, Frame]:
+        written = prepared.written()
+        context.known_sets.add(prepared.new, prepared.new_keys)
+        return metrics.cut(prepared, written, settings.shards, rules, context.series_references), written
+
+    is_small = is_small and size <= INLINE_WRITTEN_BYTES_MAX
+    answer, written = cut() if is_small else await context.decodings.run(size, cut)
+    return prepared, answer, written
+
+
+def _logs(context: Context, raw: bytes, encoding: str, is_protobuf: bool) -> logs.Batch:
+    body = _inflated(context, raw, encoding)
+    message = logs.message_of(body) if is_protobuf else logs.message_of_json(body)
+    batch = logs.batch_of(body, message, context.settings)
+    for part in batch.parts:
+        part.cut(context.links.shards)
+    return batch
+
+
+def _count(context: Context, cut: Cut) -> None:
+    telemetry = context.telemetry
+    telemetry.samples_in += cut.samples + cut.histograms
+    telemetry.histograms_in += cut.histograms
+    telemetry.histograms_refused += cut.histograms_refused
+    telemetry.exemplars_in += cut.exemplars
+    telemetry.exemplars_refused += cut.exemplars_refused
+
+
+def _answer(body: bytes, is_protobuf: bool) -> web.Response:
+    return web.Response(body=body, content_type=answers.PROTOBUF if is_protobuf else JSON)
+
+
+ROUTES: list[web.RouteDef] = [
+    web.post(f"{prefix}/v1/{signal}", handler)
+    for prefix in ("", "/api/v1/otlp")
+    for signal, handler in (("metrics", write_metrics), ("logs", write_logs))
+]

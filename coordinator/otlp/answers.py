@@ -1,0 +1,40 @@
+"""Answers of OTLP/HTTP: what an export comes to, and errors as google.rpc.Status.
+
+Specification: https://opentelemetry.io/docs/specs/otlp/#otlphttp-response.
+"""
+
+from __future__ import annotations
+
+import orjson
+
+from shared.errors import TriptychError
+from shared.protobuf_fields import delimited_head, varint
+
+PATHS = frozenset(f"{prefix}/v1/{signal}" for prefix in ("", "/api/v1/otlp") for signal in ("metrics", "logs"))
+PROTOBUF = "application/x-protobuf"
+
+_CODES = {400: 3, 401: 16, 403: 7, 404: 5, 405: 12, 413: 8, 415: 3, 429: 8, 500: 13, 503: 14}
+"""Numbers of google.rpc.Code, by HTTP status."""
+_UNKNOWN = 2
+
+
+def status(error: TriptychError, *, is_protobuf: bool = False) -> bytes:
+    """A google.rpc.Status."""
+    code, text = _CODES.get(error.status, _UNKNOWN), str(error)
+    if not is_protobuf:
+        return orjson.dumps({"code": code, "message": text})
+    encoded = text.encode()
+    return b"\x08" + varint(code) + delimited_head(2, len(encoded)) + encoded
+
+
+def exported(rejected: int, text: str, name: str, *, is_protobuf: bool) -> bytes:
+    """An Export…ServiceResponse; `name`: of the field that has the number of rejected items, in JSON. Where all was
+    stored and there is nothing to tell, it has no partial success."""
+    if not rejected and not text:
+        return b"" if is_protobuf else b"{}"
+    if not is_protobuf:
+        # An int64 is a text in protobuf's JSON.
+        return orjson.dumps({"partialSuccess": {name: str(rejected), "errorMessage": text}})
+    encoded = text.encode()
+    partial = (b"\x08" + varint(rejected) if rejected else b"") + delimited_head(2, len(encoded)) + encoded
+    return delimited_head(1, len(partial)) + partial

@@ -1,0 +1,262 @@
+"""The label sets of data points: attributes, resource and scope, translated to what Prometheus has.
+
+Rules: https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
+from opentelemetry.proto.metrics.v1 import metrics_pb2
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from coordinator.otlp import attributes, walk
+from coordinator.otlp.names import Names
+from coordinator.series.label_sets import Limits, problem_of
+from coordinator.series.metadata import TYPES
+from shared.config import Settings
+from shared.labels import METRIC_NAME, encode
+
+IDENTIFYING = ("service.namespace", "service.name", "service.instance.id")
+TARGET_INFO = "target_info"
+ALL = "*"
+"""Among the attributes to be promoted: all of them."""
+_NUMBER_CHARACTERS = 350
+"""Of the text of a number, at most."""
+BOUNDS_MAX = 1000
+"""Boundaries of one classic histogram, each of which is a series."""
+MESSAGE_BYTES_MAX = 1 << 20
+"""A resource, a scope, or a data point that is read by the protobuf library."""
+_COUNTER, _GAUGE, _HISTOGRAM, _SUMMARY, _UNKNOWN = map(
+    TYPES.index, ("counter", "gauge", "histogram", "summary", "unknown")
+)
+POINTS: Mapping[int, Any] = {
+    walk.GAUGE: metrics_pb2.NumberDataPoint,
+    walk.SUM: metrics_pb2.NumberDataPoint,
+    walk.HISTOGRAM: metrics_pb2.HistogramDataPoint,
+    walk.EXPONENTIAL: metrics_pb2.ExponentialHistogramDataPoint,
+    walk.SUMMARY: metrics_pb2.SummaryDataPoint,
+}
+"""The messages of points, by the kind of their metric."""
+_KINDS = {walk.SUM: "sum", walk.HISTOGRAM: "histogram", walk.EXPONENTIAL: "exponential histogram"}
+"""Those that have a temporality."""
+
+
+class NotValid(ValueError):
+    """Something cannot be stored; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How the settings say that points are translated."""
+
+    names: Names
+    promoted: frozenset[str]
+    scope_labels: bool
+    keep_delta: bool
+    custom_buckets: bool
+    limits: Limits
+
+    @classmethod
+    def of(cls, settings: Settings) -> Rules:
+        return cls(
+            Names.of(settings.otlp_translation_strategy),
+            frozenset(settings.otlp_promote_resource_attributes),
+            settings.otlp_scope_labels,
+            settings.otlp_keep_delta,
+            settings.otlp_custom_buckets,
+            Limits.of(settings),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """`name` in Prometheus's form, `unit` too; `kind`: the number of its type; `labels`: of its resource and scope."""
+
+    name: str
+    unit: str
+    kind: int
+    is_delta: bool
+    labels: Mapping[str, str]
+    promoted: Mapping[str, str]
+    """Labels that a point's own attributes come before."""
+
+
+LabelSets = tuple[bytes, Sequence[int]]
+"""Label sets in canonical form (`shared.labels.encode`), one behind the other, and how many bytes each has."""
+
+
+@dataclass(slots=True)
+class Target:
+    """What a resource gives to all of its series, and the labels of its `target_info`, if it has one."""
+
+    identity: dict[str, str]
+    promoted: dict[str, str]
+    info: dict[str, str]
+
+
+def target_of(resource: Any, rules: Rules) -> Target:
+    """Raises NotValid."""
+    own = attributes.plain(resource.attributes)
+    namespace, name, instance = (own.get(key, "") for key in IDENTIFYING)
+    job = f"{namespace}/{name}" if namespace and name else name
+    identity = {label: text for label, text in (("job", job), ("instance", instance)) if text}
+    promoted = [each for each in resource.attributes if ALL in rules.promoted or each.key in rules.promoted]
+    others = attributes.labels((each for each in resource.attributes if each.key not in IDENTIFYING), rules.names)
+    info = {**others, **identity, METRIC_NAME: TARGET_INFO} if any(others.values()) and identity else {}
+    return Target(identity, _few(attributes.labels(promoted, rules.names), rules, "its resource"), info)
+
+
+def _few(own: dict[str, str], rules: Rules, what: str) -> dict[str, str]:
+    """These labels, which every series of a resource or scope gets. Raises NotValid if they are more than any can have:
+    it is not to be found out with each of them."""
+    if len(own) > rules.limits.labels:
+        raise NotValid(f"{what} has {len(own)} attributes that are labels; the limit is {rules.limits.labels}")
+    return own
+
+
+def scope_labels(scope: Any, url: str, rules: Rules) -> dict[str, str]:
+    """Raises NotValid."""
+    if not rules.scope_labels:
+        return {}
+    own = _few(attributes.labels(scope.attributes, rules.names), rules, "its scope")
+    return {f"otel_scope_{name}": text for name, text in own.items()} | {
+        "otel_scope_name": scope.name,
+        "otel_scope_version": scope.version,
+        "otel_scope_schema_url": url,
+    }
+
+
+def metric_of(
+    name: str,
+    unit: str,
+    kind: int,
+    temporality: int,
+    is_monotonic: bool,
+    target: Target,
+    scope: Mapping[str, str],
+    rules: Rules,
+) -> Metric:
+    """Raises NotValid for a metric whose points cannot be stored."""
+    if not name:
+        raise NotValid("it has no name")
+    has_temporality = kind in _KINDS
+    if has_temporality and temporality not in (walk.DELTA, walk.CUMULATIVE):
+        raise NotValid(f"its aggregation temporality is {temporality}; it must be 2 (cumulative) or 1 (delta)")
+    is_delta = has_temporality and temporality == walk.DELTA
+    if is_delta and not rules.keep_delta:
+        raise NotValid(
+            f"it is a {_KINDS[kind]} of delta temporality, which is stored only with TRIPTYCH_OTLP_KEEP_DELTA=true; "
+            "have the exporter send cumulative values"
+        )
+    translated, translated_unit = family_of(name, unit, kind, temporality, is_monotonic, rules)
+    if not translated:
+        raise NotValid(f"nothing is left of its name {name!r} in Prometheus's form")
+    return Metric(
+        translated, translated_unit, type_of(kind, temporality, is_monotonic), is_delta,
+        {**scope, **target.identity}, target.promoted,
+    )  # fmt: skip
+
+
+def family_of(name: str, unit: str, kind: int, temporality: int, is_monotonic: bool, rules: Rules) -> tuple[str, str]:
+    """(name, unit) in Prometheus's form."""
+    own_type = type_of(kind, temporality, is_monotonic)
+    is_gauge = kind == walk.GAUGE
+    translated = rules.names.metric(name, unit, is_counter=own_type == _COUNTER, is_gauge=is_gauge)
+    return translated, rules.names.unit(unit)
+
+
+def type_of(kind: int, temporality: int, is_monotonic: bool) -> int:
+    """The number of the type of a metric (`series.metadata.TYPES`)."""
+    if kind == walk.SUM:
+        if temporality == walk.DELTA:
+            return _UNKNOWN
+        return _COUNTER if is_monotonic else _GAUGE
+    return {walk.GAUGE: _GAUGE, walk.SUMMARY: _SUMMARY}.get(kind, _HISTOGRAM)
+
+
+def labels_of(metric: Metric, own_attributes: Iterable[Any], rules: Rules) -> dict[str, str]:
+    """All labels of a point, but for the name of the metric."""
+    own = attributes.labels(own_attributes, rules.names)
+    return {**metric.promoted, **own, **metric.labels}
+
+
+def encoded(own: Mapping[str, str], rules: Rules) -> bytes:
+    """A label set in canonical form. Raises NotValid if it is over a limit."""
+    pairs = tuple((name, text) for name, text in own.items() if text)
+    limits = rules.limits
+    names_max, values_max = limits.name_bytes // 4, limits.value_bytes // 4  # a character has four bytes at most
+    if len(pairs) > limits.labels or any(
+        not 0 < len(name) <= names_max or len(text) > values_max for name, text in pairs
+    ):
+        problem = problem_of([(name.encode(), text.encode()) for name, text in pairs], limits)
+        if problem:
+            raise NotValid(problem)
+    return encode(pairs)
+
+
+def _varied(own: Mapping[str, str], name: str, texts: Iterable[str], rules: Rules) -> Iterator[bytes]:
+    """Label sets that differ in one label, in canonical form. Raises NotValid if they are over a limit."""
+    encoded({**own, name: "-" * _NUMBER_CHARACTERS}, rules)
+    before = encode(tuple((each, text) for each, text in own.items() if text and each.encode() < name.encode()))
+    behind = encode(tuple((each, text) for each, text in own.items() if text and each.encode() > name.encode()))
+    for text in texts:
+        yield before + encode(((name, text),)) + behind
+
+
+def number_sets(metric: Metric, point: Any, rules: Rules) -> LabelSets:
+    labels = encoded({**labels_of(metric, point.attributes, rules), METRIC_NAME: metric.name}, rules)
+    return labels, (len(labels),)
+
+
+def histogram_sets(metric: Metric, point: Any, rules: Rules) -> LabelSets:
+    """The sum, if there is one, the count, and the buckets in the order of their bounds."""
+    bounds = point.explicit_bounds
+    if len(bounds) > BOUNDS_MAX:
+        raise NotValid(f"a histogram has {len(bounds)} explicit bounds; the limit is {BOUNDS_MAX}")
+    if any(not low < high for low, high in pairwise(bounds)):
+        raise NotValid("the explicit bounds of a histogram do not ascend")
+    own = labels_of(metric, point.attributes, rules)
+    sets = [encoded({**own, METRIC_NAME: f"{metric.name}_sum"}, rules)] if point.HasField("sum") else []
+    sets.append(encoded({**own, METRIC_NAME: f"{metric.name}_count"}, rules))
+    own[METRIC_NAME] = f"{metric.name}_bucket"
+    sets += _varied(own, "le", map(attributes.number_text, [*bounds, float("inf")]), rules)
+    return b"".join(sets), [len(labels) for labels in sets]
+
+
+def summary_series(metric: Metric, point: Any, rules: Rules) -> list[tuple[bytes, float]]:
+    """(label set, value) of the series that a summary is."""
+    own = labels_of(metric, point.attributes, rules)
+    if len(point.quantile_values) > BOUNDS_MAX:
+        raise NotValid(f"a summary has {len(point.quantile_values)} quantiles; the limit is {BOUNDS_MAX}")
+    series = [
+        (encoded({**own, METRIC_NAME: f"{metric.name}_sum"}, rules), point.sum),
+        (encoded({**own, METRIC_NAME: f"{metric.name}_count"}, rules), float(point.count)),
+    ]
+    own[METRIC_NAME] = metric.name
+    quantiles = [attributes.number_text(each.quantile) for each in point.quantile_values]
+    sets = _varied(own, "quantile", quantiles, rules)
+    return series + [(labels, each.value) for labels, each in zip(sets, point.quantile_values, strict=True)]
+
+
+def message(kind: Any, data: bytes, what: str) -> Any:
+    """A message of a body. Raises NotValid."""
+    if len(data) > MESSAGE_BYTES_MAX:
+        raise NotValid(f"{what} has {len(data)} bytes; the limit is {MESSAGE_BYTES_MAX}")
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise NotValid(f"{what} is not valid: {error}") from None
+
+
+def resource_message(data: bytes) -> Any:
+    return message(Resource, data, "its resource")
+
+
+def scope_message(data: bytes) -> Any:
+    return message(InstrumentationScope, data, "its scope")

@@ -1,0 +1,349 @@
+"""The data points of an OTLP request, translated to a request of remote write 1.0, from which on they go its way.
+
+Kernels find the points (`walk`) and write those whose label sets are known (`known_sets`). Interpreted code translates
+the label sets of points that come for the first time, and histograms with exponential buckets, summaries and exemplars.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.otlp import exemplars, known_sets, label_sets, native, point_walk, walk
+from coordinator.otlp.known_sets import BEGIN, END, SETS, SIZES, Sets
+from coordinator.otlp.label_sets import LabelSets, Metric, NotValid, Rules, Target
+from coordinator.otlp.refusals import Refusals
+from coordinator.otlp.survey import Survey
+from coordinator.series import metadata, remote_write
+from coordinator.series.metadata import FamilyMetadata
+from coordinator.series.remote_write import Cut
+from coordinator.series.series_references import SeriesReferences
+from proto import remote_write_pb2
+from shared.errors import TooLarge
+from shared.promql.model import STALE_NAN_BITS
+from shared.protobuf_fields import delimited_head
+from shared.wire import Frame
+
+NEW_SERIES_MAX = 100_000
+"""Series of one request whose labels are not known yet, at some 30 µs each."""
+NEW_BYTES_MAX = 64 << 20
+"""Bytes of their labels, of which there are several copies until the request is cut."""
+BY_HAND_MAX = 20_000
+BY_HAND_BYTES_MAX = 4 << 20
+"""Points of one request that the protobuf library reads, at some 70 µs each, and their bytes."""
+ITEMS = "data points"
+
+T = TypeVar("T")
+
+_STALE = struct.unpack("<d", struct.pack("<q", STALE_NAN_BITS))[0]
+_TIMESERIES = remote_write_pb2.RawWriteRequest.TIMESERIES_FIELD_NUMBER
+_HISTOGRAM = remote_write_pb2.RawTimeSeries.HISTOGRAMS_FIELD_NUMBER
+_NO_SETS = Sets(np.empty(0, np.uint8), np.empty((0, known_sets.ENTRY_COLUMNS), np.int64), np.empty(0, np.int32))
+_FAULTS = {
+    point_walk.NO_VALUE: "a data point has no value",
+    point_walk.BUCKETS_DIFFER: "a histogram does not have one bucket more than explicit bounds",
+}
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A survey with all label sets, `new` of which were not known, series that are written `by_hand`, and metadata."""
+
+    survey: Survey
+    new: Sets
+    new_keys: NDArray[np.uint64]
+    by_hand: list[bytes]
+    refusals: Refusals
+    metadata: list[FamilyMetadata] = field(default_factory=list)
+    metadata_keys: list[int] = field(default_factory=list)
+    exemplars_left_out: int = 0
+
+    @property
+    def bytes_total(self) -> int:
+        """The most bytes that `written` has."""
+        points = self.survey.points
+        own = known_sets.measure(points, len(points), self.survey.known, self.new)
+        return int(own) + sum(map(len, self.by_hand))
+
+    def require_at_most(self, bytes_max: int) -> int:
+        """`bytes_total`. Raises TooLarge if that is more."""
+        size = self.bytes_total
+        if size > bytes_max:
+            raise TooLarge(
+                f"the body has {len(self.survey.body)} bytes, and with its labels written out {size}; the limit is "
+                f"{bytes_max} (TRIPTYCH_DECOMPRESSED_BYTES_MAX), send it in smaller ones"
+            )
+        return size
+
+    def written(self) -> Frame:
+        """The request of remote write 1.0."""
+        points, own = self.survey.points, self.survey
+        out = np.empty(int(known_sets.measure(points, len(points), own.known, self.new)), np.uint8)
+        end = known_sets.write(own.body, points, len(points), own.metrics, own.known, self.new, out)
+        return b"".join((out[:end].data, *self.by_hand)) if self.by_hand else out[:end].data
+
+
+def cut(prepared: Prepared, request: Frame, shards: int, rules: Rules, references: SeriesReferences) -> Cut:
+    """What remote write makes of the request, with the metadata. What it refuses goes to the refusals."""
+    answer = remote_write.cut(request, shards, rules.limits, references)
+    refusals = prepared.refusals
+    for text in answer.refused:
+        refusals.leave_out(text)
+    refusals.count += answer.histograms_refused
+    refusals.others += answer.refused_count - len(answer.refused) - answer.histograms_refused
+    answer.metadata, answer.metadata_keys = prepared.metadata, prepared.metadata_keys
+    answer.exemplars_left_out += prepared.exemplars_left_out
+    return answer
+
+
+def prepare(survey: Survey, rules: Rules, bytes_max: int) -> Prepared:
+    """Translate what is not known. Raises TooLarge past the bounds above, and for more than `bytes_max` bytes of
+    labels."""
+    return _Preparation(survey, rules, bytes_max).prepared()
+
+
+class _Preparation:
+    def __init__(self, survey: Survey, rules: Rules, bytes_max: int) -> None:
+        self._survey = survey
+        self._rules = rules
+        self._bytes_left = min(bytes_max, NEW_BYTES_MAX)
+        self._series = 0
+        self._refusals = Refusals()
+        self._targets: dict[int, Target | NotValid] = {}
+        self._scopes: dict[int, dict[str, str] | NotValid] = {}
+        self._metrics: dict[int, Metric | NotValid] = {}
+        self._sets: list[LabelSets] = []
+        self._keys: dict[int, int] = {}
+        self._by_hand: list[bytes] = []
+
+    def prepared(self) -> Prepared:
+        own = self._survey
+        self._refuse_faults()
+        for row, key in zip(own.missing.tolist(), own.points[own.missing, point_walk.KEY].tolist(), strict=True):
+            self._find(row, key)
+        new = self._new_sets()
+        self._read_by_hand()
+        left_out = own.exemplars
+        if own.exemplars and self._rules.limits.exemplars:
+            left_out = 0
+            self._read_exemplars(new)
+        keys = np.array(list(self._keys), np.int64).view(np.uint64)
+        answer = Prepared(own, new, keys, self._by_hand, self._refusals, exemplars_left_out=left_out)
+        self._read_metadata(answer)
+        return answer
+
+    def _refuse_faults(self) -> None:
+        for state, text in _FAULTS.items():
+            rows = self._survey.of_state(state)
+            if len(rows):
+                self._refusals.refuse(f"metric {self._shown(int(rows[0]))}: {text}", len(rows))
+
+    def _shown(self, row: int) -> str:
+        metric = self._survey.metrics[self._survey.points[row, point_walk.METRIC]]
+        return repr(self._survey.message(metric, walk.NAME)[:200].decode(errors="replace"))
+
+    # Label sets
+
+    def _find(self, row: int, key: int) -> None:
+        """Give the point in this row the entry of its key, which is made where it is new."""
+        point = self._survey.points[row]
+        number = self._keys.get(key)
+        if number is None:
+            try:
+                sets = self._translated(point)
+            except NotValid as error:
+                if point[point_walk.METRIC] == walk.TARGET_INFO:
+                    self._refusals.leave_out(f"target_info: {error}")
+                else:
+                    self._refusals.refuse(f"metric {self._shown(row)}: {error}")
+                point[point_walk.STATE] = point_walk.REFUSED
+                return
+            number = self._keys[key] = len(self._sets)
+            self._sets.append(sets)
+            self._bytes_left -= len(sets[0])
+            self._series += len(sets[1])
+            self._require_room()
+        point[point_walk.ENTRY] = -2 - number
+
+    def _require_room(self) -> None:
+        if self._bytes_left < 0:
+            raise TooLarge(
+                f"the labels of the request's new series have more than {NEW_BYTES_MAX} bytes, the limit (or "
+                "TRIPTYCH_DECOMPRESSED_BYTES_MAX, if that is less); send it in smaller ones"
+            )
+        if self._series > NEW_SERIES_MAX:
+            raise TooLarge(f"the request has more than {NEW_SERIES_MAX} new series, the limit; send it in smaller ones")
+
+    def _translated(self, point: NDArray[np.int64]) -> LabelSets:
+        """Raises NotValid."""
+        if point[point_walk.METRIC] == walk.TARGET_INFO:
+            info = self._target(int(point[point_walk.POINT_BEGIN])).info
+            labels = label_sets.encoded(info, self._rules) if info else b""
+            return labels, (len(labels),) if labels else ()
+        metric = self._metric(int(point[point_walk.METRIC]))
+        kind = int(self._survey.metrics[point[point_walk.METRIC], walk.KIND])
+        message = self._point(point, kind)
+        if kind == walk.HISTOGRAM:
+            return label_sets.histogram_sets(metric, message, self._rules)
+        return label_sets.number_sets(metric, message, self._rules)
+
+    def _point(self, point: NDArray[np.int64], kind: int) -> Any:
+        data = self._survey.message(point, point_walk.POINT_BEGIN)
+        return label_sets.message(label_sets.POINTS[kind], data, "a data point")
+
+    def _metric(self, row: int) -> Metric:
+        """Raises NotValid."""
+        return _once(self._metrics, row, self._read_metric)
+
+    def _read_metric(self, row: int) -> Metric:
+        metric = self._survey.metrics[row]
+        scope = int(metric[walk.SCOPE])
+        target = self._target(int(self._survey.scopes[scope, walk.SCOPE_RESOURCE]))
+        scope_labels = _once(self._scopes, scope, self._read_scope)
+        return label_sets.metric_of(*self._said_of(metric), target, scope_labels, self._rules)
+
+    def _read_scope(self, row: int) -> dict[str, str]:
+        scope = self._survey.scopes[row]
+        message = label_sets.scope_message(self._survey.message(scope, walk.SCOPE_BEGIN))
+        return label_sets.scope_labels(message, self._survey.text(scope, walk.URL_BEGIN), self._rules)
+
+    def _said_of(self, metric: NDArray[np.int64]) -> tuple[str, str, int, int, bool]:
+        own = self._survey
+        kind, temporality, is_monotonic = metric[[walk.KIND, walk.TEMPORALITY, walk.MONOTONIC]].tolist()
+        return own.text(metric, walk.NAME), own.text(metric, walk.UNIT), kind, temporality, bool(is_monotonic)
+
+    def _target(self, row: int) -> Target:
+        """Raises NotValid."""
+        return _once(self._targets, row, self._read_target)
+
+    def _read_target(self, row: int) -> Target:
+        data = self._survey.message(self._survey.resources[row], walk.RESOURCE_BEGIN)
+        return label_sets.target_of(label_sets.resource_message(data), self._rules)
+
+    def _new_sets(self) -> Sets:
+        if not self._sets:
+            return _NO_SETS
+        entries = np.zeros((len(self._sets), known_sets.ENTRY_COLUMNS), np.int64)
+        counts = np.array([len(sizes) for _, sizes in self._sets], np.int64)
+        lengths = np.array([len(labels) for labels, _ in self._sets], np.int64)
+        entries[:, END] = np.cumsum(lengths)
+        entries[:, BEGIN] = entries[:, END] - lengths
+        entries[:, SETS] = counts
+        entries[:, SIZES] = np.cumsum(counts) - counts
+        labels = np.frombuffer(bytearray().join(labels for labels, _ in self._sets), np.uint8)
+        sizes = np.array([size for _, sizes in self._sets for size in sizes], np.int32)
+        self._sets.clear()
+        return Sets(labels, entries, sizes)
+
+    # What kernels do not write
+
+    def _read_by_hand(self) -> None:
+        points = self._survey.points
+        rows = self._survey.of_state(point_walk.BY_HAND)
+        if not len(rows):
+            return
+        size = int((points[rows, point_walk.POINT_END] - points[rows, point_walk.POINT_BEGIN]).sum())
+        if len(rows) > BY_HAND_MAX or size > BY_HAND_BYTES_MAX:
+            raise TooLarge(
+                f"the request has {len(rows)} exponential histograms and summaries of {size} bytes; the limits are "
+                f"{BY_HAND_MAX} and {BY_HAND_BYTES_MAX}, send it in smaller ones"
+            )
+        for row in rows.tolist():
+            try:
+                for series in self._series_of(points[row]):
+                    self._bytes_left -= len(series)
+                    self._by_hand.append(series)
+            except (NotValid, ValueError) as error:
+                self._refusals.refuse(f"metric {self._shown(row)}: {error}")
+            self._require_room()
+
+    def _series_of(self, point: NDArray[np.int64]) -> Iterator[bytes]:
+        metric = self._metric(int(point[point_walk.METRIC]))
+        kind = int(self._survey.metrics[point[point_walk.METRIC], walk.KIND])
+        message = self._point(point, kind)
+        if kind != walk.SUMMARY:
+            labels, _ = label_sets.number_sets(metric, message, self._rules)
+            native_form = native.exponential if kind == walk.EXPONENTIAL else native.custom
+            histogram = native_form(message, is_delta=metric.is_delta)
+            traced = exemplars.fields(message, self._rules) if self._rules.limits.exemplars else b""
+            yield _series(labels, traced + delimited_head(_HISTOGRAM, len(histogram)) + histogram)
+            return
+        time_ms, start_ms = message.time_unix_nano // 10**6, message.start_time_unix_nano // 10**6
+        for labels, value in label_sets.summary_series(metric, message, self._rules):
+            written = _STALE if message.flags & 1 else value
+            sample = remote_write_pb2.Sample(value=written, timestamp=time_ms, start_timestamp=start_ms)
+            yield _series(labels, remote_write_pb2.RawTimeSeries(samples=[sample]).SerializeToString())
+
+    def _read_exemplars(self, new: Sets) -> None:
+        """Add a series without samples for those of each point. Those of points by hand are with them."""
+        points, limit = self._survey.points, self._rules.limits.exemplars
+        if self._survey.exemplars > limit:
+            raise TooLarge(f"the request has {self._survey.exemplars} exemplars; the limit is {limit} a request")
+        for row in np.flatnonzero(points[:, point_walk.OWN_EXEMPLARS]).tolist():
+            point = points[row]
+            if point[point_walk.ENTRY] == -1:
+                continue
+            kind = int(self._survey.metrics[point[point_walk.METRIC], walk.KIND])
+            try:
+                message = self._point(point, kind)
+            except NotValid as error:
+                self._refusals.leave_out(f"exemplars of metric {self._shown(row)}: {error}")
+                continue
+            for place, written in exemplars.by_series(message, kind, int(point[point_walk.HAS_SUM]), self._rules):
+                self._by_hand.append(_series(_set_of(point, place, self._survey.known, new), written))
+
+    def _read_metadata(self, answer: Prepared) -> None:
+        own = self._survey
+        entries: dict[FamilyMetadata, None] = {}
+        for row in own.said.tolist():
+            if len(entries) == metadata.METADATA_MAX:
+                return
+            metric = own.metrics[row]
+            try:
+                name, unit, kind, temporality, is_monotonic = self._said_of(metric)
+                texts = {"help": own.text(metric, walk.HELP)}
+            except NotValid:
+                continue
+            texts["name"], texts["unit"] = label_sets.family_of(
+                name, unit, kind, temporality, is_monotonic, self._rules
+            )
+            own_type = label_sets.type_of(kind, temporality, is_monotonic)
+            entry = metadata.checked(texts, own_type, "metadata", self._refusals.leave_out) if texts["name"] else None
+            if entry is not None:
+                entries[entry] = None
+            answer.metadata_keys.append(int(metric[walk.FAMILY_KEY]))
+        answer.metadata = list(entries)
+
+
+def _once(cache: dict[int, T | NotValid], row: int, read: Callable[[int], T]) -> T:
+    """What `read` gives for a row, which is read once. Raises NotValid if it is not valid."""
+    found = cache.get(row)
+    if found is None:
+        try:
+            found = read(row)
+        except NotValid as error:
+            found = error.with_traceback(None)
+        cache[row] = found
+    if isinstance(found, NotValid):
+        raise NotValid(str(found))
+    return found
+
+
+def _series(labels: bytes, fields: bytes) -> bytes:
+    """A TimeSeries of a WriteRequest."""
+    return delimited_head(_TIMESERIES, len(labels) + len(fields)) + labels + fields
+
+
+def _set_of(point: NDArray[np.int64], place: int, known: Sets, new: Sets) -> bytes:
+    """One of the label sets of a point."""
+    number = int(point[point_walk.ENTRY])
+    sets, number = (known, number) if number >= 0 else (new, -2 - number)
+    begin, _, first, _ = sets.entries[number].tolist()
+    sizes = sets.sizes[first : first + place + 1].tolist()
+    begin += sum(sizes[:-1])
+    return sets.labels[begin : begin + sizes[-1]].tobytes()

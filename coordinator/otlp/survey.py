@@ -1,0 +1,113 @@
+"""The data points of an OTLP request, found by kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+from coordinator.otlp import bodies, point_walk, walk
+from coordinator.otlp.known_sets import KnownSets, Sets
+from coordinator.otlp.label_sets import NotValid
+from shared.errors import BadData, TooLarge
+
+POINTS_MAX = 1 << 18
+METRICS_MAX = 1 << 17
+SCOPES_MAX = RESOURCES_MAX = 1 << 16
+"""Of one request: exporters put up to some thousands of points into one."""
+
+_TABLES = (
+    ("resources", walk.RESOURCE_COLUMNS, RESOURCES_MAX, 2),
+    ("scopes", walk.SCOPE_COLUMNS, SCOPES_MAX, 2),
+    ("metrics", walk.METRIC_COLUMNS, METRICS_MAX, 2),
+    ("data points", point_walk.POINT_COLUMNS, POINTS_MAX, 2),
+)
+"""Name, columns, most rows and least bytes of each."""
+
+
+@dataclass(slots=True)
+class Survey:
+    """A body whose points are found. Tables int64[…, columns of `walk`]; `known`: the sets that entries of points are
+    in; `missing`: the rows of the points that are READY or STALE, and have none."""
+
+    body: NDArray[np.uint8]
+    resources: NDArray[np.int64]
+    scopes: NDArray[np.int64]
+    metrics: NDArray[np.int64]
+    points: NDArray[np.int64]
+    exemplars: int
+    known: Sets
+    missing: NDArray[np.int64]
+    others: NDArray[np.int64]
+    """The rows of all points that are neither READY nor STALE."""
+    said: NDArray[np.int64]
+    """The rows of metrics whose metadata is not known."""
+
+    @property
+    def steps(self) -> int:
+        """How many things interpreted code reads one by one."""
+        return len(self.missing) + len(self.said) + 3 * len(self.others) + self.exemplars
+
+    def of_state(self, state: int) -> NDArray[np.int64]:
+        """The rows of the `others` that are in this state."""
+        return self.others[self.points[self.others, point_walk.STATE] == state] if len(self.others) else self.others
+
+    def text(self, row: NDArray[np.int64], column: int) -> str:
+        """Raises NotValid for a text that is not UTF-8."""
+        raw = self.body[row[column] : row[column + 1]].tobytes()
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            raise NotValid(f"the text {raw[:80]!r} is not UTF-8") from None
+
+    def message(self, row: NDArray[np.int64], column: int) -> bytes:
+        return self.body[row[column] : row[column + 1]].tobytes()
+
+
+def survey(
+    body: bytes, known_sets: KnownSets, known_metadata: Container[int], *, custom_buckets: bool = False
+) -> Survey:
+    """Find the points of a body; those of histograms are left to the protobuf library if they are to have
+    `custom_buckets`. Raises BadData if it is no ExportMetricsServiceRequest, TooLarge past the bounds
+    above."""
+    state, tables, counts, data = _walked(body, known_sets)
+    if state in (point_walk.ODD, point_walk.BROKEN):
+        body = bodies.rewritten(body, ExportMetricsServiceRequest)
+        state, tables, counts, data = _walked(body, known_sets)
+    if state == point_walk.TOO_MANY:
+        for (name, _, most, _), table, count in zip(_TABLES, tables, counts, strict=False):
+            if count == len(table):
+                raise TooLarge(f"the request has more than {most} {name}, the limit; send it in smaller ones")
+    if state != point_walk.PLAIN:
+        raise BadData("the body is not a protobuf ExportMetricsServiceRequest: a field is not whole")
+    resources, scopes, metrics, points = (table[:count] for table, count in zip(tables, counts, strict=False))
+    if custom_buckets:
+        _leave_histograms(metrics, points)
+    known, missing = known_sets.look_up(points)
+    families = metrics[:, walk.FAMILY_KEY].tolist()
+    said = [row for row, key in enumerate(families) if key not in known_metadata and metrics[row, walk.KIND]]
+    others = np.flatnonzero(points[:, point_walk.STATE] > point_walk.STALE)
+    return Survey(
+        data, resources, scopes, metrics, points, counts[walk.EXEMPLARS], known, missing, others,
+        np.array(said, np.int64),
+    )  # fmt: skip
+
+
+def _leave_histograms(metrics: NDArray[np.int64], points: NDArray[np.int64]) -> None:
+    of_metrics = points[points[:, point_walk.METRIC] != walk.TARGET_INFO]  # the others are behind them
+    is_histogram = metrics[of_metrics[:, point_walk.METRIC], walk.KIND] == walk.HISTOGRAM
+    is_written = of_metrics[:, point_walk.STATE] <= point_walk.STALE
+    rows = np.flatnonzero(is_histogram & is_written)
+    points[rows, point_walk.STATE] = point_walk.BY_HAND
+
+
+def _walked(body: bytes, known: KnownSets) -> tuple[int, list[NDArray[np.int64]], list[int], NDArray[np.uint8]]:
+    data = np.frombuffer(body, np.uint8)
+    # One row more, so that a full table says that it has no room; memory that nothing is written to is not taken.
+    tables = [np.empty((min(most, len(body) // size) + 1, columns), np.int64) for _, columns, most, size in _TABLES]
+    counts = np.zeros(walk.COUNTS, np.int64)
+    state = walk.walk(data, *tables, counts, known.hash_keys)
+    return state, tables, counts.tolist(), data
