@@ -19,7 +19,7 @@ from coordinator.decoding import Decodings
 from coordinator.links import Links
 from coordinator.log.area import LogArea
 from coordinator.otlp.known_sets import KnownSets
-from coordinator.otlp.label_sets import Rules
+from coordinator.otlp.label_sets import Translation
 from coordinator.pressure import Pressure
 from coordinator.queries.cost import Costs
 from coordinator.queries.gate import Gate
@@ -63,7 +63,7 @@ class Context:
     metric_types: MetricTypes = field(init=False)
     known_labels: KnownLabels = field(init=False)
     known_sets: KnownSets = field(init=False)
-    otlp_rules: Rules = field(init=False)
+    otlp_translation: Translation = field(init=False)
     series_references: SeriesReferences = field(init=False)
     admission: Admission = field(init=False)
     connections: Connections = field(init=False)
@@ -88,7 +88,7 @@ class Context:
         self.metric_types = MetricTypes(self.links)
         self.known_labels = KnownLabels(self.settings.known_labels_bytes)
         self.known_sets = KnownSets(self.settings.known_labels_bytes)
-        self.otlp_rules = Rules.of(self.settings)
+        self.otlp_translation = Translation.of(self.settings)
         self.series_references = SeriesReferences(self.settings.series_references_bytes, self.settings.shards)
         self.admission = Admission(self.settings)
         self.connections = Connections(self.settings, self.admission, connections_max(self.settings))

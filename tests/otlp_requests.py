@@ -12,7 +12,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyVa
 
 from coordinator.otlp import label_sets, metrics, survey, walk
 from coordinator.otlp.known_sets import KnownSets
-from coordinator.otlp.label_sets import NotValid, Rules
+from coordinator.otlp.label_sets import NotValid, Translation
 from coordinator.otlp.metrics import Prepared
 from proto import remote_write_pb2
 from shared import labels
@@ -104,15 +104,19 @@ def _filled(point: Any, value: float, more: Mapping[str, Any]) -> Any:
     return point
 
 
-def prepared(body: bytes, rules: Rules, known: KnownSets | None = None, bytes_max: int = 1 << 28) -> Prepared:
+def prepared(
+    body: bytes, translation: Translation, known: KnownSets | None = None, bytes_max: int = 1 << 28
+) -> Prepared:
     known = known if known is not None else KnownSets(1 << 20)
-    ready = metrics.prepare(survey.survey(body, known, (), custom_buckets=rules.custom_buckets), rules, bytes_max)
+    ready = metrics.prepare(
+        survey.survey(body, known, (), custom_buckets=translation.custom_buckets), translation, bytes_max
+    )
     known.add(ready.new, ready.new_keys)
     return ready
 
 
-def rules_of(**settings: Any) -> Rules:
-    return Rules.of(Settings(**settings))
+def rules_of(**settings: Any) -> Translation:
+    return Translation.of(Settings(**settings))
 
 
 def series_of(request: Frame) -> Series:
@@ -128,15 +132,15 @@ def bits(value: float) -> int:
     return int(struct.unpack("<q", struct.pack("<d", value))[0])
 
 
-def values(body: bytes, rules: Rules, **names: Any) -> dict[str, float]:
+def values(body: bytes, translation: Translation, **names: Any) -> dict[str, float]:
     """Text of the labels → value, of what becomes of a request without more than one sample a series."""
     return {
         ",".join(f"{name}={text}" for name, text in own): struct.unpack("<d", struct.pack("<q", samples[0][1]))[0]
-        for own, samples in series_of(prepared(body, rules).written()).items()
+        for own, samples in series_of(prepared(body, translation).written()).items()
     }
 
 
-def expected(message: Any, rules: Rules) -> tuple[Series, int]:
+def expected(message: Any, translation: Translation) -> tuple[Series, int]:
     """(what gauges, sums and classic histograms become, how many points are refused), one point after the other."""
     found: Series = {}
     refused = 0
@@ -148,7 +152,7 @@ def expected(message: Any, rules: Rules) -> tuple[Series, int]:
                 newest = max([newest, *(point.time_unix_nano // 1_000_000 for point in points)])
                 for point in points:
                     try:
-                        sets, numbers = _translated(resource_metrics, scope_metrics, metric, point, rules)
+                        sets, numbers = _translated(resource_metrics, scope_metrics, metric, point, translation)
                     except NotValid:
                         refused += 1
                         continue
@@ -158,9 +162,9 @@ def expected(message: Any, rules: Rules) -> tuple[Series, int]:
                         sample = (point.time_unix_nano // 1_000_000, stale, start_ms)
                         found.setdefault(own, []).append(sample)
         try:
-            info = label_sets.target_of(resource_metrics.resource, rules).info
+            info = label_sets.target_of(resource_metrics.resource, translation).info
             if info and newest:
-                own = labels.decode(label_sets.encoded(info, rules))
+                own = labels.decode(label_sets.encoded(info, translation))
                 found.setdefault(own, []).append((newest, bits(1.0), 0))
         except NotValid:
             pass
@@ -172,27 +176,36 @@ def _points(metric: Any) -> Sequence[Any]:
     return getattr(metric, kind).data_points if kind else ()
 
 
-def _translated(resource: Any, scope: Any, metric: Any, point: Any, rules: Rules) -> tuple[list[Any], list[float]]:
+def _translated(
+    resource: Any, scope: Any, metric: Any, point: Any, translation: Translation
+) -> tuple[list[Any], list[float]]:
     kind = metric.WhichOneof("data")
     data = getattr(metric, kind)
     number = {"gauge": walk.GAUGE, "sum": walk.SUM, "histogram": walk.HISTOGRAM}[kind]
-    target = label_sets.target_of(resource.resource, rules)
-    scope_labels = label_sets.scope_labels(scope.scope, scope.schema_url, rules)
+    target = label_sets.target_of(resource.resource, translation)
+    scope_labels = label_sets.scope_labels(scope.scope, scope.schema_url, translation)
     temporality = getattr(data, "aggregation_temporality", 0)
     own = label_sets.metric_of(
-        metric.name, metric.unit, number, temporality, getattr(data, "is_monotonic", False), target, scope_labels, rules
+        metric.name,
+        metric.unit,
+        number,
+        temporality,
+        getattr(data, "is_monotonic", False),
+        target,
+        scope_labels,
+        translation,
     )
     if kind != "histogram":
         if point.WhichOneof("value") is None and not point.flags & 1:
             raise NotValid("no value")
         numbers = [float(point.as_int) if point.WhichOneof("value") == "as_int" else point.as_double]
-        joined, sizes = label_sets.number_sets(own, point, rules)
+        joined, sizes = label_sets.number_sets(own, point, translation)
     else:
         counts = list(point.bucket_counts)
         if not point.flags & 1 and len(counts) != len(point.explicit_bounds) + 1 and (counts or point.explicit_bounds):
             raise NotValid("buckets")
         cumulative = [float(sum(counts[: i + 1])) for i in range(len(point.explicit_bounds))]
         numbers = [*([point.sum] if point.HasField("sum") else []), float(point.count), *cumulative, float(point.count)]
-        joined, sizes = label_sets.histogram_sets(own, point, rules)
+        joined, sizes = label_sets.histogram_sets(own, point, translation)
     ends = np.cumsum(sizes).tolist()
     return [labels.decode(joined[end - size : end]) for end, size in zip(ends, sizes, strict=True)], numbers

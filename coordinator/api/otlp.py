@@ -70,7 +70,7 @@ async def write_metrics(request: web.Request) -> web.Response:
     del body, look
     prepared, cut, written = await _cut(request, surveyed)
     if cut.parts:
-        limits, shards = context.otlp_rules.limits, context.settings.shards
+        limits, shards = context.otlp_translation.limits, context.settings.shards
         anew = partial(remote_write.cut, written, shards, limits, NO_REFERENCES)
         await store(context, cut, partial(context.decodings.run, len(written), anew))
     _count(context, cut)
@@ -134,16 +134,16 @@ def _survey(context: Context, raw: bytes, encoding: str, is_protobuf: bool) -> s
     body = _inflated(context, raw, encoding)
     if not is_protobuf:
         body = bodies.of_json(body, ExportMetricsServiceRequest, exemplars.all_of).SerializeToString()
-    custom_buckets = context.otlp_rules.custom_buckets
+    custom_buckets = context.otlp_translation.custom_buckets
     return survey.survey(body, context.known_sets, context.known_metadata, custom_buckets=custom_buckets)
 
 
 async def _cut(request: web.Request, surveyed: survey.Survey) -> tuple[Prepared, Cut, Frame]:
     """The request cut by shard, and as remote write has it. What it takes is held as soon as that is known."""
     context = request.app[CONTEXT]
-    settings, rules = context.settings, context.otlp_rules
+    settings, translation = context.settings, context.otlp_translation
     is_small = len(surveyed.body) <= INLINE_BYTES_MAX and surveyed.steps <= INLINE_STEPS_MAX
-    prepare = partial(metrics.prepare, surveyed, rules, settings.decompressed_bytes_max)
+    prepare = partial(metrics.prepare, surveyed, translation, settings.decompressed_bytes_max)
     prepared = prepare() if is_small else await context.decodings.run(len(surveyed.body), prepare)
     size = prepared.require_at_most(settings.decompressed_bytes_max)
     hold(request, size)
@@ -151,7 +151,7 @@ async def _cut(request: web.Request, surveyed: survey.Survey) -> tuple[Prepared,
     def cut() -> tuple[Cut, Frame]:
         written = prepared.written()
         context.known_sets.add(prepared.new, prepared.new_keys)
-        return metrics.cut(prepared, written, settings.shards, rules, context.series_references), written
+        return metrics.cut(prepared, written, settings.shards, translation, context.series_references), written
 
     is_small = is_small and size <= INLINE_WRITTEN_BYTES_MAX
     answer, written = cut() if is_small else await context.decodings.run(size, cut)

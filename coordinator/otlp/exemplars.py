@@ -8,7 +8,7 @@ from typing import Any
 
 from coordinator.otlp import walk
 from coordinator.otlp.attributes import labels as attribute_labels
-from coordinator.otlp.label_sets import Rules
+from coordinator.otlp.label_sets import Translation
 from proto import remote_write_pb2
 from shared.exemplar_frames import LABEL_CHARACTERS_MAX
 from shared.protobuf_fields import delimited_head
@@ -16,27 +16,27 @@ from shared.protobuf_fields import delimited_head
 _EXEMPLAR = remote_write_pb2.RawTimeSeries.EXEMPLARS_FIELD_NUMBER
 
 
-def by_series(message: Any, kind: int, has_sum: int, rules: Rules) -> Iterator[tuple[int, bytes]]:
+def by_series(message: Any, kind: int, has_sum: int, translation: Translation) -> Iterator[tuple[int, bytes]]:
     """(which series of the point, its exemplars): of a histogram, the bucket that an exemplar's value is in."""
     if kind != walk.HISTOGRAM:
-        yield 0, fields(message, rules)
+        yield 0, fields(message, translation)
         return
     by_bucket: dict[int, list[Any]] = {}
     bounds = list(message.explicit_bounds)
     for exemplar in message.exemplars:
         by_bucket.setdefault(bisect_left(bounds, _value(exemplar)), []).append(exemplar)
     for bucket, exemplars in by_bucket.items():
-        yield has_sum + 1 + bucket, b"".join(_exemplar(each, rules) for each in exemplars)
+        yield has_sum + 1 + bucket, b"".join(_exemplar(each, translation) for each in exemplars)
 
 
-def fields(message: Any, rules: Rules) -> bytes:
-    return b"".join(_exemplar(each, rules) for each in message.exemplars)
+def fields(message: Any, translation: Translation) -> bytes:
+    return b"".join(_exemplar(each, translation) for each in message.exemplars)
 
 
-def _exemplar(exemplar: Any, rules: Rules) -> bytes:
+def _exemplar(exemplar: Any, translation: Translation) -> bytes:
     """The field of a TimeSeries. The attributes are left out where they would be too long."""
     ids = {"trace_id": exemplar.trace_id.hex(), "span_id": exemplar.span_id.hex()}
-    labels = {**attribute_labels(exemplar.filtered_attributes, rules.names), **ids}
+    labels = {**attribute_labels(exemplar.filtered_attributes, translation.names), **ids}
     if sum(len(name) + len(text) for name, text in labels.items() if text) > LABEL_CHARACTERS_MAX:
         labels = ids
     pairs = [remote_write_pb2.Label(name=name, value=text) for name, text in sorted(labels.items()) if name and text]

@@ -1,6 +1,6 @@
 """The label sets of data points: attributes, resource and scope, translated to what Prometheus has.
 
-Rules: https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/.
+Translation: https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class NotValid(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class Translation:
     """How the settings say that points are translated."""
 
     names: Names
@@ -63,7 +63,7 @@ class Rules:
     limits: Limits
 
     @classmethod
-    def of(cls, settings: Settings) -> Rules:
+    def of(cls, settings: Settings) -> Translation:
         return cls(
             Names.of(settings.otlp_translation_strategy),
             frozenset(settings.otlp_promote_resource_attributes),
@@ -100,31 +100,31 @@ class Target:
     info: dict[str, str]
 
 
-def target_of(resource: Any, rules: Rules) -> Target:
+def target_of(resource: Any, translation: Translation) -> Target:
     """Raises NotValid."""
     own = attributes.plain(resource.attributes)
     namespace, name, instance = (own.get(key, "") for key in IDENTIFYING)
     job = f"{namespace}/{name}" if namespace and name else name
     identity = {label: text for label, text in (("job", job), ("instance", instance)) if text}
-    promoted = [each for each in resource.attributes if ALL in rules.promoted or each.key in rules.promoted]
-    others = attributes.labels((each for each in resource.attributes if each.key not in IDENTIFYING), rules.names)
+    promoted = [each for each in resource.attributes if ALL in translation.promoted or each.key in translation.promoted]
+    others = attributes.labels((each for each in resource.attributes if each.key not in IDENTIFYING), translation.names)
     info = {**others, **identity, METRIC_NAME: TARGET_INFO} if any(others.values()) and identity else {}
-    return Target(identity, _few(attributes.labels(promoted, rules.names), rules, "its resource"), info)
+    return Target(identity, _few(attributes.labels(promoted, translation.names), translation, "its resource"), info)
 
 
-def _few(own: dict[str, str], rules: Rules, what: str) -> dict[str, str]:
+def _few(own: dict[str, str], translation: Translation, what: str) -> dict[str, str]:
     """These labels, which every series of a resource or scope gets. Raises NotValid if they are more than any can have:
     it is not to be found out with each of them."""
-    if len(own) > rules.limits.labels:
-        raise NotValid(f"{what} has {len(own)} attributes that are labels; the limit is {rules.limits.labels}")
+    if len(own) > translation.limits.labels:
+        raise NotValid(f"{what} has {len(own)} attributes that are labels; the limit is {translation.limits.labels}")
     return own
 
 
-def scope_labels(scope: Any, url: str, rules: Rules) -> dict[str, str]:
+def scope_labels(scope: Any, url: str, translation: Translation) -> dict[str, str]:
     """Raises NotValid."""
-    if not rules.scope_labels:
+    if not translation.scope_labels:
         return {}
-    own = _few(attributes.labels(scope.attributes, rules.names), rules, "its scope")
+    own = _few(attributes.labels(scope.attributes, translation.names), translation, "its scope")
     return {f"otel_scope_{name}": text for name, text in own.items()} | {
         "otel_scope_name": scope.name,
         "otel_scope_version": scope.version,
@@ -140,7 +140,7 @@ def metric_of(
     is_monotonic: bool,
     target: Target,
     scope: Mapping[str, str],
-    rules: Rules,
+    translation: Translation,
 ) -> Metric:
     """Raises NotValid for a metric whose points cannot be stored."""
     if not name:
@@ -149,12 +149,12 @@ def metric_of(
     if has_temporality and temporality not in (walk.DELTA, walk.CUMULATIVE):
         raise NotValid(f"its aggregation temporality is {temporality}; it must be 2 (cumulative) or 1 (delta)")
     is_delta = has_temporality and temporality == walk.DELTA
-    if is_delta and not rules.keep_delta:
+    if is_delta and not translation.keep_delta:
         raise NotValid(
             f"it is a {_KINDS[kind]} of delta temporality, which is stored only with TRIPTYCH_OTLP_KEEP_DELTA=true; "
             "have the exporter send cumulative values"
         )
-    translated, translated_unit = family_of(name, unit, kind, temporality, is_monotonic, rules)
+    translated, translated_unit = family_of(name, unit, kind, temporality, is_monotonic, translation)
     if not translated:
         raise NotValid(f"nothing is left of its name {name!r} in Prometheus's form")
     return Metric(
@@ -163,12 +163,14 @@ def metric_of(
     )  # fmt: skip
 
 
-def family_of(name: str, unit: str, kind: int, temporality: int, is_monotonic: bool, rules: Rules) -> tuple[str, str]:
+def family_of(
+    name: str, unit: str, kind: int, temporality: int, is_monotonic: bool, translation: Translation
+) -> tuple[str, str]:
     """(name, unit) in Prometheus's form."""
     own_type = type_of(kind, temporality, is_monotonic)
     is_gauge = kind == walk.GAUGE
-    translated = rules.names.metric(name, unit, is_counter=own_type == _COUNTER, is_gauge=is_gauge)
-    return translated, rules.names.unit(unit)
+    translated = translation.names.metric(name, unit, is_counter=own_type == _COUNTER, is_gauge=is_gauge)
+    return translated, translation.names.unit(unit)
 
 
 def type_of(kind: int, temporality: int, is_monotonic: bool) -> int:
@@ -180,16 +182,16 @@ def type_of(kind: int, temporality: int, is_monotonic: bool) -> int:
     return {walk.GAUGE: _GAUGE, walk.SUMMARY: _SUMMARY}.get(kind, _HISTOGRAM)
 
 
-def labels_of(metric: Metric, own_attributes: Iterable[Any], rules: Rules) -> dict[str, str]:
+def labels_of(metric: Metric, own_attributes: Iterable[Any], translation: Translation) -> dict[str, str]:
     """All labels of a point, but for the name of the metric."""
-    own = attributes.labels(own_attributes, rules.names)
+    own = attributes.labels(own_attributes, translation.names)
     return {**metric.promoted, **own, **metric.labels}
 
 
-def encoded(own: Mapping[str, str], rules: Rules) -> bytes:
+def encoded(own: Mapping[str, str], translation: Translation) -> bytes:
     """A label set in canonical form. Raises NotValid if it is over a limit."""
     pairs = tuple((name, text) for name, text in own.items() if text)
-    limits = rules.limits
+    limits = translation.limits
     names_max, values_max = limits.name_bytes // 4, limits.value_bytes // 4  # a character has four bytes at most
     if len(pairs) > limits.labels or any(
         not 0 < len(name) <= names_max or len(text) > values_max for name, text in pairs
@@ -200,47 +202,47 @@ def encoded(own: Mapping[str, str], rules: Rules) -> bytes:
     return encode(pairs)
 
 
-def _varied(own: Mapping[str, str], name: str, texts: Iterable[str], rules: Rules) -> Iterator[bytes]:
+def _varied(own: Mapping[str, str], name: str, texts: Iterable[str], translation: Translation) -> Iterator[bytes]:
     """Label sets that differ in one label, in canonical form. Raises NotValid if they are over a limit."""
-    encoded({**own, name: "-" * _NUMBER_CHARACTERS}, rules)
+    encoded({**own, name: "-" * _NUMBER_CHARACTERS}, translation)
     before = encode(tuple((each, text) for each, text in own.items() if text and each.encode() < name.encode()))
     behind = encode(tuple((each, text) for each, text in own.items() if text and each.encode() > name.encode()))
     for text in texts:
         yield before + encode(((name, text),)) + behind
 
 
-def number_sets(metric: Metric, point: Any, rules: Rules) -> LabelSets:
-    labels = encoded({**labels_of(metric, point.attributes, rules), METRIC_NAME: metric.name}, rules)
+def number_sets(metric: Metric, point: Any, translation: Translation) -> LabelSets:
+    labels = encoded({**labels_of(metric, point.attributes, translation), METRIC_NAME: metric.name}, translation)
     return labels, (len(labels),)
 
 
-def histogram_sets(metric: Metric, point: Any, rules: Rules) -> LabelSets:
+def histogram_sets(metric: Metric, point: Any, translation: Translation) -> LabelSets:
     """The sum, if there is one, the count, and the buckets in the order of their bounds."""
     bounds = point.explicit_bounds
     if len(bounds) > BOUNDS_MAX:
         raise NotValid(f"a histogram has {len(bounds)} explicit bounds; the limit is {BOUNDS_MAX}")
     if any(not low < high for low, high in pairwise(bounds)):
         raise NotValid("the explicit bounds of a histogram do not ascend")
-    own = labels_of(metric, point.attributes, rules)
-    sets = [encoded({**own, METRIC_NAME: f"{metric.name}_sum"}, rules)] if point.HasField("sum") else []
-    sets.append(encoded({**own, METRIC_NAME: f"{metric.name}_count"}, rules))
+    own = labels_of(metric, point.attributes, translation)
+    sets = [encoded({**own, METRIC_NAME: f"{metric.name}_sum"}, translation)] if point.HasField("sum") else []
+    sets.append(encoded({**own, METRIC_NAME: f"{metric.name}_count"}, translation))
     own[METRIC_NAME] = f"{metric.name}_bucket"
-    sets += _varied(own, "le", map(attributes.number_text, [*bounds, float("inf")]), rules)
+    sets += _varied(own, "le", map(attributes.number_text, [*bounds, float("inf")]), translation)
     return b"".join(sets), [len(labels) for labels in sets]
 
 
-def summary_series(metric: Metric, point: Any, rules: Rules) -> list[tuple[bytes, float]]:
+def summary_series(metric: Metric, point: Any, translation: Translation) -> list[tuple[bytes, float]]:
     """(label set, value) of the series that a summary is."""
-    own = labels_of(metric, point.attributes, rules)
+    own = labels_of(metric, point.attributes, translation)
     if len(point.quantile_values) > BOUNDS_MAX:
         raise NotValid(f"a summary has {len(point.quantile_values)} quantiles; the limit is {BOUNDS_MAX}")
     series = [
-        (encoded({**own, METRIC_NAME: f"{metric.name}_sum"}, rules), point.sum),
-        (encoded({**own, METRIC_NAME: f"{metric.name}_count"}, rules), float(point.count)),
+        (encoded({**own, METRIC_NAME: f"{metric.name}_sum"}, translation), point.sum),
+        (encoded({**own, METRIC_NAME: f"{metric.name}_count"}, translation), float(point.count)),
     ]
     own[METRIC_NAME] = metric.name
     quantiles = [attributes.number_text(each.quantile) for each in point.quantile_values]
-    sets = _varied(own, "quantile", quantiles, rules)
+    sets = _varied(own, "quantile", quantiles, translation)
     return series + [(labels, each.value) for labels, each in zip(sets, point.quantile_values, strict=True)]
 
 

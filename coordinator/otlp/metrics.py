@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from coordinator.otlp import exemplars, known_sets, label_sets, native, point_walk, walk
 from coordinator.otlp.known_sets import BEGIN, END, SETS, SIZES, Sets
-from coordinator.otlp.label_sets import LabelSets, Metric, NotValid, Rules, Target
+from coordinator.otlp.label_sets import LabelSets, Metric, NotValid, Target, Translation
 from coordinator.otlp.refusals import Refusals
 from coordinator.otlp.survey import Survey
 from coordinator.series import metadata, remote_write
@@ -88,9 +88,9 @@ class Prepared:
         return b"".join((out[:end].data, *self.by_hand)) if self.by_hand else out[:end].data
 
 
-def cut(prepared: Prepared, request: Frame, shards: int, rules: Rules, references: SeriesReferences) -> Cut:
+def cut(prepared: Prepared, request: Frame, shards: int, translation: Translation, references: SeriesReferences) -> Cut:
     """What remote write makes of the request, with the metadata. What it refuses goes to the refusals."""
-    answer = remote_write.cut(request, shards, rules.limits, references)
+    answer = remote_write.cut(request, shards, translation.limits, references)
     refusals = prepared.refusals
     for text in answer.refused:
         refusals.leave_out(text)
@@ -101,16 +101,16 @@ def cut(prepared: Prepared, request: Frame, shards: int, rules: Rules, reference
     return answer
 
 
-def prepare(survey: Survey, rules: Rules, bytes_max: int) -> Prepared:
+def prepare(survey: Survey, translation: Translation, bytes_max: int) -> Prepared:
     """Translate what is not known. Raises TooLarge past the bounds above, and for more than `bytes_max` bytes of
     labels."""
-    return _Preparation(survey, rules, bytes_max).prepared()
+    return _Preparation(survey, translation, bytes_max).prepared()
 
 
 class _Preparation:
-    def __init__(self, survey: Survey, rules: Rules, bytes_max: int) -> None:
+    def __init__(self, survey: Survey, translation: Translation, bytes_max: int) -> None:
         self._survey = survey
-        self._rules = rules
+        self._rules = translation
         self._bytes_left = min(bytes_max, NEW_BYTES_MAX)
         self._series = 0
         self._refusals = Refusals()

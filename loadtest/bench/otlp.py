@@ -25,7 +25,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_C
 
 from coordinator.otlp import bodies, exemplars, logs, metrics, survey
 from coordinator.otlp.known_sets import KnownSets
-from coordinator.otlp.label_sets import Rules
+from coordinator.otlp.label_sets import Translation
 from loadtest.bench.path import Kind, measure, wait_idle
 from loadtest.harness.cluster import Cluster
 from loadtest.harness.http_messages import message
@@ -101,8 +101,8 @@ SHAPES: dict[str, Callable[[int], ExportMetricsServiceRequest]] = {
 
 def remote_write_of(body: bytes) -> tuple[bytes, int]:
     """(the same samples as remote write 1.0, without start timestamps; how many)."""
-    rules = Rules.of(Settings())
-    prepared = metrics.prepare(survey.survey(body, KnownSets(0), ()), rules, 1 << 30)
+    translation = Translation.of(Settings())
+    prepared = metrics.prepare(survey.survey(body, KnownSets(0), ()), translation, 1 << 30)
     request = remote_write_pb2.WriteRequest.FromString(bytes(prepared.written()))
     for series in request.timeseries:
         for sample in series.samples:
@@ -156,7 +156,7 @@ def _measure_shape(cluster: Cluster, name: str, body: bytes, seconds: float, tur
 
 def stages() -> None:
     """Print what a point takes in process, in microseconds of processor time: the least of many turns."""
-    rules, now_ns = Rules.of(Settings()), time.time_ns()
+    translation, now_ns = Translation.of(Settings()), time.time_ns()
     for name, request in (
         ("sums that are known", one_metric(now_ns)),
         ("sums, the first time", one_metric(now_ns)),
@@ -167,7 +167,7 @@ def stages() -> None:
         known = KnownSets(64 << 20 if name.endswith("known") else 0)
 
         def as_points(body: bytes = body, known: KnownSets = known) -> None:
-            prepared = metrics.prepare(survey.survey(body, known, ()), rules, 1 << 30)
+            prepared = metrics.prepare(survey.survey(body, known, ()), translation, 1 << 30)
             known.add(prepared.new, prepared.new_keys)
             prepared.written()
 

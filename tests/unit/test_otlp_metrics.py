@@ -409,12 +409,12 @@ def _requests(draw: st.DrawFn) -> list[bytes]:
 @settings(max_examples=50)
 @given(_requests(), st.booleans())
 def test_the_kernels_write_what_plain_python_says(bodies: list[bytes], keep_delta: bool) -> None:
-    rules = rules_of(otlp_keep_delta=keep_delta)
+    translation = rules_of(otlp_keep_delta=keep_delta)
     known = KnownSets(1 << 16)
     for body in [*bodies, *bodies]:
-        ready = prepared(body, rules, known)
+        ready = prepared(body, translation, known)
         message = Request().message.FromString(body)
-        series, refused = expected(message, rules)
+        series, refused = expected(message, translation)
         assert series_of(ready.written()) == series
         assert ready.refusals.count == refused
         assert int(np.count_nonzero(ready.survey.points[:, 0] >= 0)) == sum(

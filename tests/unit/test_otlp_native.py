@@ -98,9 +98,9 @@ def test_explicit_bounds_are_custom_boundaries() -> None:
     request.histogram("gone", [1.0], []).flags = 1
     request.histogram("wrong", [2.0, 1.0], [1, 1, 1])
     request.gauge("g", 1.0)
-    rules = rules_of(otlp_custom_buckets=True)
-    ready = prepared(request.bytes(), rules)
-    cut = metrics.cut(ready, ready.written(), 2, rules, NO_REFERENCES)
+    translation = rules_of(otlp_custom_buckets=True)
+    ready = prepared(request.bytes(), translation)
+    cut = metrics.cut(ready, ready.written(), 2, translation, NO_REFERENCES)
     assert (cut.samples, cut.histograms, ready.refusals.count) == (1, 3, 1)
     assert "custom boundary 1 comes after 2" in ready.refusals.message("data points")
     series = remote_write_pb2.RawWriteRequest.FromString(bytes(ready.written())).timeseries
