@@ -106,11 +106,10 @@ class DirectSearches:
         collection = self._context.vectors.at_hand(shape.request.collection)
         if collection is None:
             return None
-        queries: Floats | bytes = body[start:end]
+        text = body[start:end]
         try:
-            _ARRAY.decode(queries)
-            if len(queries) > READ_LATER_BYTES_MAX:
-                queries = vectors_of([queries], collection)
+            _ARRAY.decode(text)
+            queries = text if len(text) <= READ_LATER_BYTES_MAX else vectors_of([text], collection)
         except (msgspec.MsgspecError, UnicodeDecodeError, TriptychError):
             return None
         return _SearchWork(self._context, shape, self._kind(shape, collection), queries, shape.summary)
