@@ -59,6 +59,26 @@ def shape_of(before: bytes, after: bytes) -> Shape | None:
     return Shape(one, one.summary()) if is_plain else None
 
 
+def vector_apart(body: bytes) -> tuple[Shape, bytes] | None:
+    """(the search without its vector, the vector, which is a JSON array); None if it is left to aiohttp."""
+    found = _VECTOR.search(body)
+    if found is None:
+        return None
+    start = found.end()
+    end = body.find(b"]", start) + 1
+    if not end or len(body) - (end - start) > SHAPE_BYTES_MAX:
+        return None
+    shape = shape_of(body[:start], body[end:])
+    if shape is None:
+        return None
+    text = body[start:end]
+    try:
+        _ARRAY.decode(text)  # what reads the numbers takes it for valid
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return shape, text
+
+
 @dataclass(slots=True)
 class _SearchWork:
     context: Context
@@ -93,23 +113,15 @@ class DirectSearches:
 
     def work(self, media_type: str, body: bytes) -> _SearchWork | None:
         """The search; None unless its shape is plain and its collection exists."""
-        found = _VECTOR.search(body) if media_type != PROTOBUF and len(body) <= BODY_BYTES_MAX else None
-        if found is None:
+        apart = None if media_type == PROTOBUF or len(body) > BODY_BYTES_MAX else vector_apart(body)
+        if apart is None:
             return None
-        start = found.end()
-        end = body.find(b"]", start) + 1
-        if not end or len(body) - (end - start) > SHAPE_BYTES_MAX:
-            return None
-        shape = shape_of(body[:start], body[end:])
-        if shape is None:
-            return None
+        shape, text = apart
         collection = self._context.vectors.at_hand(shape.request.collection)
         if collection is None:
             return None
-        text = body[start:end]
         try:
-            _ARRAY.decode(text)
             queries = text if len(text) <= READ_LATER_BYTES_MAX else vectors_of([text], collection)
-        except (msgspec.MsgspecError, UnicodeDecodeError, TriptychError):
+        except TriptychError:
             return None
         return _SearchWork(self._context, shape, self._kind(shape, collection), queries, shape.summary)
