@@ -34,6 +34,8 @@ DEPTH_MAX = 100
 """Of results: with the longest ids, all of whose bytes JSON escapes, their answer is below 64 KiB."""
 
 _VECTOR = re.compile(rb'"vector"[ \t\r\n]*:[ \t\r\n]*(?=\[)')
+_FIELDS = b'"include'
+"""A body without it shows all attributes: its shape need not be read to know that."""
 _ARRAY = msgspec.json.Decoder(msgspec.Raw)
 
 
@@ -61,7 +63,7 @@ def shape_of(before: bytes, after: bytes) -> Shape | None:
 
 def vector_apart(body: bytes) -> tuple[Shape, bytes] | None:
     """(the search without its vector, the vector, which is a JSON array); None if it is left to aiohttp."""
-    found = _VECTOR.search(body)
+    found = _VECTOR.search(body) if _FIELDS in body else None
     if found is None:
         return None
     start = found.end()
