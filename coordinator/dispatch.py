@@ -17,7 +17,9 @@ from aiohttp import HttpVersion10, hdrs, web
 
 from coordinator.bodies import Malformed, check_escapes
 from coordinator.context import CONTEXT
-from coordinator.direct_appends import DirectAppends, DirectConnection
+from coordinator.direct_appends import DirectAppends
+from coordinator.direct_requests import DirectConnection, DirectRequests
+from coordinator.direct_searches import DirectSearches
 from coordinator.entrance import turned_away
 from coordinator.failures import failure, refusal
 from coordinator.pressure import is_state
@@ -84,7 +86,7 @@ class Dispatcher:
             context.pressure,
             context.waiting_room,
             context.access,
-            partial(DirectConnection, DirectAppends(context)),
+            partial(DirectConnection, DirectRequests(context, (DirectAppends(context), DirectSearches(context)))),
             request_factory=self._request,
             **options,
         )  # type: ignore[arg-type]

@@ -204,7 +204,7 @@ class Connection(RequestHandler):
                 self._refuse(errors.Overloaded("too many heads of requests are not complete; try again later"))
 
     def _is_served_directly(self, data: bytes) -> bool:
-        """Whether this is a request that is answered without aiohttp (coordinator/direct_appends.py)."""
+        """Whether this is a request that is answered without aiohttp (coordinator/direct_requests.py)."""
         return False
 
     # Under pressure

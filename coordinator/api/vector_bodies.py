@@ -50,13 +50,17 @@ async def decoded_body(
 def json_answer(
     content: dict[str, Any], warnings: list[str] | None = None, infos: list[str] | None = None
 ) -> web.Response:
-    """A good answer; `warnings` say what is missing from it, `infos` are hints."""
+    """A good answer; see `json_body`."""
+    return web.Response(body=json_body(content, warnings, infos), content_type=JSON)
+
+
+def json_body(content: dict[str, Any], warnings: list[str] | None = None, infos: list[str] | None = None) -> bytes:
+    """The body of a good answer; `warnings` say what is missing from it, `infos` are hints."""
     if warnings:
         content["warnings"] = warnings
     if infos:
         content["infos"] = infos
-    body = orjson.dumps({"status": "success", **content}, option=orjson.OPT_SERIALIZE_NUMPY)
-    return web.Response(body=body, content_type=JSON)
+    return orjson.dumps({"status": "success", **content}, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def protobuf_answer(message: Any) -> web.Response:

@@ -1,6 +1,6 @@
 """The label sets of data points: attributes, resource and scope, translated to what Prometheus has.
 
-Translation: https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/.
+Rules: https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/.
 """
 
 from __future__ import annotations

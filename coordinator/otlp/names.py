@@ -1,6 +1,6 @@
 """Names of metrics and labels as OpenTelemetry has them, translated to those of Prometheus, in one of four ways.
 
-Translation: https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/, and the strategies of
+Rules: https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/, and the strategies of
 https://prometheus.io/docs/guides/opentelemetry/ (`otlp.translation_strategy`).
 """
 

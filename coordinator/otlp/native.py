@@ -1,6 +1,6 @@
 """Histograms of OpenTelemetry as native histograms of Prometheus.
 
-Translation: https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/#exponential-histograms. An
+Rules: https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/#exponential-histograms. An
 exponential one has the same buckets as a native one; bucket i of the one is bucket i + 1 of the other. A scale above
 the highest schema is reduced by adding neighbouring buckets, which is exact. One with explicit bounds has them as
 custom boundaries.

@@ -57,12 +57,12 @@ class RunningQuery:
     status: int = 200
     error: str = ""
 
-    def __init__(self, request_id: str, kind: str, text: str, client: str, task: asyncio.Task[Any]) -> None:
+    def __init__(self, request_id: str, kind: str, text: str, client: str, task: asyncio.Future[Any]) -> None:
         self.id = request_id
         self.kind = kind
         self.text = text
         self.client = client
-        self.task: asyncio.Task[Any] | None = task
+        self.task: asyncio.Future[Any] | None = task
         self.entered: list[tuple[State, float]] = [("planning", time.perf_counter())]
 
     @property
@@ -94,6 +94,10 @@ class RunningQuery:
         """What came before the workers were asked, in seconds, by the names of the HTTP interface."""
         spent = self.seconds()
         return {"planTime": spent.get("planning", 0.0), "queueTime": spent.get("waiting", 0.0)}
+
+    def canceled(self) -> Canceled:
+        """What its client is told when `RunningQueries.cancel` has ended it."""
+        return Canceled(f"the query was canceled: DELETE /api/v1/queries/{self.id}")
 
     def trace(self) -> None:
         """A span for each state of the query, which is over."""
@@ -130,13 +134,27 @@ class RunningQueries:
     def __len__(self) -> int:
         return len(self._running)
 
+    def begin(self, request_id: str, kind: str, text: str, client: str, task: asyncio.Future[Any]) -> RunningQuery:
+        """The query is listed until `end`; canceling `task` ends it."""
+        running = RunningQuery(request_id, kind, text, client, task)
+        self._running[running] = None
+        return running
+
+    def end(self, running: RunningQuery) -> None:
+        """The query has been answered, or nobody waits for it any more."""
+        del self._running[running]
+        # An exception of the task refers to its frames, and would hold them until the collector runs.
+        running.task = None
+        if tracing.is_on():
+            running.trace()
+        self._ended(running)
+
     async def serve(self, kind: str, text: str, client: str, work: Callable[[RunningQuery], Awaitable[T]]) -> T:
         """What `work` returns; the query is listed meanwhile. Raises what `work` raises, Canceled when it was canceled
         by `cancel`."""
         task = asyncio.current_task()
         assert task is not None
-        running = RunningQuery(REQUEST_ID.get(), kind, text, client, task)
-        self._running[running] = None
+        running = self.begin(REQUEST_ID.get(), kind, text, client, task)
         try:
             return await work(running)
         except asyncio.CancelledError:
@@ -144,19 +162,13 @@ class RunningQueries:
             # If the client went away as well, nobody wants an answer.
             if running.is_canceled and not task.uncancel():
                 running.status, running.error = Canceled.status, "canceled"
-                raise Canceled(f"the query was canceled: DELETE /api/v1/queries/{running.id}") from None
+                raise running.canceled() from None
             raise
         except TriptychError as error:
             running.status, running.error = error.status, str(error)
             raise
         finally:
-            del self._running[running]
-            running.task = (
-                None  # an exception of the task refers to this frame, and would hold it until the collector runs
-            )
-            if tracing.is_on():
-                running.trace()
-            self._ended(running)
+            self.end(running)
 
     def cancel(self, query_id: str) -> int:
         """Cancel all queries of the HTTP request with this id; returns how many there were."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from coordinator.calls import FanOut, require_whole
 from coordinator.links import Links
-from coordinator.vectors.batching import SearchBatches
+from coordinator.vectors.batching import Found, SearchBatches, SearchKind
 from coordinator.vectors.catalogue import DEFAULT
 from coordinator.vectors.collections import Collections
 from coordinator.vectors.decode import Upserts
@@ -125,6 +125,10 @@ class VectorArea:
         not exist, Unavailable while the list of collections is not known."""
         await self._collections.known()
         return self._collections.find(name)
+
+    def at_hand(self, name: str) -> Collection | None:
+        """The collection `name`; None if it does not exist, and while nobody knows."""
+        return self._collections.at_hand(name)
 
     async def create(
         self, name: str, dimension: int, metric: str, storage: str, text: Sequence[str | TextField]
@@ -245,19 +249,8 @@ class VectorArea:
         body = request.body(collection, self._settings.vector_expansion, self._settings.vector_recall)
         if request.refinement.group is not None:
             return await self._search_groups(request, request.refinement.group, body, queries, partial=partial)
-        results, outcome = await self._batches.submit(body, queries)
-        warnings = outcome.warnings()
-        if not partial:
-            require_whole(warnings)
-        infos = _infos(collection, results, warnings)
-        lists = results.lists
-        if request.id:
-            lists = [hits.without(request.id) for hits in lists]
-        if request.hybrid():
-            lists = [fuse(lists, request.depth, request.fusion or RECIPROCAL)]
-        metric = "" if request.text is not None else collection.metric
-        lists = [request.refinement.cut(hits, request.k, metric) for hits in lists]
-        answer = Searched(lists, warnings, collection, infos=infos)
+        answer = self.searched(request, collection, await self._batches.submit(body, queries), partial=partial)
+        lists, warnings = answer.lists, answer.warnings
         if highlighting is not None and body.text is not None and lists[0].ids:
             found = lists[0].ids
             answer.highlights, missing = await highlights(
@@ -273,6 +266,30 @@ class VectorArea:
                 require_whole(missing)
             answer.warnings = list(dict.fromkeys([*warnings, *missing]))
         return answer
+
+    def kind(self, request: SearchRequest, collection: Collection) -> SearchKind:
+        """That of a search for one vector, without texts, groups and ids."""
+        return SearchKind.of(request.body(collection, self._settings.vector_expansion, self._settings.vector_recall))
+
+    def begin(self, kind: SearchKind, queries: Floats | bytes) -> asyncio.Future[Found]:
+        """Search for one vector, float32[1, dimension] or in JSON. What is found is for `searched`. The future has the
+        errors of `search`; canceling it takes the search back."""
+        return self._batches.begin(kind, queries)
+
+    def searched(self, request: SearchRequest, collection: Collection, found: Found, *, partial: bool) -> Searched:
+        """What the workers found as the answer. Raises Unavailable when it is not whole and `partial` is false."""
+        results, outcome = found
+        warnings = outcome.warnings()
+        if not partial:
+            require_whole(warnings)
+        lists = results.lists
+        if request.id:
+            lists = [hits.without(request.id) for hits in lists]
+        if request.hybrid():
+            lists = [fuse(lists, request.depth, request.fusion or RECIPROCAL)]
+        metric = "" if request.text is not None else collection.metric
+        lists = [request.refinement.cut(hits, request.k, metric) for hits in lists]
+        return Searched(lists, warnings, collection, infos=_infos(collection, results, warnings))
 
     async def _with_vector(self, request: SearchRequest, *, partial: bool) -> SearchRequest:
         """The search by an id as one by its vector. Raises NotFound, or Unavailable if a missing shard may have it."""

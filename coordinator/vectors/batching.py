@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -11,8 +11,9 @@ import numpy as np
 
 from coordinator.calls import FanOut
 from coordinator.vectors.merging import MergedHits
-from shared.errors import DeadlineExceeded
-from shared.messages.vectors import Floats, SearchBody
+from coordinator.vectors.search import vectors_of
+from shared.errors import BadData, DeadlineExceeded
+from shared.messages.vectors import Collection, Floats, SearchBody
 from shared.telemetry import REQUEST_ID
 
 BATCHES_IN_FLIGHT = 1
@@ -26,17 +27,39 @@ searches that were recently under way together has arrived, or for this long. Se
 never held."""
 QUEUES_MAX = 256  # kinds of search whose recent batches are remembered
 
-Ask = Callable[[SearchBody, Floats], Awaitable[tuple[MergedHits, FanOut]]]
+Found = tuple[MergedHits, FanOut]
+"""What the workers found, and what was missing."""
+Ask = Callable[[SearchBody, Floats], Awaitable[Found]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SearchKind:
+    """Searches that differ only in their vectors: their message to the workers, and what tells kinds apart."""
+
+    body: SearchBody
+    key: bytes
+
+    @classmethod
+    def of(cls, body: SearchBody) -> SearchKind:
+        return cls(body, msgspec.msgpack.encode(body))
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """`http_request`: the id of the search's HTTP request. `batch`: the one it was sent with."""
+    """`queries`: float32[1, dimension], or in JSON. `http_request`: the id of the search's HTTP request. `batch`: the
+    one it was sent with."""
 
-    queries: Floats
-    answer: asyncio.Future[tuple[MergedHits, FanOut]]
+    queries: Floats | bytes
+    answer: asyncio.Future[Found]
     http_request: str
+    expiry: asyncio.TimerHandle
     batch: _Batch | None = None
+
+    def over(self, answer: asyncio.Future[Found]) -> None:
+        """The search has its answer, or nobody waits for it any more."""
+        self.expiry.cancel()
+        if self.batch is not None and answer.cancelled():
+            self.batch.leave()
 
 
 @dataclass(slots=True)
@@ -57,7 +80,7 @@ class _Batch:
 class _Queue:
     """Searches of one kind."""
 
-    body: SearchBody
+    kind: SearchKind
     in_flight: int = 0
     waiting: list[_Waiting] = field(default_factory=list)
     recent: float = 1.0  # searches that were recently under way together
@@ -80,37 +103,37 @@ class SearchBatches:
         for task in list(self._tasks):
             task.cancel()
 
-    async def submit(self, body: SearchBody, queries: Floats) -> tuple[MergedHits, FanOut]:
+    async def submit(self, body: SearchBody, queries: Floats) -> Found:
         """What the workers found, and what was missing. Raises DeadlineExceeded, or what `ask` raises."""
         if body.text is not None or len(queries) > 1:
             return await self._ask(body, queries)
-        key = msgspec.msgpack.encode(body)
-        queue = self._queues.get(key)
+        return await self.begin(SearchKind.of(body), queries)
+
+    def begin(self, kind: SearchKind, queries: Floats | bytes) -> asyncio.Future[Found]:
+        """As `submit`, for a search for one vector, float32[1, dimension] or in JSON. Those in JSON are read when their
+        batch is sent, all at once; the future then has BadData for one that does not fit the collection. Canceling the
+        future takes the search back."""
+        queue = self._queues.get(kind.key)
         if queue is None:
-            queue = self._queues[key] = _Queue(body)
+            queue = self._queues[kind.key] = _Queue(kind)
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(queries, loop.create_future(), REQUEST_ID.get())
+        answer = loop.create_future()
+        expiry = loop.call_later(self._timeout_s, self._expire, answer)
+        waiting = _Waiting(queries, answer, REQUEST_ID.get(), expiry)
+        answer.add_done_callback(waiting.over)
         queue.waiting.append(waiting)
-        timer = loop.call_later(self._timeout_s, self._expire, waiting)
-        self._advance(key, queue)
-        try:
-            return await waiting.answer
-        except asyncio.CancelledError:
-            if waiting.batch is not None:
-                waiting.batch.leave()
-            raise
-        finally:
-            timer.cancel()
+        self._advance(queue)
+        return answer
 
-    def _expire(self, waiting: _Waiting) -> None:
-        if not waiting.answer.done():
-            waiting.answer.set_exception(DeadlineExceeded(f"the search took longer than {self._timeout_s:g} s"))
+    def _expire(self, answer: asyncio.Future[Found]) -> None:
+        if not answer.done():
+            answer.set_exception(DeadlineExceeded(f"the search took longer than {self._timeout_s:g} s"))
 
-    def _advance(self, key: bytes, queue: _Queue, *, held: bool = False) -> None:
+    def _advance(self, queue: _Queue, *, held: bool = False) -> None:
         while queue.waiting and queue.in_flight < BATCHES_IN_FLIGHT:
             if not held and len(queue.waiting) < min(BATCH_MAX, HOLD_SHARE * queue.recent):
                 if queue.hold is None:
-                    queue.hold = asyncio.get_running_loop().call_later(HOLD_S, self._release, key, queue)
+                    queue.hold = asyncio.get_running_loop().call_later(HOLD_S, self._release, queue)
                 return
             if queue.hold is not None:
                 queue.hold.cancel()
@@ -118,26 +141,27 @@ class SearchBatches:
             batch, queue.waiting = queue.waiting[:BATCH_MAX], queue.waiting[BATCH_MAX:]
             queue.in_flight += 1
             queue.sent = len(batch)
-            task = asyncio.create_task(self._run(key, queue, batch))
+            task = asyncio.create_task(self._run(queue, batch))
             sent = _Batch(task, sum(not waiting.answer.done() for waiting in batch))
             for waiting in batch:
                 waiting.batch = sent
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         if not queue.waiting and not queue.in_flight and len(self._queues) > QUEUES_MAX:
-            self._queues.pop(key, None)
+            self._queues.pop(queue.kind.key, None)
 
-    def _release(self, key: bytes, queue: _Queue) -> None:
+    def _release(self, queue: _Queue) -> None:
         queue.hold = None
-        self._advance(key, queue, held=True)
+        self._advance(queue, held=True)
 
-    async def _run(self, key: bytes, queue: _Queue, batch: list[_Waiting]) -> None:
+    async def _run(self, queue: _Queue, batch: list[_Waiting]) -> None:
         awaited = [waiting for waiting in batch if not waiting.answer.done()]
         try:
+            queries = _read(awaited, queue.kind.body.collection)
+            awaited = [waiting for waiting in awaited if not waiting.answer.done()]
             if awaited:
                 REQUEST_ID.set(awaited[0].http_request)  # the workers are asked for one of them
-                queries = np.concatenate([waiting.queries for waiting in awaited])
-                results, outcome = await self._ask(queue.body, queries)
+                results, outcome = await self._ask(queue.kind.body, np.concatenate(queries))
                 for waiting, hits in zip(awaited, results.lists, strict=True):
                     if not waiting.answer.done():
                         own = MergedHits([hits], results.unknown, results.vectors, results.nearest)
@@ -154,4 +178,25 @@ class SearchBatches:
         finally:
             queue.in_flight -= 1
             queue.recent = (queue.recent + queue.sent + len(queue.waiting)) / 2
-            self._advance(key, queue)
+            self._advance(queue)
+
+
+def _read(searches: Sequence[_Waiting], collection: Collection) -> list[Floats]:
+    """The vectors of the searches. Those in JSON are read all at once, unless one is wrong: that search then has its
+    error, and no vector here."""
+    texts = [search.queries for search in searches if isinstance(search.queries, bytes)]
+    try:
+        rows = iter(vectors_of(texts, collection) if texts else ())
+        return [next(rows)[np.newaxis] if isinstance(search.queries, bytes) else search.queries for search in searches]
+    except BadData:
+        return [vector for search in searches if (vector := _vector_of(search, collection)) is not None]
+
+
+def _vector_of(search: _Waiting, collection: Collection) -> Floats | None:
+    if not isinstance(search.queries, bytes):
+        return search.queries
+    try:
+        return vectors_of([search.queries], collection)
+    except BadData as error:
+        search.answer.set_exception(error)
+        return None

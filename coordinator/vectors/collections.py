@@ -100,6 +100,10 @@ class Collections:
             raise NotFound("; ".join([f"there is no collection {name!r}", *self._catalogue.warnings()]))
         return collection
 
+    def at_hand(self, name: str) -> Collection | None:
+        """As `find`, but None for any that does not exist too, and while the list of collections is not known."""
+        return self._catalogue.find(name) if self._known.is_set() else None
+
     def warnings(self) -> list[str]:
         """Texts about what the list of collections may lack."""
         return self._catalogue.warnings()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,18 +78,7 @@ class SearchRequest:
         """The queries as float32[q, dimension]. Raises BadData that names the field when the request does not fit the
         collection."""
 
-        def label(place: int) -> str:
-            return f"vectors[{place}]" if self.batch else "vector"
-
-        for place, count in enumerate(self.counts):
-            if count != collection.dimension:
-                raise BadData(
-                    f"{label(place)} has {count} components; "
-                    f"the dimension of the collection {collection.name!r} is {collection.dimension}"
-                )
-        table = self.flat.reshape(-1, collection.dimension)
-        check_components(table, collection.metric, label)
-        return table
+        return _table(self.flat, self.counts, collection, lambda place: f"vectors[{place}]" if self.batch else "vector")
 
     def hybrid(self) -> bool:
         """Whether the request searches by text and by vector."""
@@ -123,6 +112,29 @@ class SearchRequest:
             self.text.asked(collection) if self.text is not None else None,
             recall=self.recall or recall,
         )
+
+
+def vectors_of(texts: Sequence[bytes], collection: Collection) -> Floats:
+    """The queries of several searches as float32[n, dimension]; `texts[i]` is the `vector` of search i in JSON. Raises
+    BadData for the first that does not fit the collection, as `SearchRequest.queries`."""
+
+    def label(place: int) -> str:
+        return "vector"
+
+    flat, counts = numbers(texts, label)
+    return _table(flat, counts.tolist(), collection, label)
+
+
+def _table(flat: Floats, counts: Sequence[int], collection: Collection, label: Callable[[int], str]) -> Floats:
+    for place, count in enumerate(counts):
+        if count != collection.dimension:
+            raise BadData(
+                f"{label(place)} has {count} components; "
+                f"the dimension of the collection {collection.name!r} is {collection.dimension}"
+            )
+    table = flat.reshape(-1, collection.dimension)
+    check_components(table, collection.metric, label)
+    return table
 
 
 class _Search(msgspec.Struct, forbid_unknown_fields=True):

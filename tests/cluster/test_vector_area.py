@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadtest.bench.vector_client import Connection
 from loadtest.harness.cluster import Cluster, Response
 from proto import vector_pb2
 from tests.cluster.vector_requests import ids, put, refused, search, write
@@ -104,6 +107,32 @@ def test_batch_search_answers_each_vector(vectors: Cluster, collection: str) -> 
         ["v3", "v4"],
         ["v17", "v16"],
     ]
+
+
+def test_concurrent_single_searches_have_the_answers_of_a_batch(vectors: Cluster, collection: str) -> None:
+    write(
+        vectors,
+        *((f"v{n}", {"vector": [n % 7, n % 11, n / 3, 1], "n": n}) for n in range(200)),
+        collection=collection,
+    )
+    condition = {"lt": {"field": "n", "value": 150}}
+    wanted = {"k": 3, "includeFields": [], "collection": collection, "filter": condition}
+    queries = [[n / 5, 3, n / 2, 1] for n in range(40)]
+    expected = [found["results"] for found in search(vectors, vectors=queries, **wanted)["resultSets"]]
+
+    async def one(query: list[float], more: str) -> Any:
+        client = Connection(vectors.url)
+        request = client.request("/api/v1/vector/search", json.dumps({**wanted, "vector": query}).encode())
+        await client.send(request)  # aiohttp reads the first request of a connection if it comes at once
+        answer = await client.send(request.replace(b"\r\n\r\n", more.encode() + b"\r\n\r\n", 1))
+        client.close()
+        return json.loads(answer)["results"]
+
+    async def all_of(more: str) -> list[Any]:
+        return await asyncio.gather(*(one(query, more) for query in queries))
+
+    assert asyncio.run(all_of("")) == expected
+    assert asyncio.run(all_of("\r\nX-Other: left to aiohttp")) == expected
 
 
 def test_filters_choose_by_attribute(vectors: Cluster, collection: str) -> None:

@@ -11,25 +11,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiohttp import web
 from aiohttp.http_parser import HttpRequestParser
 
 from coordinator import direct_appends
 from coordinator.api.log import append
-from coordinator.calls import Waits
-from coordinator.context import CONTEXT, Context
-from coordinator.direct_appends import HEAD_BYTES_MAX, PATH, plain_head
-from coordinator.dispatch import Dispatcher
+from coordinator.direct_appends import PATH
+from coordinator.direct_requests import HEAD_BYTES_MAX, plain_head
 from coordinator.log.records import Append
-from coordinator.queries.gate import Gate
-from coordinator.watching.telemetry import Telemetry
-from shared.config import Settings
 from shared.errors import Unavailable
+from tests.unit.direct_service import PLAIN, USUAL, Service
 
 BODY = b'{"records": [{"keyText": "user-7", "text": "hello"}], "awaitDurable": true}'
-PLAIN = ("Host: localhost", "Content-Type: application/json", "Accept: */*", "User-Agent: a client")
-USUAL = (*PLAIN, "X-Other: of aiohttp")
-WITHIN_S = 5.0
 
 
 def request(headers: Iterable[str] = PLAIN, body: bytes = BODY, line: str = f"POST {PATH} HTTP/1.1") -> bytes:
@@ -59,70 +51,12 @@ class Log:
         return 41, batch.count
 
 
-class Client:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self.writer = reader, writer
-
-    async def ask(self, message: bytes) -> tuple[int, dict[str, str], bytes]:
-        self.writer.write(message)
-        return await self.answer()
-
-    async def answer(self) -> tuple[int, dict[str, str], bytes]:
-        async with asyncio.timeout(WITHIN_S):
-            lines = (await self._reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-            headers = dict(line.split(": ", 1) for line in lines[1:-2])
-            return int(lines[0].split()[1]), headers, await self._reader.readexactly(int(headers["Content-Length"]))
-
-
-class Service:
-    """The append endpoint over a log of this test."""
-
-    def __init__(self) -> None:
-        links = SimpleNamespace(states=list, workers=list, waits=Waits(), pause_background=lambda: None, shards=4)
-        self.log = Log()
-        self.context = Context(Settings(), links, Telemetry(), self.log, None, None, Gate(1))  # type: ignore[arg-type]
-        self.runner: Any = None
-        self.clients: list[Client] = []
-
-    async def start(self) -> None:
-        app = web.Application()
-        app[CONTEXT] = self.context
-        app.add_routes(append.ROUTES)
-        server = Dispatcher(app).server(access_log=None, handler_cancellation=True)
-        self.runner = web.ServerRunner(server, shutdown_timeout=WITHIN_S)
-        await self.runner.setup()
-        await web.TCPSite(self.runner, "127.0.0.1", 0).start()
-
-    async def client(self) -> Client:
-        """A client whose connection aiohttp waits on for the first request."""
-        client = Client(*await asyncio.open_connection("127.0.0.1", self.runner.addresses[0][1]))
-        await self.until(lambda: any(c._waiter for c in self.context.connections.open))  # type: ignore[attr-defined]
-        self.clients.append(client)
-        await asyncio.sleep(0.01)
-        return client
-
-    async def until(self, holds: Any) -> None:
-        async with asyncio.timeout(WITHIN_S):
-            while not holds():
-                await asyncio.sleep(0.001)
-
-    def served(self, status: int) -> int:
-        return self.context.telemetry._requests.get(("POST", PATH, status), 0)
-
-    @property
-    def is_at_rest(self) -> bool:
-        admission = self.context.admission
-        return (admission.requests, admission.announced, admission.body_bytes) == (0, 0, 0)
-
-
 @pytest.fixture
 async def service() -> AsyncIterator[Service]:
-    service = Service()
+    service = Service(PATH, append.ROUTES, log=Log())
     await service.start()
     yield service
-    for client in service.clients:
-        client.writer.close()
-    await service.runner.cleanup()
+    await service.stop()
 
 
 async def test_both_ways_give_the_same_answer(service: Service) -> None:
@@ -365,7 +299,7 @@ def test_a_head_that_is_read_here_is_the_same_for_aiohttp() -> None:
         read_here += 1
         parser = HttpRequestParser(protocol, loop, 1 << 16)  # type: ignore[arg-type]
         ((message, _),), is_upgraded, rest = parser.feed_data(head + b"x" * plain.body_bytes)
-        assert (message.method, message.path, message.version) == ("POST", PATH, (1, 1))
+        assert (message.method, message.path, message.version) == ("POST", plain.path, (1, 1))
         assert (message.should_close, message.chunked, message.compression) == (False, False, None)
         assert (is_upgraded, rest) == (False, b"")
         fields = message.headers
@@ -378,4 +312,4 @@ def test_a_head_that_is_read_here_is_the_same_for_aiohttp() -> None:
 def test_a_head_says_what_it_says_in_any_case() -> None:
     lines = ("host:localhost:9090", "CONTENT-LENGTH: 12", "content-type: Application/JSON; charset=utf-8")
     head = "\r\n".join([f"POST {PATH} HTTP/1.1", *lines, "", ""])
-    assert plain_head(head.encode()) == ("localhost:9090", "application/json", 12)
+    assert plain_head(head.encode()) == (PATH, "localhost:9090", "application/json", 12)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from coordinator import large_bodies
+from coordinator.direct_searches import vector_apart
 from coordinator.vectors import changes, decode, decode_protobuf, facets, filters, map_request, scroll, search
 from coordinator.vectors.decode import Upserts
 from proto import vector_pb2
@@ -56,6 +58,25 @@ def _request(content: search.SearchRequest) -> Any:
 
 def _same(content: Any) -> Any:
     return content
+
+
+def _apart(data: bytes) -> None:
+    """A search whose vector is read apart from the rest of its body is the same as one that is read whole."""
+    apart = vector_apart(data)
+    whole = _outcome(search.from_json, _whole, data)
+    if apart is not None:
+        shape, text = apart
+
+        def joined(text: bytes) -> search.SearchRequest:
+            flat, counts = decode.numbers([text], lambda place: "vector")
+            return replace(shape.request, flat=flat, counts=counts.tolist())
+
+        assert whole == (found := _outcome(joined, _whole, text)), f"whole it is {whole}, apart {found}"
+    search.from_json(data)
+
+
+def _whole(content: search.SearchRequest) -> Any:
+    return content.flat.view(np.uint32).tolist(), repr(replace(content, flat=content.flat[:0]))
 
 
 def _table(data: bytes) -> None:
@@ -138,6 +159,11 @@ def _searches() -> Iterator[bytes]:
     yield b'{"vector":[1],"groupBy":{"field":"name","groups":2,"perGroup":2}}'
     yield b'{"filter":{"exists":"name"}}'
     yield b'{"id":"v1","k":3,"text":{"query":"a"}}'
+
+
+def _apart_searches() -> Iterator[bytes]:
+    yield b'{"k":3,"includeFields":[],"vector":[1,0.5e-3],"filter":{"eq":{"field":"\\"vector\\":[1]","value":"a"}}}'
+    yield b'{"vector" : [ -1, 2.0 ],"include_fields":[],"collection":"c","offset":2,"recall":0.9}'
 
 
 def _proto_searches() -> Iterator[bytes]:
@@ -314,6 +340,7 @@ TARGETS = [
     Target("vector-map-protobuf", map_request.from_protobuf, _proto_maps),
     Target("vector-get", partial(_both_ways, decode.get_from_json, _same), lambda: _IDS, tokens=_TOKENS),
     Target("vector-search-json", partial(_both_ways, search.from_json, _request), _searches, tokens=_TOKENS),
+    Target("vector-search-apart", _apart, _apart_searches, tokens=_TOKENS),
     Target("vector-search-protobuf", partial(_both_ways, search.from_protobuf, _request), _proto_searches),
     Target("vector-filter-json", _filter_json, _filters, filter_strategy, tokens=_TOKENS),
     Target("vector-filter-protobuf", _filter_protobuf, _proto_filters),

@@ -1,0 +1,291 @@
+"""Small requests of the most frequent kinds, served without aiohttp: no task, no object for the request, its headers
+and its answer.
+
+aiohttp takes more processor time for a request than an append of one record or a search for one vector needs. A request
+is served here if it has come in one piece, with a plain head, on a connection that is in no other request, and without
+credentials. Everything else, and whatever is wrong with a request, is left to aiohttp and to `coordinator.dispatch`,
+before anything is done. What counts for a request there counts here as well: places in flight, bytes of bodies,
+pressure, known hosts, metrics, the request's id, the list of running queries, the deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
+
+from aiohttp import web
+
+from coordinator.context import Context
+from coordinator.failures import failure, refusal
+from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
+from coordinator.protocol import Connection, Server
+from coordinator.queries.running import RunningQuery
+from coordinator.request_ids import id_in
+from coordinator.responses import in_one_piece
+from shared import tracing
+from shared.errors import TriptychError
+from shared.telemetry import REQUEST_ID
+
+METHOD = "POST"
+HEAD_BYTES_MAX = 1024
+HEADS_CACHED = 256
+"""Clients send the same head again and again; one that is not cached is read in some microseconds."""
+CLIENT_LEFT = 499
+
+_REQUEST_LINE = re.compile(rb"%b (/[\w/]*) HTTP/1\.1" % METHOD.encode())
+_PLAIN_HEADERS = frozenset(
+    (
+        b"host",
+        b"content-type",
+        b"content-length",
+        b"accept",
+        b"accept-encoding",
+        b"connection",
+        b"user-agent",
+        b"x-request-id",
+    )
+)
+"""A head with any other header is left to aiohttp."""
+_TEXT = re.compile(rb"[\x20-\x7e]*")
+_LENGTH = re.compile(rb"\d{1,9}")
+
+
+class PlainHead(NamedTuple):
+    """What a head says of its request. `media_type`: of the body; the answer is JSON."""
+
+    path: str
+    host: str
+    media_type: str
+    body_bytes: int
+
+
+@lru_cache(HEADS_CACHED)
+def plain_head(head: bytes) -> PlainHead | None:
+    """The head of a POST, which ends with an empty line; None if it is left to aiohttp."""
+    first, *lines = head[:-4].split(b"\r\n")
+    line = _REQUEST_LINE.fullmatch(first)
+    if line is None:
+        return None
+    fields: dict[bytes, bytes] = {}
+    for text in lines:
+        name, _, value = text.partition(b":")
+        name = name.lower()
+        if name not in _PLAIN_HEADERS or name in fields or _TEXT.fullmatch(value.strip(b"\t")) is None:
+            return None
+        fields[name] = value.strip(b" \t")
+    host, length = fields.get(b"host"), fields.get(b"content-length", b"")
+    media_type = fields.get(b"content-type", b"").partition(b";")[0].strip().lower().decode()
+    is_plain = (
+        host
+        and _LENGTH.fullmatch(length)
+        and media_type in (JSON, PROTOBUF, PROTOBUF_JSON)
+        and PROTOBUF.encode() not in fields.get(b"accept", b"").lower()
+        and fields.get(b"connection", b"keep-alive").lower() == b"keep-alive"
+    )
+    return PlainHead(line[1].decode(), host.decode(), media_type, int(length)) if host and is_plain else None
+
+
+class Work(Protocol):
+    """What one request asks for."""
+
+    listed_as: str
+    """Its kind in the list of running queries; empty: it is not listed."""
+    summary: str
+    """Its text in that list."""
+
+    def begin(self) -> asyncio.Future[Any]:
+        """Begin it. The future has what came of it; canceling it ends the work. Raises TriptychError."""
+
+    def body(self, result: Any) -> bytes:
+        """The body of the answer, JSON. `result`: what came of it. Raises TriptychError."""
+
+
+class Endpoint(Protocol):
+    """A path whose requests may be served here."""
+
+    path: str
+    is_read: bool
+
+    def work(self, media_type: str, body: bytes) -> Work | None:
+        """What the request asks for; None if nothing was done because it is one for aiohttp."""
+
+
+class DirectConnection(Connection):
+    """A connection whose small requests do not go through aiohttp. What arrives while one is served waits for its
+    answer; reading pauses, so that is what the loop has read at once."""
+
+    __slots__ = ("_answer", "_behind", "_direct")
+
+    def __init__(self, direct: DirectRequests, server: Server, **options: Any) -> None:
+        super().__init__(server, **options)
+        self._direct = direct
+        self._answer: asyncio.Future[Any] | None = None
+        self._behind = b""
+
+    def data_received(self, data: bytes) -> None:
+        if self._answer is None:
+            super().data_received(data)
+            return
+        self._behind += data
+        if self._wire is not None:
+            self._wire.pause_reading()
+
+    def _is_served_directly(self, data: bytes) -> bool:
+        waiter = self._waiter
+        if waiter is None or waiter.done() or self._close or self._force_close:
+            return False  # aiohttp serves a request, or the connection ends
+        if self.head_bytes or self.writing_paused or self._upgraded or not self._body.is_eof():
+            return False
+        self._answer = self._direct.begin(self, data)
+        if self._answer is None:
+            return False
+        self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
+        return True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there still is a client to answer."""
+        return self._wire is not None and not self._wire.is_closing()
+
+    def answered(self, text: bytes) -> None:
+        """The request is over; `text` is the whole answer."""
+        self._answer = None
+        if self._wire is not None and not self._wire.is_closing():
+            self._wire.write(text)
+            self.rested()
+
+    def go_on_behind(self) -> None:
+        """Take up what has arrived meanwhile."""
+        data, self._behind = self._behind, b""
+        if data and self._wire is not None and not self._wire.is_closing():
+            self._wire.resume_reading()
+            self.data_received(data)
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        super().connection_lost(error)
+        if self._answer is not None:
+            self._answer.cancel()
+
+    async def shutdown(self, timeout: float | None = 15.0) -> None:
+        if self._answer is not None:
+            await asyncio.wait((self._answer,), timeout=timeout)
+        await super().shutdown(timeout)
+
+
+@dataclass(slots=True, eq=False)
+class _Served:
+    """A request that is served. `is_in`: it counts as one in flight. `running`: its entry in the list of queries."""
+
+    connection: DirectConnection
+    endpoint: Endpoint
+    work: Work
+    started: float
+    is_in: bool = False
+    running: RunningQuery | None = None
+
+
+class DirectRequests:
+    """Serves the requests of all connections to some endpoints. For the event loop's thread only."""
+
+    def __init__(self, context: Context, endpoints: Iterable[Endpoint]) -> None:
+        self._context = context
+        self._endpoints = {endpoint.path: endpoint for endpoint in endpoints}
+
+    def begin(self, connection: DirectConnection, data: bytes) -> asyncio.Future[Any] | None:
+        """Serve the request that `data` is. Returns the future that is done soon, or None if nothing was done because
+        the request is one for aiohttp."""
+        body_at = data.find(b"\r\n\r\n", 0, HEAD_BYTES_MAX) + 4
+        head = plain_head(data[:body_at]) if body_at >= 4 else None
+        if head is None or len(data) - body_at != head.body_bytes or not self._admits(head):
+            return None
+        endpoint = self._endpoints.get(head.path)
+        if endpoint is None:
+            return None
+        work = endpoint.work(head.media_type, data[body_at:])
+        if work is None:
+            return None
+        context = REQUEST_ID.set(id_in(data[:body_at]))
+        try:
+            return self._begun(_Served(connection, endpoint, work, time.perf_counter()), head.body_bytes)
+        finally:
+            REQUEST_ID.reset(context)
+
+    def _admits(self, head: PlainHead) -> bool:
+        context = self._context
+        return (
+            head.body_bytes <= context.settings.body_bytes_max
+            and context.access.is_open
+            and not tracing.is_on()
+            and context.cross_site.knows(head.host)
+        )
+
+    def _begun(self, served: _Served, body_bytes: int) -> asyncio.Future[Any]:
+        context, connection, endpoint, work = self._context, served.connection, served.endpoint, served.work
+        holder, admission = connection.holder, context.admission
+        context.connections.heard(connection)
+        connection.path = endpoint.path
+        if endpoint.is_read:
+            admission.announce(holder, is_read=True)
+            admission.begun(holder)
+        try:
+            if context.pressure.is_on:
+                context.pressure.require(endpoint.path)
+            admission.enter(holder, may_use_reserve=not endpoint.is_read)
+            served.is_in = True
+            admission.hold(holder, body_bytes)
+            answer = work.begin()
+        except Exception as error:  # `_outcome` tells a refusal from a defect
+            answer = asyncio.get_running_loop().create_future()
+            answer.set_exception(error)
+        if work.listed_as and served.is_in:
+            client = holder.client.name
+            served.running = context.running.begin(REQUEST_ID.get(), work.listed_as, work.summary, client, answer)
+            served.running.enter("running")
+        answer.add_done_callback(lambda answer: self._finish(served, answer))
+        return answer
+
+    def _finish(self, served: _Served, answer: asyncio.Future[Any]) -> None:
+        """Answer and count the request."""
+        context, connection, endpoint = self._context, served.connection, served.endpoint
+        status, text = self._outcome(served, answer)
+        connection.answered(text)
+        if served.is_in:
+            context.admission.leave(connection.holder)
+            context.telemetry.served(METHOD, endpoint.path, status, time.perf_counter() - served.started)
+        if served.running is not None:
+            served.running.status = status
+            context.running.end(served.running)
+        if endpoint.is_read:
+            context.admission.over(connection.holder)
+        context.waiting_room.admit()
+        connection.go_on_behind()
+
+    def _outcome(self, served: _Served, answer: asyncio.Future[Any]) -> tuple[int, bytes]:
+        """(status, the whole answer)."""
+        context, path, running = self._context, served.endpoint.path, served.running
+        is_canceled = running is not None and running.is_canceled and served.connection.is_open
+        if answer.cancelled() and not is_canceled:
+            return CLIENT_LEFT, b""
+        try:
+            if running is not None:
+                if answer.cancelled():
+                    raise running.canceled()
+                running.enter("rendering")
+            body = served.work.body(answer.result())
+        except TriptychError as error:
+            if running is not None:
+                running.error = "canceled" if answer.cancelled() else str(error)
+            return self._without_aiohttp(refusal(context, path, error))
+        except Exception:
+            return self._without_aiohttp(failure(METHOD, path))
+        return 200, in_one_piece(200, "OK", (("Content-Type", JSON), *context.access.headers.items()), body)
+
+    def _without_aiohttp(self, response: web.Response) -> tuple[int, bytes]:
+        headers = (*response.headers.items(), *self._context.access.headers.items())
+        assert isinstance(response.body, bytes)
+        return response.status, in_one_piece(response.status, response.reason, headers, response.body)

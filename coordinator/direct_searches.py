@@ -1,0 +1,129 @@
+"""Searches for one vector that are served without aiohttp (coordinator/direct_requests.py).
+
+Searches of one client differ in little but the numbers of their vectors. So what surrounds the vector is read once and
+remembered, and the numbers of all searches of a batch are read at once, when it is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+import msgspec
+import orjson
+
+from coordinator.api.vector_bodies import THREAD_BYTES_MIN, json_body
+from coordinator.context import Context
+from coordinator.negotiation import PROTOBUF
+from coordinator.vectors.answers import hits_json
+from coordinator.vectors.batching import Found, SearchKind
+from coordinator.vectors.search import SearchRequest, from_json, vectors_of
+from shared.errors import TriptychError
+from shared.messages.vectors import Collection, Floats
+
+PATH = "/api/v1/vector/search"
+BODY_BYTES_MAX = THREAD_BYTES_MIN - 1
+READ_LATER_BYTES_MAX = 8 << 10
+"""A longer vector is read when it comes: a batch of 128 then holds 1 MB of text, whose numbers are read in 1 ms."""
+SHAPE_BYTES_MAX = 2 << 10
+SHAPES_CACHED = 256
+"""Searches with other filters have other shapes; one that is not cached is read in some tens of microseconds."""
+DEPTH_MAX = 100
+"""Of results: with the longest ids, all of whose bytes JSON escapes, their answer is below 64 KiB."""
+
+_VECTOR = re.compile(rb'"vector"[ \t\r\n]*:[ \t\r\n]*(?=\[)')
+_FIELDS = b'"include'
+"""A body without it shows all attributes: its shape need not be read to know that."""
+_ARRAY = msgspec.json.Decoder(msgspec.Raw)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shape:
+    """A search without the numbers of its vector."""
+
+    request: SearchRequest
+    summary: str
+
+
+@lru_cache(SHAPES_CACHED)
+def shape_of(before: bytes, after: bytes) -> Shape | None:
+    """The search whose body is `before`, an array of numbers and `after`. None if that array is not its only vector, or
+    if it is left to aiohttp: one that is wrong, that has a text or groups, or that shows more than ids and scores."""
+    try:
+        one, two = (from_json(b"%b[%d]%b" % (before, number, after)) for number in (1, 2))
+    except TriptychError:
+        return None
+    if one.flat.tolist() != [1.0] or two.flat.tolist() != [2.0] or one.batch or one.id:
+        return None
+    is_plain = one.fields == () and one.text is None and one.refinement.group is None and one.depth <= DEPTH_MAX
+    return Shape(one, one.summary()) if is_plain else None
+
+
+def vector_apart(body: bytes) -> tuple[Shape, bytes] | None:
+    """(the search without its vector, the vector, which is a JSON array); None if it is left to aiohttp."""
+    found = _VECTOR.search(body) if _FIELDS in body else None
+    if found is None:
+        return None
+    start = found.end()
+    end = body.find(b"]", start) + 1
+    if not end or len(body) - (end - start) > SHAPE_BYTES_MAX:
+        return None
+    shape = shape_of(body[:start], body[end:])
+    if shape is None:
+        return None
+    text = body[start:end]
+    try:
+        _ARRAY.decode(text)  # what reads the numbers takes it for valid
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return shape, text
+
+
+@dataclass(slots=True)
+class _SearchWork:
+    context: Context
+    shape: Shape
+    kind: SearchKind
+    queries: Floats | bytes
+    summary: str
+    listed_as: str = "vector.search"
+
+    def begin(self) -> asyncio.Future[Found]:
+        return self.context.vectors.begin(self.kind, self.queries)
+
+    def body(self, result: Found) -> bytes:
+        collection = self.kind.body.collection
+        answer = self.context.vectors.searched(self.shape.request, collection, result, partial=True)
+        results = orjson.Fragment(hits_json(answer.lists[0], collection.metric))
+        return json_body({"results": results}, answer.warnings, answer.infos)
+
+
+class DirectSearches:
+    """For the event loop's thread only."""
+
+    path = PATH
+    is_read = True
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._kind = lru_cache(SHAPES_CACHED)(self._kind_of)
+
+    def _kind_of(self, shape: Shape, collection: Collection) -> SearchKind:
+        return self._context.vectors.kind(shape.request, collection)
+
+    def work(self, media_type: str, body: bytes) -> _SearchWork | None:
+        """The search; None unless its shape is plain and its collection exists."""
+        apart = None if media_type == PROTOBUF or len(body) > BODY_BYTES_MAX else vector_apart(body)
+        if apart is None:
+            return None
+        shape, text = apart
+        collection = self._context.vectors.at_hand(shape.request.collection)
+        if collection is None:
+            return None
+        try:
+            queries = text if len(text) <= READ_LATER_BYTES_MAX else vectors_of([text], collection)
+        except TriptychError:
+            return None
+        return _SearchWork(self._context, shape, self._kind(shape, collection), queries, shape.summary)

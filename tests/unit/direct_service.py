@@ -1,0 +1,90 @@
+"""Endpoints whose small requests are served without aiohttp, over areas of a test, and clients of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+from aiohttp import web
+
+from coordinator.calls import Waits
+from coordinator.context import CONTEXT, Context
+from coordinator.dispatch import Dispatcher
+from coordinator.queries.gate import Gate
+from coordinator.watching.telemetry import Telemetry
+from shared.config import Settings
+
+PLAIN = ("Host: localhost", "Content-Type: application/json", "Accept: */*", "User-Agent: a client")
+USUAL = (*PLAIN, "X-Other: of aiohttp")
+WITHIN_S = 5.0
+
+
+def post(path: str, headers: Iterable[str], body: bytes) -> bytes:
+    """A request as it goes over the wire."""
+    lines = [f"POST {path} HTTP/1.1", *headers, f"Content-Length: {len(body)}", "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+class Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self.writer = reader, writer
+
+    async def ask(self, message: bytes) -> tuple[int, dict[str, str], bytes]:
+        self.writer.write(message)
+        return await self.answer()
+
+    async def answer(self) -> tuple[int, dict[str, str], bytes]:
+        async with asyncio.timeout(WITHIN_S):
+            lines = (await self._reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+            headers = dict(line.split(": ", 1) for line in lines[1:-2])
+            return int(lines[0].split()[1]), headers, await self._reader.readexactly(int(headers["Content-Length"]))
+
+
+class Service:
+    """The endpoint at `path`, with a log or an area of vectors that the test gives."""
+
+    def __init__(self, path: str, routes: Iterable[web.RouteDef], log: Any = None, vectors: Any = None) -> None:
+        links = SimpleNamespace(states=list, workers=list, waits=Waits(), pause_background=lambda: None, shards=4)
+        self.log = log
+        self.context = Context(Settings(), links, Telemetry(), log, vectors, None, Gate(1))  # type: ignore[arg-type]
+        self.path, self._routes = path, routes
+        self.runner: Any = None
+        self.clients: list[Client] = []
+
+    async def start(self) -> None:
+        app = web.Application()
+        app[CONTEXT] = self.context
+        app.add_routes(self._routes)
+        server = Dispatcher(app).server(access_log=None, handler_cancellation=True)
+        self.runner = web.ServerRunner(server, shutdown_timeout=WITHIN_S)
+        await self.runner.setup()
+        await web.TCPSite(self.runner, "127.0.0.1", 0).start()
+
+    async def stop(self) -> None:
+        for client in self.clients:
+            client.writer.close()
+        await self.runner.cleanup()
+
+    async def client(self) -> Client:
+        """A client whose connection aiohttp waits on for the first request."""
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.runner.addresses[0][1]))
+        await self.until(lambda: any(c._waiter for c in self.context.connections.open))  # type: ignore[attr-defined]
+        self.clients.append(client)
+        await asyncio.sleep(0.01)
+        return client
+
+    async def until(self, holds: Any) -> None:
+        async with asyncio.timeout(WITHIN_S):
+            while not holds():
+                await asyncio.sleep(0.001)
+
+    def served(self, status: int) -> int:
+        return self.context.telemetry._requests.get(("POST", self.path, status), 0)
+
+    @property
+    def is_at_rest(self) -> bool:
+        admission = self.context.admission
+        held = (admission.requests, admission.announced, admission.body_bytes, admission.fresh_reads())
+        return held == (0, 0, 0, 0) and not len(self.context.running)
