@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -37,6 +38,10 @@ LONGEST = (
     "test_watching",
     "test_histograms_merging",
     "test_log_groups",
+    "test_metrics_rest",
+    "test_serve_command",
+    "test_http_connections",
+    "test_kernels",
 )
 """Files of tests that take more than twenty seconds."""
 
@@ -51,6 +56,12 @@ def keep_files_in_memory() -> None:
 
 
 keep_files_in_memory()
+
+
+def pytest_collection_finish() -> None:
+    """What all tests have imported stays: to look through it for cycles takes a second each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def compile_kernels() -> None:

@@ -318,7 +318,8 @@ def test_a_worker_that_does_not_answer_ends_the_backup_and_writes_go_on(
     new_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     cluster = new_cluster(settings=SETTINGS).start()
-    writer = start_writers(cluster)[0]
+    writers = start_writers(cluster)
+    writer = writers[0]
     wait_for(lambda: writer.acknowledged > 5)
     pid = cluster.worker_pids()["worker-0"]
     freeze(pid)
@@ -330,6 +331,7 @@ def test_a_worker_that_does_not_answer_ends_the_backup_and_writes_go_on(
     cluster.wait_ready()
     number = writer.acknowledged
     wait_for(lambda: writer.acknowledged > number)
+    stop_writers(writers)
     wait_for(lambda: staged(cluster) == [])
     assert sending.inventories(open_place(str(tmp_path / "place"), create=True)) == []
     back_up(cluster, tmp_path / "place")

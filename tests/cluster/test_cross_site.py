@@ -19,6 +19,7 @@ MEANT_FOR_READING = {
     "/api/v1/series",
     "/api/v1/query_exemplars",
     "/api/v1/labels",
+    "/api/v1/read",
     "/api/v1/vector/search",
     "/api/v1/vector/map",
 }

@@ -139,5 +139,5 @@ def test_files_of_another_version_say_where_those_of_this_one_are(server: Cluste
 def test_the_page_asks_last_for_what_is_not_shown_first(server: Cluster) -> None:
     lines = [line for line in server.get("/").body.decode().splitlines() if "modulepreload" in line]
     late = {re.findall(r"ui/\w+/(\w+)/", line)[0] for line in lines if 'fetchpriority="low"' in line}
-    assert late == {"log", "vectors", "cluster"}
+    assert late == {"log", "vectors", "alerts", "cluster"}
     assert "/vendor.js" in lines[0]

@@ -16,7 +16,7 @@ from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
 from coordinator import responses
-from coordinator.api import page
+from coordinator.api import openapi, page
 from coordinator.calls import Waits
 from coordinator.context import CONTEXT, Context
 from coordinator.dispatch import Dispatcher
@@ -267,6 +267,13 @@ async def test_a_page_cannot_be_framed_and_runs_only_the_servers_own_scripts() -
     assert answer.headers["Referrer-Policy"] == "no-referrer"
 
 
-def test_html_is_answered_in_one_place() -> None:
-    sources = [path for path in Path(responses.__file__).parent.rglob("*.py") if "text/html" in path.read_text()]
-    assert sources == [Path(files.__file__)]
+async def test_the_description_of_the_endpoints_lets_no_other_site_in_either() -> None:
+    for handler, path in ((openapi.docs, "/docs"), (openapi.described, "/api/v1/openapi.yaml")):
+        answer = await handler(make_mocked_request("GET", path))
+        assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_html_is_answered_in_two_places() -> None:
+    sources = {path for path in Path(responses.__file__).parent.rglob("*.py") if "text/html" in path.read_text()}
+    assert sources == {Path(files.__file__), Path(openapi.__file__)}

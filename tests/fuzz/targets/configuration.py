@@ -51,7 +51,7 @@ def _rule_files() -> Iterator[bytes]:
   interval: 1m
   limit: 5
   rules:
-  - {record: a, expr: sum by (x) (rate(m[5m])), labels: {b: c}}
+  - {record: a, expr: 'sum by (x) (rate(m[5m]))', labels: {b: c}}
   - {alert: B, expr: up == 0, for: 1m, labels: {s: '{{ $value }}'}, annotations: {t: '{{ $labels.a | toUpper }}'}}
 """
 
