@@ -149,6 +149,28 @@ def test_polling_goes_on_after_errors_and_keeps_what_was_said_last(quiet: Page) 
     ]
 
 
+def test_a_request_that_was_cancelled_asks_for_no_credential(quiet: Page) -> None:
+    said = run(
+        quiet,
+        """
+        const { fetched } = await use("base/api.js");
+        const { asked } = await use("base/access.js");
+        const controller = new AbortController();
+        const real = window.fetch;
+        window.fetch = async (_, { signal }) => {
+          const start = (body) => signal.addEventListener("abort", () => body.error(signal.reason));
+          return new Response(new ReadableStream({ start }), { status: 401 });
+        };
+        setTimeout(() => controller.abort(), 20);
+        const ended = fetched("GET", "api/v1/query", { signal: controller.signal }).catch((error) => error.name);
+        const first = await Promise.race([ended, sleep(1000)]);
+        window.fetch = real;
+        return [first, asked.value];
+        """,
+    )
+    assert said == ["AbortError", None]
+
+
 # The link
 
 
@@ -156,10 +178,10 @@ def test_a_step_back_is_told_once_and_areas_change_with_their_parameters(quiet: 
     seen = run(
         quiet,
         """
-        const { effect } = await use("vendor.js");
+        const { computed } = await use("vendor.js");
         const link = await use("base/link.js");
         const seen = [];
-        effect(() => { seen.push(`${link.area.value} ${link.params.value}`); });
+        computed(() => `${link.area.value} ${link.params.value}`).subscribe((shown) => { seen.push(shown); });
         link.change({ expr: ["a", "b"] });
         link.go("log", { key: "k?=&#ü" });
         link.go("vectors");

@@ -57,6 +57,7 @@ export async function fetched(method, path, { query, body, json, headers = {}, s
     const response = await asking.catch((error) => { throw explained(error, path, { signal, deadline }); });
     if (response.status !== 401) return response;
     const why = await failure(response);
+    signal?.throwIfAborted(); // then the server's words may not have been read
     const isGiven = authorization.value !== used || (await askCredential(used && why.message, response.headers.get("WWW-Authenticate") ?? ""));
     signal?.throwIfAborted();
     if (!isGiven) throw why;
