@@ -8,12 +8,12 @@ time within which the client must go on (coordinator/connections.py).
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from coordinator.clients import Client, share_name, share_of
+from coordinator.limiter import AtWork
+from coordinator.pressure import WRITE_PATHS, is_read
 from shared.config import Settings
 from shared.errors import Overloaded
 
@@ -23,9 +23,13 @@ at once or only write, the bytes for small bodies."""
 SMALL_BODY_BYTES = 64 << 10
 """A body up to this size may use the bytes that are kept."""
 
-FRESH_S = 0.25
-"""Reads that have been at work for longer are slow ones, or wait for what hangs: they must not keep others from their
-turn."""
+READS_LEAST_A_WORKER, WRITES_LEAST_A_WORKER = 2, 8
+"""So many may always be at work: of reads enough to keep all processes busy, and of writes enough to share messages and
+an fsync, which take about as long for one write as for many."""
+ALONE_MAX = 2
+"""A request that begins beside fewer others shows how long one of its path takes at rest."""
+READ_REST_S, WRITE_REST_S = 0.004, 0.008
+"""What a small request takes at rest, until that is measured."""
 
 
 class Holder:
@@ -59,11 +63,14 @@ class Admission:
         self.requests = 0
         self.announced = 0
         self.body_bytes = 0
-        self._fresh_reads: dict[Holder, float] = {}  # when each began, in this order
+        workers = settings.worker_count()
+        self.reads = AtWork(READS_LEAST_A_WORKER * workers, READ_REST_S)
+        self.writes = AtWork(WRITES_LEAST_A_WORKER * workers, WRITE_REST_S)
+        """Those that have not been at work for long, and have waited neither for their client nor for a heavy place."""
         self.heavy_requests: Callable[[], int] = lambda: 0
         """How many of the requests in flight are heavy queries, most of which wait for others to end."""
         self.freed: Callable[[], None] = lambda: None
-        """Called when a read that is still under way has given up its place."""
+        """Called when a request that is still under way has given up its place."""
         self.make_room: Callable[[int], None] = lambda bytes_wanted: None
         """Ends slow bodies that are arriving, until so many bytes are free (coordinator/connections.py)."""
 
@@ -73,14 +80,18 @@ class Admission:
         """Requests that are in flight or about to be, without heavy queries."""
         return self.requests + self.announced - self.heavy_requests()
 
-    def announce(self, holder: Holder, *, is_read: bool = False) -> None:
+    def announce(self, holder: Holder, path: str) -> None:
         """A request has arrived that will be in flight as soon as the event loop comes to it."""
         if not holder.is_announced:
             holder.is_announced = True
             self.announced += 1
-        if is_read:
-            self._fresh_reads.pop(holder, None)  # of a request before this one: the order is that of the times
-            self._fresh_reads[holder] = time.monotonic()
+        self.take_up(holder, path)
+
+    def take_up(self, holder: Holder, path: str) -> None:
+        """A request to this path is at work from now on."""
+        kind = self.writes if path in WRITE_PATHS else self.reads if is_read(path) else None
+        if kind is not None:
+            kind.begin(holder, path, is_alone=len(self.reads) + len(self.writes) < ALONE_MAX)
 
     def begun(self, holder: Holder) -> None:
         """The event loop has come to the request, or its connection is gone."""
@@ -91,31 +102,18 @@ class Admission:
     def over(self, holder: Holder) -> None:
         """The request has been answered, or its connection is gone, whether or not it has been in flight."""
         self.begun(holder)
-        self._fresh_reads.pop(holder, None)
-
-    def fresh_reads(self) -> int:
-        """Reads at work that have not been so for long, and have waited neither for their client nor for a heavy
-        place."""
-        return len(self._fresh_reads)
-
-    def oldest_fresh_read(self) -> float:
-        """When the first of them began, in `time.monotonic()`; infinite if there is none."""
-        return next(iter(self._fresh_reads.values()), math.inf)
+        self.reads.end(holder)
+        self.writes.end(holder)
 
     def is_slow(self, holder: Holder) -> None:
-        """If the request is a read, it is fresh no more."""
-        if self._fresh_reads.pop(holder, None) is not None:
+        """The request gives up its place among those that began a short time ago."""
+        if self.reads.leave(holder) or self.writes.leave(holder):
             self.freed()
 
-    def let_reads_age(self) -> None:
-        """Reads that have been at work for FRESH_S are fresh no more. To be called at intervals."""
-        fresh = self._fresh_reads
-        begun_max = time.monotonic() - FRESH_S
-        while fresh:
-            holder, begun = next(iter(fresh.items()))
-            if begun > begun_max:
-                return
-            del fresh[holder]
+    def look(self) -> None:
+        """See which requests are slow, and how many should be at work. To be called at intervals."""
+        self.reads.look()
+        self.writes.look()
 
     def enter(self, holder: Holder, *, may_use_reserve: bool) -> None:
         """A request is in flight from now on. Raises Overloaded when there is no place for it."""

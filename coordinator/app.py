@@ -69,7 +69,7 @@ from shared.catalogue_file import DIRECTORY as VECTOR
 from shared.config import Settings
 from shared.control import Control
 from shared.errors import ConfigError
-from shared.listen_address import cannot_be_bound
+from shared.listen_address import cannot_be_bound, host_and_port
 from shared.manifest import Manifest
 from shared.messages.settling import settle
 from shared.promql import parser
@@ -136,6 +136,33 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
     port cannot be had."""
     asyncio.get_running_loop().set_exception_handler(_failed)
     tracing.start(settings.traces, "coordinator")
+    context = await _started(settings, control, identity, address)
+    access = context.access
+    server = _server(context)
+    runner = web.ServerRunner(server, shutdown_timeout=STOP_GRACE_S)
+    await runner.setup()
+    listener = Listener(server, Handshakes(access.tls, settings.head_timeout_ms / 1000) if access.tls else None)
+    try:
+        await _configure(context.config_file)
+        instance = await _listen(listener, settings, access)
+        await _work(context, instance)
+    finally:
+        listener.close()
+        access.stop()
+        context.pressure.stop()
+        context.connections.stop()
+        await context.scraper.stop()
+        await runner.cleanup()
+        await context.views.stop()
+        await context.vectors.stop()
+        await context.log.stop()
+        await context.links.close()
+        await asyncio.to_thread(tracing.stop)
+    event(logging.INFO, "coordinator stopped")
+
+
+async def _started(settings: Settings, control: Control, identity: Manifest, address: str) -> Context:
+    """All parts that serve requests, connected to the workers."""
     access = Gatekeeper(settings)
     links = Links(settings, identity.cluster_id, address)
     await links.open()
@@ -154,25 +181,28 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
     await context.views.start()
     await context.log.start()
     await context.vectors.start()
-    server = Dispatcher(build(context)).server(
-        access_log=None,
-        handler_cancellation=True,  # who goes away frees the workers of what it asked
-        auto_decompress=False,  # a body is taken as it is: what inflates it must know a bound
-        max_line_size=LINE_BYTES_MAX,
-        max_field_size=LINE_BYTES_MAX,
-    )
+    _watch(context)
+    _say_limits(context.connections, settings)
+    context.connections.start()
+    context.pressure.start()
+    access.start()
+    return context
+
+
+def _watch(context: Context) -> None:
+    """Have the parts tell of themselves in the service's own metrics."""
     sources.watch(
         context.telemetry,
-        settings,
+        context.settings,
         context.started_at,
-        links,
+        context.links,
         context.connections,
         context.pressure,
         context.gate,
         context.samples,
         context.spool,
         context.log,
-        access,
+        context.access,
         context.known_labels,
         context.known_sets,
         context.series_references,
@@ -180,43 +210,36 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         context.rules,
     )
     context.telemetry.watch(context.scraper.put)
-    _say_limits(context.connections, settings)
-    context.connections.start()
-    context.pressure.start()
-    access.start()
-    runner = web.ServerRunner(server, shutdown_timeout=STOP_GRACE_S)
-    await runner.setup()
-    listener = Listener(server, Handshakes(access.tls, settings.head_timeout_ms / 1000) if access.tls else None)
-    try:
-        await _configure(context.config_file)
-        instance = await _listen(listener, settings, access)
-        if not context.rules.external_url:
-            context.rules.external_url = _own_url(instance, access)
-        context.rules.start()
-        self_scrape = SelfScrape(settings, context.watch, links, context.samples, context.pressure, instance)
-        context.self_scrape = self_scrape
-        settle()
-        measuring = partial(_measure_speed, context.gate, asyncio.get_running_loop())
-        threading.Thread(target=measuring, name="speed", daemon=True).start()
-        trimming = asyncio.create_task(_trim_memory())
-        scraping = asyncio.create_task(self_scrape.run())
-        await _stop_signal()
-        trimming.cancel()
-        scraping.cancel()
-        await context.rules.stop()
-    finally:
-        listener.close()
-        access.stop()
-        context.pressure.stop()
-        context.connections.stop()
-        await context.scraper.stop()
-        await runner.cleanup()
-        await context.views.stop()
-        await context.vectors.stop()
-        await context.log.stop()
-        await links.close()
-        await asyncio.to_thread(tracing.stop)
-    event(logging.INFO, "coordinator stopped")
+
+
+def _server(context: Context) -> web.Server:
+    return Dispatcher(build(context)).server(
+        access_log=None,
+        handler_cancellation=True,  # who goes away frees the workers of what it asked
+        auto_decompress=False,  # a body is taken as it is: what inflates it must know a bound
+        max_line_size=LINE_BYTES_MAX,
+        max_field_size=LINE_BYTES_MAX,
+    )
+
+
+async def _work(context: Context, instance: str) -> None:
+    """What the service does by itself, until a signal asks for its end; `instance`: the host:port it listens on."""
+    if not context.rules.external_url:
+        context.rules.external_url = _own_url(instance, context.access)
+    context.rules.start()
+    self_scrape = SelfScrape(
+        context.settings, context.watch, context.links, context.samples, context.pressure, instance
+    )
+    context.self_scrape = self_scrape
+    settle()
+    measuring = partial(_measure_speed, context.gate, asyncio.get_running_loop())
+    threading.Thread(target=measuring, name="speed", daemon=True).start()
+    trimming = asyncio.create_task(_trim_memory())
+    scraping = asyncio.create_task(self_scrape.run())
+    await _stop_signal()
+    trimming.cancel()
+    scraping.cancel()
+    await context.rules.stop()
 
 
 async def _configure(config_file: ConfigFile) -> None:
@@ -259,17 +282,18 @@ def _say_limits(connections: Connections, settings: Settings) -> None:
 
 
 async def _listen(listener: Listener, settings: Settings, access: Gatekeeper) -> str:
-    """Begin to listen; returns host:port. Raises ConfigError when the port cannot be had."""
+    """Begin to listen; returns the host and port, as a URL has them. Raises ConfigError when the port cannot be had."""
     host, port = settings.address()
     try:
         bound = await listener.open(host, port, backlog())
     except OSError as error:
         raise cannot_be_bound(settings, error) from error
+    instance = host_and_port(host, bound)
     scheme = "https" if access.tls else "http"
-    event(logging.INFO, "listening", url=f"{scheme}://{host}:{bound}", data=settings.data, shards=settings.shards)
+    event(logging.INFO, "listening", url=f"{scheme}://{instance}", data=settings.data, shards=settings.shards)
     if not is_loopback(host) and (access.tls is None or not access.knows_its_clients):
         event(logging.WARNING, "listening beyond this host without authentication or TLS", listen=settings.listen)
-    return f"{host}:{bound}"
+    return instance
 
 
 def _own_url(instance: str, access: Gatekeeper) -> str:

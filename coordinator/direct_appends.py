@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from coordinator.api.log.append import INLINE_BYTES_MAX
+from coordinator.api.log.append import WALKED_BYTES_MAX, read_at_once
 from coordinator.context import Context
 from coordinator.log import records
 from coordinator.log.record_forms import hints
@@ -40,6 +40,7 @@ class DirectAppends:
 
     path = PATH
     is_read = False
+    body_bytes_max = WALKED_BYTES_MAX
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -48,11 +49,14 @@ class DirectAppends:
         """The append; None for one that is wrong, has a producer, or is to be answered with a hint, and while the log's
         state is not known."""
         # The producer's batches wait for each other.
-        if len(body) > INLINE_BYTES_MAX or not self._context.log.knows_state or b"producer" in body:
+        if not self._context.log.knows_state or b"producer" in body:
             return None
+        settings = self._context.settings
         try:
-            batch = records.parse(media_type, body, self._context.settings)
+            batch = records.one_plain(body, settings) if media_type != PROTOBUF else None
+            batch = batch or read_at_once(media_type, body, settings)
         except TriptychError:
             return None
-        has_hints = media_type != PROTOBUF and hints(batch.records)
-        return None if batch.producer or has_hints else _AppendWork(self._context, batch)
+        if batch is None or batch.producer or (media_type != PROTOBUF and hints(batch.records)):
+            return None
+        return _AppendWork(self._context, batch)

@@ -2,10 +2,11 @@
 and its answer.
 
 aiohttp takes more processor time for a request than an append of one record or a search for one vector needs. A request
-is served here if it has come in one piece, with a plain head, on a connection that is in no other request, and without
-credentials. Everything else, and whatever is wrong with a request, is left to aiohttp and to `coordinator.dispatch`,
-before anything is done. What counts for a request there counts here as well: places in flight, bytes of bodies,
-pressure, known hosts, metrics, the request's id, the list of running queries, the deadline.
+is served here if it has a plain head, which came in one piece, if the rest came with it or a moment later, on a
+connection that is in no other request, and without credentials. Everything else, and whatever is wrong with a request,
+is left to aiohttp and to `coordinator.dispatch`, before anything is done. What counts for a request there counts here
+as well: places in flight, bytes of bodies, pressure, known hosts, metrics, the request's id, the list of running
+queries, the deadline.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -25,8 +26,8 @@ from coordinator.failures import failure, refusal
 from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
 from coordinator.protocol import Connection, Server
 from coordinator.queries.running import RunningQuery
-from coordinator.request_ids import id_in
-from coordinator.responses import in_one_piece
+from coordinator.request_ids import given_in, new_id
+from coordinator.responses import head_of, in_one_piece, with_head
 from shared import tracing
 from shared.errors import TriptychError
 from shared.telemetry import REQUEST_ID
@@ -36,6 +37,11 @@ HEAD_BYTES_MAX = 1024
 HEADS_CACHED = 256
 """Clients send the same head again and again; one that is not cached is read in some microseconds."""
 CLIENT_LEFT = 499
+REST_WITHIN_S = 0.05
+"""Many clients send a head and its body one after the other. A body that is not whole after this time is left to
+aiohttp, which bounds slow bodies."""
+PIECES_BYTES_MAX = 16 << 20
+"""Of all requests together of which the rest is awaited here."""
 
 _REQUEST_LINE = re.compile(rb"%b (/[\w/]*) HTTP/1\.1" % METHOD.encode())
 _PLAIN_HEADERS = frozenset(
@@ -56,12 +62,14 @@ _LENGTH = re.compile(rb"\d{1,9}")
 
 
 class PlainHead(NamedTuple):
-    """What a head says of its request. `media_type`: of the body; the answer is JSON."""
+    """What a head says of its request. `media_type`: of the body; the answer is JSON. `request_id`: the client's own,
+    or empty."""
 
     path: str
     host: str
     media_type: str
     body_bytes: int
+    request_id: str = ""
 
 
 @lru_cache(HEADS_CACHED)
@@ -87,7 +95,9 @@ def plain_head(head: bytes) -> PlainHead | None:
         and PROTOBUF.encode() not in fields.get(b"accept", b"").lower()
         and fields.get(b"connection", b"keep-alive").lower() == b"keep-alive"
     )
-    return PlainHead(line[1].decode(), host.decode(), media_type, int(length)) if host and is_plain else None
+    if not host or not is_plain:
+        return None
+    return PlainHead(line[1].decode(), host.decode(), media_type, int(length), given_in(head))
 
 
 class Work(Protocol):
@@ -110,6 +120,7 @@ class Endpoint(Protocol):
 
     path: str
     is_read: bool
+    body_bytes_max: int
 
     def work(self, media_type: str, body: bytes) -> Work | None:
         """What the request asks for; None if nothing was done because it is one for aiohttp."""
@@ -119,15 +130,25 @@ class DirectConnection(Connection):
     """A connection whose small requests do not go through aiohttp. What arrives while one is served waits for its
     answer; reading pauses, so that is what the loop has read at once."""
 
-    __slots__ = ("_answer", "_behind", "_direct")
+    __slots__ = ("_answer", "_behind", "_direct", "_give_over", "_missing", "_pieces")
 
     def __init__(self, direct: DirectRequests, server: Server, **options: Any) -> None:
         super().__init__(server, **options)
         self._direct = direct
         self._answer: asyncio.Future[Any] | None = None
         self._behind = b""
+        self._pieces: list[bytes] = []
+        """What has come of a request of which `_missing` bytes are awaited until `_give_over`."""
+        self._missing = 0
+        self._give_over: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
+        if self._pieces:
+            self._missing -= len(data)
+            self._pieces.append(data)
+            if self._missing > 0:
+                return
+            data = self._joined()
         if self._answer is None:
             super().data_received(data)
             return
@@ -136,16 +157,40 @@ class DirectConnection(Connection):
             self._wire.pause_reading()
 
     def _is_served_directly(self, data: bytes) -> bool:
-        waiter = self._waiter
-        if waiter is None or waiter.done() or self._close or self._force_close:
-            return False  # aiohttp serves a request, or the connection ends
-        if self.head_bytes or self.writing_paused or self._upgraded or not self._body.is_eof():
+        if not self.is_between_requests or self._close or self._force_close or self.writing_paused or self._upgraded:
             return False
-        self._answer = self._direct.begin(self, data)
-        if self._answer is None:
+        body_at = data.find(b"\r\n\r\n", 0, HEAD_BYTES_MAX) + 4
+        head = plain_head(data[:body_at]) if body_at >= 4 else None
+        if head is None or not self._direct.admits(head):
             return False
+        missing = body_at + head.body_bytes - len(data)
         self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
+        if missing:
+            return missing > 0 and self._awaits(missing, data)
+        self._answer = self._direct.begin(self, head, data[body_at:])
+        return self._answer is not None
+
+    def _awaits(self, missing: int, data: bytes) -> bool:
+        """Whether the rest of the request that begins with `data` is awaited here."""
+        if not self._direct.has_room(missing + len(data)):
+            return False
+        self._connections.heard(self)
+        self._missing, self._pieces = missing, [data]
+        self._direct.pieces_bytes += missing + len(data)
+        self._give_over = self._loop.call_later(REST_WITHIN_S, self._give_to_aiohttp)
         return True
+
+    def _joined(self) -> bytes:
+        """What has come; nothing more is awaited here."""
+        data, self._pieces = b"".join(self._pieces), []
+        self._direct.pieces_bytes -= len(data) + self._missing
+        if self._give_over is not None:
+            self._give_over.cancel()
+            self._give_over = None
+        return data
+
+    def _give_to_aiohttp(self) -> None:
+        self._read(self._joined())
 
     @property
     def is_open(self) -> bool:
@@ -168,6 +213,8 @@ class DirectConnection(Connection):
 
     def connection_lost(self, error: BaseException | None) -> None:
         super().connection_lost(error)
+        if self._pieces:
+            self._joined()
         if self._answer is not None:
             self._answer.cancel()
 
@@ -196,42 +243,46 @@ class DirectRequests:
         self._context = context
         self._endpoints = {endpoint.path: endpoint for endpoint in endpoints}
 
-    def begin(self, connection: DirectConnection, data: bytes) -> asyncio.Future[Any] | None:
-        """Serve the request that `data` is. Returns the future that is done soon, or None if nothing was done because
-        the request is one for aiohttp."""
-        body_at = data.find(b"\r\n\r\n", 0, HEAD_BYTES_MAX) + 4
-        head = plain_head(data[:body_at]) if body_at >= 4 else None
-        if head is None or len(data) - body_at != head.body_bytes or not self._admits(head):
-            return None
-        endpoint = self._endpoints.get(head.path)
-        if endpoint is None:
-            return None
-        work = endpoint.work(head.media_type, data[body_at:])
-        if work is None:
-            return None
-        context = REQUEST_ID.set(id_in(data[:body_at]))
-        try:
-            return self._begun(_Served(connection, endpoint, work, time.perf_counter()), head.body_bytes)
-        finally:
-            REQUEST_ID.reset(context)
+        self._headers: Mapping[str, str] | None = None
+        self._head_of_success = b""
+        """Of an answer with these headers, without the lines that no two answers have in common."""
+        self.pieces_bytes = 0
+        """Of the requests of which the rest is awaited, with that rest."""
 
-    def _admits(self, head: PlainHead) -> bool:
-        context = self._context
+    def admits(self, head: PlainHead) -> bool:
+        """Whether the request with this head may be served here."""
+        context, endpoint = self._context, self._endpoints.get(head.path)
         return (
-            head.body_bytes <= context.settings.body_bytes_max
+            endpoint is not None
+            and head.body_bytes <= min(endpoint.body_bytes_max, context.settings.body_bytes_max)
             and context.access.is_open
             and not tracing.is_on()
             and context.cross_site.knows(head.host)
         )
+
+    def has_room(self, size: int) -> bool:
+        """Whether the rest of a request of so many bytes may be awaited here."""
+        return self.pieces_bytes + size <= PIECES_BYTES_MAX
+
+    def begin(self, connection: DirectConnection, head: PlainHead, body: bytes) -> asyncio.Future[Any] | None:
+        """Serve this request, which is admitted. Returns the future that is done soon, or None if nothing was done
+        because the request is one for aiohttp."""
+        endpoint = self._endpoints[head.path]
+        work = endpoint.work(head.media_type, body)
+        if work is None:
+            return None
+        context = REQUEST_ID.set(head.request_id or new_id())
+        try:
+            return self._begun(_Served(connection, endpoint, work, time.perf_counter()), len(body))
+        finally:
+            REQUEST_ID.reset(context)
 
     def _begun(self, served: _Served, body_bytes: int) -> asyncio.Future[Any]:
         context, connection, endpoint, work = self._context, served.connection, served.endpoint, served.work
         holder, admission = connection.holder, context.admission
         context.connections.heard(connection)
         connection.path = endpoint.path
-        if endpoint.is_read:
-            admission.announce(holder, is_read=True)
-            admission.begun(holder)
+        admission.take_up(holder, endpoint.path)
         try:
             if context.pressure.is_on:
                 context.pressure.require(endpoint.path)
@@ -260,8 +311,7 @@ class DirectRequests:
         if served.running is not None:
             served.running.status = status
             context.running.end(served.running)
-        if endpoint.is_read:
-            context.admission.over(connection.holder)
+        context.admission.over(connection.holder)
         context.waiting_room.admit()
         connection.go_on_behind()
 
@@ -283,7 +333,10 @@ class DirectRequests:
             return self._without_aiohttp(refusal(context, path, error))
         except Exception:
             return self._without_aiohttp(failure(METHOD, path))
-        return 200, in_one_piece(200, "OK", (("Content-Type", JSON), *context.access.headers.items()), body)
+        if context.access.headers is not self._headers:
+            self._headers = context.access.headers
+            self._head_of_success = head_of(200, "OK", (("Content-Type", JSON), *self._headers.items()))
+        return 200, with_head(self._head_of_success, body)
 
     def _without_aiohttp(self, response: web.Response) -> tuple[int, bytes]:
         headers = (*response.headers.items(), *self._context.access.headers.items())

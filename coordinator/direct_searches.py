@@ -105,6 +105,7 @@ class DirectSearches:
 
     path = PATH
     is_read = True
+    body_bytes_max = BODY_BYTES_MAX
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -115,7 +116,7 @@ class DirectSearches:
 
     def work(self, media_type: str, body: bytes) -> _SearchWork | None:
         """The search; None unless its shape is plain and its collection exists."""
-        apart = None if media_type == PROTOBUF or len(body) > BODY_BYTES_MAX else vector_apart(body)
+        apart = None if media_type == PROTOBUF else vector_apart(body)
         if apart is None:
             return None
         shape, text = apart

@@ -27,6 +27,7 @@ from coordinator.protocol import Server, connection_of
 from coordinator.request_ids import HEADER, id_of
 from coordinator.responses import BODY_BYTES_MAX, SERVER, at_once, error_answer
 from coordinator.spans import traced
+from coordinator.unknown_paths import unknown_path
 from shared import errors, tracing
 from shared.errors import TriptychError
 from shared.telemetry import REQUEST_ID, event
@@ -230,7 +231,8 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
         answer = refusal(request.app[CONTEXT], request.path, error)
         return _refused(request, error) if isinstance(error, Malformed) else answer
     except web.HTTPNotFound:
-        return error_answer(request.path, errors.NotFound(f"there is no {request.path}"))
+        known = (resource.canonical for resource in request.app.router.resources())
+        return error_answer(request.path, unknown_path(request.path, known))
     except web.HTTPMethodNotAllowed as refused:
         allowed = ", ".join(sorted(refused.allowed_methods))
         text = f"{request.method} is not allowed on {request.path}; allowed: {allowed}"

@@ -10,8 +10,8 @@ stands between them is for a decoder to check. Every read is checked against the
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 
+from shared import kernel_types as types
 from shared.kernels import kernel
 from shared.protobuf_fields import SLICE_BEGIN, SLICE_END, SLICE_FIRST
 from shared.xxh64 import Bytes

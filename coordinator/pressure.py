@@ -12,7 +12,8 @@ how far the event loop is behind. A burst makes them grow for a moment. If they 
 much comes as leaves, and every request waits in vain (K. Nichols, V. Jacobson, "Controlling Queue Delay", 2012). Then
 the number of requests at work is bounded, and the bound shrinks until the wait is what it should be: by Little's law,
 the number of requests and their wait are proportional. Others wait for their turn (coordinator/waiting_room.py), and
-are refused when more come than leave.
+are refused when more come than leave. While their queue is long, reads and writes have a bound each
+(coordinator/limiter.py).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Protocol
 
 from coordinator.available_memory import Memory
 from coordinator.calls import Waits
+from coordinator.limiter import AtWork
 from coordinator.otlp import answers as otlp
 from shared.config import Settings
 from shared.errors import Overloaded
@@ -112,18 +114,14 @@ class Work(Protocol):
     """Requests in flight, with heavy queries."""
     announced: int
     """Requests that are about to be in flight."""
+    reads: AtWork
+    writes: AtWork
 
     def at_work(self) -> int:
-        """All of these, without heavy queries."""
+        """All requests in flight or about to be, without heavy queries."""
 
-    def fresh_reads(self) -> int:
-        """Of these, reads that began a short time ago."""
-
-    def oldest_fresh_read(self) -> float:
-        """When the first of them began, in `time.monotonic()`; infinite if there is none."""
-
-    def let_reads_age(self) -> None:
-        """See which of them are fresh no more."""
+    def look(self) -> None:
+        """See how many reads and writes should be at work."""
 
 
 class Pressure:
@@ -161,6 +159,8 @@ class Pressure:
         """Whether anything may be refused at the moment."""
         self.waiting: Callable[[], int] = lambda: 0
         """How many requests wait for their turn and are not at work yet."""
+        self.queue_is_long: Callable[[], bool] = lambda: False
+        """Whether so many wait for their turn that those at work, if they are bounded, have a bound for each kind."""
         self.looked: Callable[[], None] = lambda: None
         """Called after each look."""
         self.refused: Counter[str] = Counter()
@@ -227,21 +227,28 @@ class Pressure:
 
     def has_to_wait(self, path: str) -> bool:
         """Whether a request to this path must wait for its turn."""
-        if is_state(path):
-            return False
-        return not self.has_place() or (path not in WRITE_PATHS and not self.has_place_for_read())
+        has_place_by_kind = self.has_place_for_write if path in WRITE_PATHS else self.has_place_for_read
+        return not is_state(path) and not (self.has_place() and has_place_by_kind())
 
     def has_place_for_read(self) -> bool:
         """Whether one read more may be at work beside other reads."""
-        return self._work.fresh_reads() < self._reads_max
+        reads = self._work.reads
+        return len(reads) < (min(reads.limit, self._reads_max) if self._is_bounded_by_kind() else self._reads_max)
+
+    def has_place_for_write(self) -> bool:
+        """Whether one write more may be at work beside other writes."""
+        return not self._is_bounded_by_kind() or len(self._work.writes) < self._work.writes.limit
+
+    def _is_bounded_by_kind(self) -> bool:
+        return self._limit is not None and self.queue_is_long()
 
     def has_read_since(self, time_s: float) -> bool:
         """Whether a fresh read has been at work since this time of `time.monotonic()`, or for longer."""
-        return self._work.oldest_fresh_read() <= time_s
+        return self._work.reads.has_since(time_s)
 
     def has_place(self) -> bool:
-        """Whether one request more may be at work."""
-        return self._limit is None or self._work.at_work() < self._limit
+        """Whether one request more may be at work beside all others. While the queue is long, only its kind counts."""
+        return self._limit is None or self.queue_is_long() or self._work.at_work() < self._limit
 
     def gave_up(self, what: str, waiting: int) -> str:
         """The text for a request of a kind (reads, writes) that has waited for its turn in vain, beside so many."""
@@ -317,7 +324,7 @@ class Pressure:
 
     def look(self, behind_s: float) -> None:
         """See how things are. `behind_s`: by how much the event loop is late."""
-        self._work.let_reads_age()
+        self._work.look()
         self.loop_lag.add(behind_s)
         self.wait_s = max([behind_s, *(waits.taken() for waits in self._waits)])
         self._look_at_memory()
@@ -360,7 +367,7 @@ class Pressure:
                 self._shrink(self._work.at_work())
             return
         self._ticks_above = 0
-        if self._limit is None or self.wait_s > self._target_s / 2:
+        if self._limit is None or self.wait_s > self._target_s / 2 or self.queue_is_long():
             return
         self._limit *= GROWTH
         if self._limit >= self._work.requests_max:

@@ -23,7 +23,7 @@ from coordinator.access.gatekeeper import Gatekeeper
 from coordinator.admission import Holder
 from coordinator.connections import Connections
 from coordinator.early_refusal import end_of_request, path_of_whole, refusal
-from coordinator.pressure import Pressure, is_read
+from coordinator.pressure import Pressure
 from coordinator.request_ids import id_in
 from coordinator.responses import error_answer
 from coordinator.waiting_room import WaitingRoom
@@ -58,6 +58,7 @@ class Connection(RequestHandler):
         "_connections",
         "_first",
         "_give_up",
+        "_goes_on",
         "_is_refused",
         "_latest",
         "_pressure",
@@ -88,8 +89,9 @@ class Connection(RequestHandler):
         self._body: StreamReader = EMPTY_PAYLOAD
         self._first = self._latest = b""
         self._requests_answered = 0
-        """Of those that aiohttp has read. It waits for the next one only in a later turn of the event loop, and under
-        pressure many clients are faster than that."""
+        """Of those that aiohttp has read. It waits for the next one only in a later turn of the event loop, and many
+        clients are faster than that."""
+        self._goes_on = True  # aiohttp keeps the connection open after its last answer
         self._is_refused = False
         self.head_bytes = 0
         self.path = "/"
@@ -170,11 +172,8 @@ class Connection(RequestHandler):
             return  # what follows is nothing that can be read; the connection ends with the answer
         if self._unread:
             data = self._taken_back() + data  # pipelined: what cannot wait whole takes the usual way
-        else:
-            if self._pressure.bounds_now() and self._is_kept(data):
-                return
-            if self._is_served_directly(data):
-                return
+        elif (self._pressure.bounds_now() and self._is_kept(data)) or self._is_served_directly(data):
+            return
         # The parser forgets the requests that came in one piece with a malformed one, and they would have no answers.
         begin = 0
         while self._body.is_eof() and not self.head_bytes and (end := end_of_request(data, begin)):
@@ -193,7 +192,7 @@ class Connection(RequestHandler):
         super().data_received(data)
         if self._request_count != requests:
             self._connections.heard(self)
-            self._connections.admission.announce(self.holder, is_read=is_read(self._latest_path()))
+            self._connections.admission.announce(self.holder, self._latest_path())
             if self._messages:
                 self._note_request()
         elif not is_body and data:
@@ -213,8 +212,7 @@ class Connection(RequestHandler):
         """Whether a request is refused here because of overload, or waits for its turn. Both are possible without
         aiohttp, at a tenth of the cost, if it has come in one piece and nothing else is under way on this
         connection."""
-        is_busy = self._requests_answered != self._request_count or not self._body.is_eof()
-        if is_busy or self.head_bytes or self.writing_paused or self._wire is None:
+        if not self.is_between_requests or self.writing_paused or self._wire is None:
             return False
         path = path_of_whole(data)
         if path is None:
@@ -232,10 +230,19 @@ class Connection(RequestHandler):
 
     async def _handle_request(self, *arguments: Any) -> tuple[web.StreamResponse, bool]:
         """aiohttp calls this for each request that it has read: it is over when its answer has been written."""
+        self._goes_on = False
         try:
-            return await super()._handle_request(*arguments)
+            response, is_lost = await super()._handle_request(*arguments)
+            self._goes_on = bool(response.keep_alive)
+            return response, is_lost
         finally:
             self._requests_answered += 1
+
+    @property
+    def is_between_requests(self) -> bool:
+        """Whether every request that aiohttp has read is answered, and another one may follow."""
+        is_over = self._requests_answered == self._request_count and self._body.is_eof()
+        return is_over and self._goes_on and not self.head_bytes
 
     def go_on(self) -> None:
         """It is the turn of the request that has waited."""

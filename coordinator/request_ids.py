@@ -48,5 +48,10 @@ def id_of(headers: Mapping[str, str]) -> str:
 
 def id_in(head: bytes) -> str:
     """The same for a request that aiohttp has not read, of which `head` is the beginning."""
+    return given_in(head) or new_id()
+
+
+def given_in(head: bytes) -> str:
+    """The id that the client has chosen in this head; empty if none."""
     match = _IN_HEAD.search(head)
-    return new_id() if match is None else match[1].decode("ascii")
+    return "" if match is None else match[1].decode("ascii")

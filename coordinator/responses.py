@@ -6,8 +6,10 @@ most small requests need. Here the head for a status and a set of headers is bui
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
+from collections.abc import Callable
 from email.utils import formatdate
 from functools import lru_cache
 from typing import Any
@@ -17,7 +19,7 @@ from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 
 from coordinator.compression import compressed
-from coordinator.negotiation import JSON
+from coordinator.negotiation import JSON, accepts_gzip
 from coordinator.otlp import answers as otlp
 from coordinator.request_ids import HEADER
 from coordinator.streaming import GZIP_BYTES_MIN, WRITE_BYTES, InPieces
@@ -67,6 +69,11 @@ def zipped(response: web.Response) -> web.Response:
         response.headers[hdrs.CONTENT_ENCODING] = "gzip"
         response.headers[hdrs.VARY] = hdrs.ACCEPT_ENCODING
     return response
+
+
+async def made_in_thread(request: web.Request, make: Callable[[], web.Response]) -> web.Response:
+    """What `make` returns, zipped if the client takes that: for answers with thousands of entries."""
+    return await asyncio.to_thread(lambda: zipped(make()) if accepts_gzip(request) else make())
 
 
 def area_of(path: str) -> str:
@@ -142,14 +149,20 @@ class AtOnce(web.StreamResponse):
 
 def in_one_piece(status: int, reason: str, headers: tuple[tuple[str, str], ...], body: bytes) -> bytes:
     """The whole answer to the current request, of HTTP/1.1 on a connection that stays open."""
-    head, own = _head(status, reason, headers), own_lines(REQUEST_ID.get())
+    head = head_of(status, reason, headers)
     if status == 204:
-        return b"%b%b\r\n" % (head, own)
-    return b"%bContent-Length: %d\r\n%b\r\n%b" % (head, len(body), own, body)
+        return b"%b%b\r\n" % (head, own_lines(REQUEST_ID.get()))
+    return with_head(head, body)
+
+
+def with_head(head: bytes, body: bytes) -> bytes:
+    """As `in_one_piece`, with a head of `head_of`."""
+    return b"%bContent-Length: %d\r\n%b\r\n%b" % (head, len(body), own_lines(REQUEST_ID.get()), body)
 
 
 @lru_cache(HEADS_MAX)
-def _head(status: int, reason: str, headers: tuple[tuple[str, str], ...]) -> bytes:
+def head_of(status: int, reason: str, headers: tuple[tuple[str, str], ...]) -> bytes:
+    """What answers have in common that differ only in their body, their time and their request."""
     lines = [f"HTTP/1.1 {status} {reason}", *(f"{name}: {value}" for name, value in headers)]
     lines.append(f"Server: {SERVER}")
     if any("\r" in line or "\n" in line for line in lines):

@@ -123,10 +123,21 @@ class Outlet:
 
 @contextmanager
 def outlet(request: web.Request) -> Iterator[Outlet]:
-    """For a response that has been prepared."""
+    """For a response that has been prepared. Raises ConnectionError when the client has gone, or when what is to be
+    sent cannot be made: the connection has been ended then, so that the answer does not look whole."""
     client = Outlet(request)
     try:
         yield client
+    except ConnectionError:
+        raise
+    except Exception as error:
+        is_foreseen = isinstance(error, (TriptychError, OSError))
+        level = logging.WARNING if is_foreseen else logging.ERROR
+        text = "an answer ended before it was complete"
+        event(level, text, trace=not is_foreseen, path=request.path, why=error)
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionResetError("the answer cannot be completed") from error
     finally:
         client.close()
 
@@ -166,26 +177,17 @@ async def _at_once(call: Callable[[], Piece | None]) -> Piece | None:
 
 
 async def _send(request: web.Request, body: Body, in_thread: InThread, give_back: Callable[[], None]) -> None:
-    """Send the body of a response that has been prepared. Raises ConnectionError when the client has gone, or when the
-    rest cannot be produced or read: the connection has been ended then, so that the answer does not look whole."""
+    """Send the body of a response that has been prepared. Raises as `outlet`."""
     connection = cast(Waiting, request.protocol)
-    try:
-        with outlet(request) as client:
-            pieces = deque([body.take_first()])
-            while pieces:
-                await _send_first(client, pieces, body, in_thread)
-                if client.is_late:
-                    async with request.app[CONTEXT].spool.file(connection) as file:
-                        if await file.fill(pieces, body.next):
-                            give_back()
-                        await _send_file(client, file)
-    except ConnectionError:
-        raise
-    except (TriptychError, OSError) as error:
-        event(logging.WARNING, "an answer ended before it was complete", path=request.path, why=error)
-        if request.transport is not None:
-            request.transport.abort()
-        raise ConnectionResetError("the answer cannot be completed") from error
+    with outlet(request) as client:
+        pieces = deque([body.take_first()])
+        while pieces:
+            await _send_first(client, pieces, body, in_thread)
+            if client.is_late:
+                async with request.app[CONTEXT].spool.file(connection) as file:
+                    if await file.fill(pieces, body.next):
+                        give_back()
+                    await _send_file(client, file)
 
 
 async def _send_first(client: Outlet, pieces: deque[Piece], body: Body, in_thread: InThread) -> None:

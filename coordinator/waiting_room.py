@@ -99,6 +99,11 @@ class WaitingRoom:
         """Whether more comes than leaves, as far as is known."""
         return time.monotonic() < self._overfull_until
 
+    @property
+    def queue_is_long(self) -> bool:
+        """Whether more than a closed loop of some tens of clients are here, or have been a short time ago."""
+        return len(self._stays) > ROOM or self.is_overfull
+
     def __len__(self) -> int:
         return len(self._stays)
 
@@ -169,15 +174,16 @@ class WaitingRoom:
             self._refuse(visitor)
 
     def _next(self) -> Visitor | None:
-        """Whose turn it is; None if all that wait are reads, for which there is no place."""
+        """Whose turn it is; None if there is no place for those that wait."""
         now = time.monotonic()
-        newest = len(self._stays) > ROOM or self.is_overfull
+        newest = self.queue_is_long
         if self._pressure.has_place_for_read():
             read = self._reads.first(newest=newest, came_by=now)
         else:
             came_by = now - READ_WAIT_MAX_S
             read = self._reads.first(newest=False, came_by=came_by) if self._pressure.has_read_since(came_by) else None
-        found = [one for one in (read, self._writes.first(newest=newest, came_by=now)) if one is not None]
+        write = self._writes.first(newest=newest, came_by=now) if self._pressure.has_place_for_write() else None
+        found = [one for one in (read, write) if one is not None]
         return min(found, key=lambda one: one[:2])[2] if found else None
 
     def _refuse_least_wanted(self, count: int) -> None:

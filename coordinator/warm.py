@@ -1,8 +1,9 @@
 """`python -m coordinator.warm`: compile the kernels of the coordinator into the cache on disk, ahead of its first
-start; with BESIDE_REQUESTS, in the background of one."""
+start; with BESIDE_REQUESTS, in the background of one. `triptych warm` has Python's bytecode written as well."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,15 +16,14 @@ BESIDE_REQUESTS = "--beside-requests"
 
 def run() -> int:
     """`triptych warm`: those of the workers as well. Returns the exit code."""
-    modules = ("coordinator.warm", "worker.warm")
-    processes = [subprocess.Popen([sys.executable, "-m", module]) for module in modules]
+    processes = [_started(module) for module in ("coordinator.warm", "worker.warm")]
     return max(abs(process.wait()) for process in processes)
 
 
 @contextmanager
 def beside_requests(log_level: str) -> Iterator[None]:
     """Fill the cache meanwhile, in a process of its own: compiling would hold the coordinator's interpreter lock."""
-    process = subprocess.Popen([sys.executable, "-m", "coordinator.warm", BESIDE_REQUESTS, log_level])
+    process = _started("coordinator.warm", BESIDE_REQUESTS, log_level)
     try:
         yield
     finally:
@@ -31,9 +31,17 @@ def beside_requests(log_level: str) -> Iterator[None]:
         process.wait()
 
 
+def _started(module: str, *arguments: str) -> subprocess.Popen[bytes]:
+    """It writes the bytecode of what it imports where that is missing, also if this process was told to write none:
+    compiling the modules anew takes each start half a second of processor time in each process."""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return subprocess.Popen([sys.executable, "-m", module, *arguments], env=environ)
+
+
 def main(arguments: list[str]) -> None:
     import coordinator.app  # imports all modules that declare kernels, but for those of commands
-    import coordinator.transfer.tsdb_chunks  # noqa: F401
+    import coordinator.transfer.openmetrics_walk
+    import coordinator.transfer.tsdb_histograms  # noqa: F401
 
     if arguments[:1] == [BESIDE_REQUESTS]:
         telemetry.configure(arguments[1])

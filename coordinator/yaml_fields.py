@@ -7,15 +7,15 @@ written without quotes. What Prometheus refuses is refused: unknown fields, and 
 from __future__ import annotations
 
 import difflib
-import os
 import re
-import stat
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 
+from coordinator import regular_files
+from coordinator.regular_files import NotReadable
 from shared.durations import parse_duration_ms
 from shared.errors import ConfigError
 
@@ -60,16 +60,9 @@ class Items(list[Any]):
 def read(path: Path, what: str) -> bytes:
     """The content of a regular file of bounded size. Raises ConfigError, which begins with `what` the file is."""
     try:
-        # A pipe would keep the reader waiting for somebody to write.
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ConfigError(f"{what} {path} is no regular file")
-            content = file.read(FILE_BYTES_MAX + 1)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{what} {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if len(content) > FILE_BYTES_MAX:
-        raise ConfigError(f"{what} {path} is larger than {FILE_BYTES_MAX} bytes")
-    return content
+        return regular_files.content(path, FILE_BYTES_MAX)
+    except NotReadable as why:
+        raise ConfigError(f"{what} {path} {why}") from None
 
 
 def parse(content: bytes, path: str | Path) -> Section:

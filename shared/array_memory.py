@@ -17,10 +17,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import carray, types
 from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
 
-from shared.kernels import c_function, inlined
+from shared import kernel_types as types
+from shared.kernels import NumbaFunction, c_function, inlined
 
 _HANDLER_NAME = b"mem_handler"
 _SET_HANDLER, _GET_HANDLER = 304, 305
@@ -33,6 +33,7 @@ when they are freed. (Numbers of arrays that were grown in place are exact to so
 _LOOKS = 2
 """Slots with arrays that are looked at before a new one is made."""
 
+_carray = NumbaFunction("carray")
 _CONTEXT, _ADDRESS, _SIZE = types.voidptr, types.intp, types.uintp
 _malloc: Any = types.ExternalFunction("malloc", _ADDRESS(_SIZE))
 _calloc: Any = types.ExternalFunction("calloc", _ADDRESS(_SIZE, _SIZE))
@@ -44,7 +45,7 @@ _usable_size: Any = types.ExternalFunction("malloc_usable_size", _SIZE(_ADDRESS)
 
 @inlined
 def _grant(context: Any, size: Any) -> bool:
-    numbers: Any = carray(context, (3,), np.int64)
+    numbers: Any = _carray(context, (3,), np.int64)
     if numbers[_USED] + size > numbers[_LIMIT]:
         return False
     numbers[_USED] += size
@@ -75,12 +76,12 @@ def _reallocate(context: Any, address: int, size: int) -> Any:
     if more > 0 and not _grant(context, more):
         return 0
     if more < 0:
-        carray(context, (3,), np.int64)[_USED] += more
+        _carray(context, (3,), np.int64)[_USED] += more
     return _realloc(address, size)
 
 
 def _release(context: Any, address: int, size: int) -> None:
-    carray(context, (3,), np.int64)[_USED] -= np.int64(size)
+    _carray(context, (3,), np.int64)[_USED] -= np.int64(size)
     _free(address)
 
 

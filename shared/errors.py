@@ -67,11 +67,17 @@ class Forbidden(TriptychError):
 
 
 class NotFound(TriptychError):
-    """An unknown path, or a named thing that does not exist."""
+    """A named thing that does not exist."""
 
     status = 404
     error_type = "bad_data"
     reason = "not_found"
+
+
+class UnknownPath(NotFound):
+    """A path that no endpoint has: the types of the time-series area are of its endpoints, and this is none of them."""
+
+    error_type = "not_found"
 
 
 class Conflict(TriptychError):

@@ -4,10 +4,14 @@ directly or by way of others. A constant or an inlined function of another modul
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 PACKAGES = ("shared", "coordinator", "worker")
 ROOT = Path(__file__).resolve().parents[1]
@@ -15,13 +19,16 @@ _IMPORT = re.compile(rb"^from ((?:shared|coordinator|worker)(?:\.\w+)*) import (
 _NAME = re.compile(rb"\w+")
 
 
+@cache
 def digest(module: str) -> bytes | None:
     """Of the sources of a module, 32 bytes; None if the module has no file, so that a change would not be seen."""
-    if _text(module) is None:
+    if _source(module) is None:
         return None
     own = hashlib.sha256()
     for name in sorted(dependencies(module)):
-        own.update(name.encode() + b"\0" + _text_digest(name))
+        source = _source(name)
+        assert source is not None
+        own.update(name.encode() + b"\0" + source.digest)
     return own.digest()
 
 
@@ -30,31 +37,36 @@ def dependencies(module: str) -> set[str]:
     names, open_names = set(), [module]
     while open_names:
         name = open_names.pop()
-        if name not in names:
+        if name not in names and (source := _source(name)) is not None:
             names.add(name)
-            open_names += _imports(name)
+            open_names += source.imported
     return names
 
 
+class _Source(NamedTuple):
+    """`imported`: what may be project modules, among other names."""
+
+    digest: bytes
+    imported: tuple[str, ...]
+
+
 @cache
-def _text(module: str) -> bytes | None:
+def _source(module: str) -> _Source | None:
+    """None if the module has no file."""
     if module.partition(".")[0] in PACKAGES:
-        path = ROOT.joinpath(*module.split("."))
-        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        path = os.path.join(ROOT, *module.split("."))
+        candidates: tuple[str, ...] = (f"{path}.py", os.path.join(path, "__init__.py"))
     else:
-        path = Path(getattr(sys.modules.get(module), "__file__", None) or "/")
-    return path.read_bytes() if path.is_file() else None
+        candidates = (getattr(sys.modules.get(module), "__file__", None) or "/",)
+    for candidate in candidates:
+        with suppress(OSError), open(candidate, "rb") as file:
+            text = file.read()
+            return _Source(hashlib.sha256(text).digest(), tuple(_imported(text)))
+    return None
 
 
-@cache
-def _text_digest(module: str) -> bytes:
-    return hashlib.sha256(_text(module) or b"").digest()
-
-
-@cache
-def _imports(module: str) -> tuple[str, ...]:
-    found = []
-    for package, names in _IMPORT.findall(_text(module) or b""):
-        found.append(package.decode())
-        found += [f"{package.decode()}.{name.decode()}" for name in _NAME.findall(names)]
-    return tuple(name for name in found if _text(name) is not None)
+def _imported(text: bytes) -> Iterator[str]:
+    for package, names in _IMPORT.findall(text):
+        yield package.decode()
+        # Modules have names of small letters.
+        yield from (f"{package.decode()}.{name.decode()}" for name in _NAME.findall(names) if name.islower())

@@ -1,29 +1,23 @@
 """Kernels: functions of arrays that are compiled to machine code, each for one declared type signature.
 
-A kernel is loaded from the cache on disk (`shared.kernel_cache`), or compiled if it is not there, when a process
-prepares itself (`compile_first`, `load_all`, `compile_all`), when another kernel that calls it is compiled, or at the
-latest by its first call. Nothing is compiled when a module is imported. This is the only module that makes numba
-dispatchers.
+A kernel is loaded from the cache on disk (`shared.kernel_cache`), or compiled if it is not there
+(`shared.kernel_compiler`), when a process prepares itself (`compile_first`, `load_all`, `compile_all`), when another
+kernel that calls it is compiled, or at the latest by its first call. Nothing is compiled when a module is imported.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import re
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import update_wrapper
 from threading import RLock
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
-from numba import njit, types
-from numba._dynfunc import make_function
-from numba.core import caching, compiler, serialize, sigutils
-from numba.core.ccallback import CFunc
-from numba.extending import typeof_impl
-
-from shared import kernel_cache, kernel_sources, machine_code
-from shared.machine_code import MachineCode
+from shared import kernel_cache, kernel_calls, kernel_sources, machine_code
+from shared.kernel_types import Signature
+from shared.machine_code import MachineCode, ObjectCode
 
 _registry: list[Kernel] = []
 
@@ -32,24 +26,29 @@ _registry: list[Kernel] = []
 _lock = RLock()
 
 _shares_work = False
+_FORM = 2
+"""Of the files in the cache; another one gives them other names."""
 
 
 class Kernel:
     """A function of arrays with one declared signature, called by Python and by other kernels alike.
 
-    `is_first`: a process must have it before it takes requests. `dispatcher` is numba's: it checks the types of
-    arguments and calls the machine code.
+    `is_first`: a process must have it before it takes requests. `options`: of numba's `njit`. `dispatcher` checks the
+    types of arguments and calls the machine code; before the kernel is ready, it is the function itself.
     """
 
-    def __init__(self, function: Callable[..., Any], signature: Any, is_first: bool, options: dict[str, Any]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], signature: Signature, is_first: bool, options: dict[str, Any]
+    ) -> None:
+        if not isinstance(signature, Signature):
+            raise TypeError(f"the signature of {function.__qualname__} is made of {type(signature)}: use kernel_types")
         update_wrapper(self, function)
+        self.function = function
         self.signature = signature
         self.is_first = is_first
-        self._function = function
-        self._options = options
+        self.options = options
         self._name: str | None = None
-        self._compiled: Any = None
-        self.dispatcher = self._new_dispatcher()
+        self.dispatcher: Callable[..., Any] = function
 
     def __call__(self, *arguments: Any) -> Any:
         """The first call of a kernel that is not loaded yet."""
@@ -67,26 +66,11 @@ class Kernel:
                     return
                 if name := self.name():
                     kernel_cache.discard(name, "types")  # without code: what wrote them was ended in between
-                self._compile(self.dispatcher)
-                self._become_ready()
+                self.become_ready(*machine_code.linked([_compiler().compile_kernel(self)])[0])
 
     def load(self) -> bool:
         """Load the kernel from the cache on disk, unless that is done already. Returns False if it is not there."""
-        with _lock:
-            if self.is_ready():
-                return True
-            code = _stored(self.name())
-            if code is None:
-                return False
-            arguments, result = sigutils.normalize_signature(self.signature)
-            fields = dict.fromkeys(compiler.CR_FIELDS) | {
-                "signature": result(*arguments),
-                "entry_point": self._entry_point(code),
-                "objectmode": False,
-            }
-            self.dispatcher.add_overload(compiler.CompileResult(**fields))
-            self._become_ready()
-            return True
+        return _load([self]) == 0
 
     def compile_unless_claimed(self) -> bool:
         """As `compile`. Returns False, and does nothing, while another process compiles the kernel."""
@@ -100,77 +84,56 @@ class Kernel:
     def is_ready(self) -> bool:
         return type(self) is not Kernel
 
-    def for_callers(self) -> Any:
-        """The dispatcher with all that compiling a kernel that calls this one needs."""
-        with _lock:
-            self.compile()
-            if self._compiled is None:
-                self._compile(self._new_dispatcher())
-            return self._compiled
-
     def name(self) -> str | None:
         """Of the kernel's files in the cache; None for a function whose source is in no file, which is not kept."""
         with _lock:
             if self._name is None:
-                self._name = _name_of(self._function, "kernel", self.signature, self._options)
+                self._name = _name_of(self.function, "kernel", self.signature, self.options)
             return self._name
 
-    def _new_dispatcher(self) -> Any:
-        dispatcher = njit(nogil=True, **self._options)(self._function)
-        dispatcher._cache = _Cache(self)
-        return dispatcher
-
-    def _compile(self, dispatcher: Any) -> None:
-        dispatcher.compile(self.signature)
-        dispatcher.disable_compile()
-        self._compiled = dispatcher
-
-    def _become_ready(self) -> None:
-        # Arguments of other types are converted or refused; no other version is compiled for them.
-        self.dispatcher.disable_compile()
+    def become_ready(self, address: int, environment: Any) -> None:
+        """Be the machine code at this address."""
+        entry_point = kernel_calls.entry_point(self.function, address, environment)
+        self.dispatcher = kernel_calls.CompiledCall(self.function, self.signature, entry_point)
         # Python looks for `__call__` in the class: with a class of its own a compiled kernel is called without a
         # Python frame in between, in 20 ns more than the dispatcher instead of 150.
         self.__class__ = type("CompiledKernel", (Kernel,), {"__call__": staticmethod(self.dispatcher)})
 
-    def _entry_point(self, code: MachineCode) -> Any:
-        module, (_, environment) = sys.modules[self._function.__module__], code.environments[0]
-        address = machine_code.linked(code)
-        return make_function(module, self._function.__name__, "", address, environment, ())
+
+class Inlined:
+    """A function that is compiled as a part of the kernels that call it. Called by Python, it is not compiled."""
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        update_wrapper(self, function)
+        self.function, self.options = function, options
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
 
 
-class _Cache(caching.NullCache):  # type: ignore[misc]
-    """What numba asks before it compiles a kernel, and tells what it has compiled."""
+class Intrinsic:
+    """A function for kernels that says which instructions it is; see `numba.extending.intrinsic`. `function` imports
+    what it needs of numba when it is called."""
 
-    def __init__(self, owner: Kernel) -> None:
-        self._owner = owner
+    all: ClassVar[list[Intrinsic]] = []
 
-    def load_overload(self, signature: Any, context: Any) -> Any:
-        name = self._owner.name()
-        data = kernel_cache.read(name, "types") if name else None
-        if data is None:
-            return None
-        context.refresh()
-        return compiler.CompileResult._rebuild(context, *serialize.pickle.loads(data))
+    def __init__(self, function: Callable[..., Any]) -> None:
+        update_wrapper(self, function)
+        self.function = function
+        self.all.append(self)
 
-    def save_overload(self, signature: Any, result: Any) -> None:
-        name = self._owner.name()
-        if name is None:
-            return
-        payload = result._reduce()
-        # Of the functions that it calls, those without constants are asked for nothing; to load them imports numba's.
-        environments = [(result.fndesc.env_name, result.environment)]
-        environments += [(called.env_name, called) for called in payload[-1] if called.consts]
-        symbol = result.fndesc.llvm_cpython_wrapper_name
-        code = machine_code.of_library(result.library, symbol, environments)
-        # In this order: `compile` makes both anew where the code is missing.
-        kernel_cache.write(name, "types", serialize.dumps(payload))
-        kernel_cache.write(name, "code", code.encoded())
+    def __call__(self, *_: Any) -> Any:
+        raise TypeError(f"{self.function.__name__} is for compiled kernels only")
 
 
-@typeof_impl.register(Kernel)
-def _type_of_kernel(called: Kernel, _: Any) -> Any:
-    """The numba type of a kernel that another kernel calls: its dispatcher, compiled for its own signature."""
-    return types.Dispatcher(called.for_callers())
+class NumbaFunction:
+    """A function that numba has for kernels, by its name there."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, *arguments: Any) -> Any:
+        return getattr(importlib.import_module("numba"), self.name)(*arguments)
 
 
 def kernel(
@@ -200,7 +163,10 @@ def inlined(*, allocates: bool = True, **options: Any) -> Callable[[Callable[...
 def inlined(function: Callable[..., Any] | None = None, /, *, allocates: bool = True, **options: Any) -> Any:
     """Declare a function that is inlined into the kernels that call it and gets its types from them; `allocates` and
     `options` as for `kernel`."""
-    decorate: Any = njit(**{"forceinline": True, **_memory(allocates), **options})
+
+    def decorate(function: Callable[..., Any]) -> Inlined:
+        return Inlined(function, {"forceinline": True, **_memory(allocates), **options})
+
     return decorate if function is None else decorate(function)
 
 
@@ -208,23 +174,36 @@ def _memory(allocates: bool) -> dict[str, bool]:
     return {} if allocates else {"_nrt": False}
 
 
-def c_function(signature: Any, function: Callable[..., Any]) -> int:
+def c_function(signature: Signature, function: Callable[..., Any]) -> int:
     """The address of the function compiled for C to call, valid as long as the process."""
     name = _name_of(function, "C", signature, {})
     with _lock:
         code = _stored(name)
         if code is None:
-            compiled: Any = CFunc(function, sigutils.normalize_signature(signature), locals={}, options={})
-            compiled.compile()
-            code = machine_code.of_library(compiled._library, compiled.native_name, ())
+            code = _compiler().compile_for_c(function, signature)
             if name is not None:
-                kernel_cache.write(name, "code", code.encoded())
-        return machine_code.linked(code)
+                kernel_cache.write(name, "code", machine_code.encoded(code))
+        return machine_code.linked([code])[0][0]
 
 
-def _stored(name: str | None) -> MachineCode | None:
+def _load(kernels: Iterable[Kernel]) -> int:
+    """Load those of them that the cache on disk has. Returns how many it does not have."""
+    with _lock:
+        waiting = [(each, _stored(each.name())) for each in kernels if not each.is_ready()]
+        stored = [(each, code) for each, code in waiting if code is not None]
+        for (each, _), place in zip(stored, machine_code.linked([code for _, code in stored]), strict=True):
+            each.become_ready(*place)
+        return len(waiting) - len(stored)
+
+
+def _compiler() -> Any:
+    """The module that compiles, which imports this one, and all of numba."""
+    return importlib.import_module("shared.kernel_compiler")
+
+
+def _stored(name: str | None) -> MachineCode | ObjectCode | None:
     data = kernel_cache.read(name, "code") if name else None
-    return None if data is None else MachineCode.decoded(data)
+    return None if data is None else machine_code.decoded(data)
 
 
 def _name_of(function: Callable[..., Any], kind: str, signature: Any, options: dict[str, Any]) -> str | None:
@@ -235,7 +214,7 @@ def _name_of(function: Callable[..., Any], kind: str, signature: Any, options: d
     line = function.__code__.co_firstlineno
     # A set has its elements in another order in each process.
     told = sorted((name, sorted(given) if isinstance(given, set) else given) for name, given in options.items())
-    parts = (place, line, kind, str(signature), told)
+    parts = (_FORM, place, line, kind, str(signature), told)
     digest = hashlib.sha256(sources + machine_code.processor() + repr(parts).encode())
     return f"{re.sub('[^A-Za-z0-9_.]', '_', place)}-{digest.hexdigest()[:24]}"
 
@@ -249,9 +228,8 @@ def compile_first() -> int:
 
 
 def load_all() -> int:
-    """Load the kernels that the cache on disk has, of all modules imported so far, in 0.7 ms each. Returns how many it
-    does not have."""
-    return sum(not declared.load() for declared in _registry)
+    """Load the kernels that the cache on disk has, of all modules imported so far. Returns how many it lacks."""
+    return _load(_registry)
 
 
 def compile_all(*, shares_work: bool = False) -> int:
@@ -271,7 +249,8 @@ def ready_count() -> tuple[int, int]:
     return sum(name is not None and kernel_cache.has(name, "code") for name in names), len(names)
 
 
-def _compile(kernels: Iterable[Kernel]) -> None:
+def _compile(kernels: Sequence[Kernel]) -> None:
+    _load(kernels)
     claimed_by_others = [each for each in kernels if not each.compile_unless_claimed()]
     for each in claimed_by_others:
         each.compile()

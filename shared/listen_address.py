@@ -24,3 +24,8 @@ def cannot_be_bound(settings: Settings, error: OSError) -> ConfigError:
     """What an operator is told whose address cannot be had."""
     reason = error.strerror or str(error)
     return ConfigError(f"TRIPTYCH_LISTEN is {settings.listen}, which cannot be bound: {reason}")
+
+
+def host_and_port(host: str, port: int) -> str:
+    """As a URL has them: an IPv6 address is in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

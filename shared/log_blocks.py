@@ -19,9 +19,9 @@ import struct
 from collections.abc import Container, Iterable
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
 from shared.kernels import kernel
 from shared.log_headers import HEADED, LENGTH_MASK
 from shared.xxh64 import Bytes, copy_bytes, xxh64
@@ -41,13 +41,13 @@ Halves = types.Array(types.uint32, 1, "C")
 Octets = types.Array(types.uint8, 1, "C")
 
 
-@kernel(types.int64(types.int64, types.int64), first=True)
+@kernel(types.int64(types.int64, types.int64), first=True, allocates=False)
 def _words(records: int, octets: int) -> int:
     """The number of words of a block with this many records, whose keys and values have this many bytes."""
     return HEAD_WORDS + records + (3 * records + 1) // 2 + (octets + 7) // 8
 
 
-@kernel(types.void(Bytes, Table, HashesOut, TableOut, Words, Halves, Octets, IntsOut), first=True)
+@kernel(types.void(Bytes, Table, HashesOut, TableOut, Words, Halves, Octets, IntsOut), first=True, allocates=False)
 def _cut(
     data: np.ndarray,
     table: np.ndarray,
@@ -134,6 +134,13 @@ _ONE_RECORD = struct.Struct("<4IQ3I4x")
 """A block of one record, up to its key."""
 
 
+def block_of_one(digest: int, position: int, key: bytes, value: bytes, is_headed: bool) -> bytes:
+    """As `block_of`, for one record."""
+    length = len(value) | HEADED * is_headed
+    head = _ONE_RECORD.pack(1, len(key), len(value), 0, digest, position, len(key), length)
+    return b"".join((head, key, value, bytes(-(len(key) + len(value)) % 8)))
+
+
 def block_of(records: Iterable[tuple[int, int, bytes, bytes]], headed: Container[int] = ()) -> bytes:
     """The block of a few records, given as (hash, position, key, value), in the form that `cut` writes. The values of
     the positions in `headed` begin with headers."""
@@ -141,9 +148,7 @@ def block_of(records: Iterable[tuple[int, int, bytes, bytes]], headed: Container
     n = len(rows)
     if n == 1:
         ((digest, position, key, value),) = rows
-        length = len(value) | HEADED * (position in headed)
-        head = _ONE_RECORD.pack(1, len(key), len(value), 0, digest, position, len(key), length)
-        return b"".join((head, key, value, bytes(-(len(key) + len(value)) % 8)))
+        return block_of_one(digest, position, key, value, position in headed)
     key_bytes, value_bytes = sum(len(row[2]) for row in rows), sum(len(row[3]) for row in rows)
     head = struct.pack(
         f"<4I{n}Q{3 * n}I",
@@ -163,7 +168,7 @@ def block_of(records: Iterable[tuple[int, int, bytes, bytes]], headed: Container
 EMPTY = block_of(())
 
 
-@kernel(types.UniTuple(types.int64, 3)(Halves, types.int64, types.int64), first=True)
+@kernel(types.UniTuple(types.int64, 3)(Halves, types.int64, types.int64), first=True, allocates=False)
 def measure(halves: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
     """(blocks, records, bytes of keys and values) between these words; (−1, 0, 0) unless they are complete and valid
     blocks only."""
@@ -194,6 +199,7 @@ def measure(halves: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
         Words, Halves, types.int64, types.int64, Hashes, Ints, TableOut, HashesOut, HashesOut, IntsOut, types.int64
     ),
     first=True,
+    allocates=False,
 )
 def index(
     words: np.ndarray,
@@ -241,7 +247,7 @@ def index(
     return ascending
 
 
-@kernel(types.void(Bytes, Table, types.int64, Ints, Octets), first=True)
+@kernel(types.void(Bytes, Table, types.int64, Ints, Octets), first=True, allocates=False)
 def take(data: np.ndarray, table: np.ndarray, column: int, rows: np.ndarray, out: np.ndarray) -> None:
     """Write the keys (column KEY) or values (column VALUE) of these rows, one after another, to `out`."""
     at = 0
@@ -258,7 +264,7 @@ def taken(data: NDArray[np.uint8], table: NDArray[np.int64], column: int, rows: 
     return out
 
 
-@kernel(types.void(Bytes, Table, Bytes, types.Array(types.boolean, 1, "C")), first=True)
+@kernel(types.void(Bytes, Table, Bytes, types.Array(types.boolean, 1, "C")), first=True, allocates=False)
 def begin_with(data: np.ndarray, table: np.ndarray, prefix: np.ndarray, out: np.ndarray) -> None:
     """`out` bool[n]: whether each key begins with the prefix."""
     for row in range(len(table)):

@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
 
+from shared import kernel_types as types
 from shared.kernels import inlined, kernel
 from shared.xxh64 import Bytes
 

@@ -7,7 +7,8 @@ back, for the coordinator to send the labels.
 
 A frame consists of words of 64 bits: mark, epoch, series n, samples m, start timestamps s, which are m or none; then n
 words with the number of a series in the lower half and its count of samples in the upper one; m times; m values; and s
-start timestamps. No value refers to a histogram.
+start timestamps. A frame with histograms has another mark, one more number in its header, h, and at its end the h words
+of the histograms (`shared.histograms.frames`) that its values refer to; those of other frames refer to none.
 """
 
 from __future__ import annotations
@@ -16,20 +17,23 @@ import os
 from dataclasses import dataclass
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
 from shared.errors import Internal
+from shared.histograms import references
+from shared.histograms.packed import PackedHistograms
 from shared.kernels import kernel
 from shared.run_frames import has_mark, read_words
 from shared.start_timestamps import StartTimestamps
 from shared.wire import Frame
 
-MARK = int.from_bytes(b"arrival3", "little")
-HEADER_WORDS = 5
+MARK, HISTOGRAMS_MARK = (int.from_bytes(text, "little") for text in (b"arrival3", b"arrival4"))
+HEADER_WORDS, HISTOGRAMS_HEADER_WORDS = 5, 6
 COUNT_SHIFT = 32
 NUMBER = np.int64((1 << COUNT_SHIFT) - 1)
 
+_WORDS = types.Array(types.int64, 1, "C")
 _VALID, _NUMBER_MAX, _LATEST = 0, 1, 2
 
 
@@ -39,31 +43,39 @@ def new_epoch() -> int:
 
 
 def frame_words(series: int, samples: int, starts: int) -> int:
-    """The number of words of a frame with this many series, samples and start timestamps."""
+    """The number of words of a frame with this many series, samples and start timestamps, and no histograms."""
     return HEADER_WORDS + series + 2 * samples + starts
+
+
+def histogram_frame_words(series: int, samples: int, starts: int, histogram_words: int) -> int:
+    """As `frame_words`, of a frame with histograms that take so many words."""
+    return HISTOGRAMS_HEADER_WORDS + series + 2 * samples + starts + histogram_words
 
 
 @dataclass(slots=True, eq=False)
 class ReferenceColumns:
     """A frame, int64[words], of `runs` runs with `samples` samples: run i is counts[i] samples of the series with the
-    number series[i], none of which is above `number_max`, and none of the times after `latest_ms`. `series` and
-    `counts` int64[runs], `times_ms` int64[samples], `values` float64[samples], `start_timestamps_ms` int64[samples]."""
+    number series[i], none of which is above `number_max`, and none of the times after `latest_ms`; the runs are in the
+    words from `begin` on. `series` and `counts` int64[runs], `times_ms` int64[samples], `values` float64[samples] that
+    may refer to rows of `histograms`, `start_timestamps_ms` int64[samples]."""
 
     words: NDArray[np.int64]
+    begin: int
     epoch: int
     runs: int
     samples: int
     has_starts: bool
     number_max: int
     latest_ms: int
+    histograms: PackedHistograms | None = None
 
     @property
     def series(self) -> NDArray[np.int64]:
-        return self.words[HEADER_WORDS : HEADER_WORDS + self.runs] & NUMBER
+        return self.words[self.begin : self.begin + self.runs] & NUMBER
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        return self.words[HEADER_WORDS : HEADER_WORDS + self.runs] >> COUNT_SHIFT
+        return self.words[self.begin : self.begin + self.runs] >> COUNT_SHIFT
 
     @property
     def times_ms(self) -> NDArray[np.int64]:
@@ -78,44 +90,73 @@ class ReferenceColumns:
         return self._of_samples(2) if self.has_starts else None
 
     def _of_samples(self, column: int) -> NDArray[np.int64]:
-        begin = HEADER_WORDS + self.runs + column * self.samples
+        begin = self.begin + self.runs + column * self.samples
         return self.words[begin : begin + self.samples]
 
 
 def is_references(frame: Frame) -> bool:
     """Whether a frame of a write has numbers of series, and not their labels."""
-    return has_mark(frame, MARK)
+    return has_mark(frame, MARK) or has_mark(frame, HISTOGRAMS_MARK)
 
 
 def parse(frame: Frame) -> ReferenceColumns:
     """Parse a frame that was written for one shard. Raises Internal for anything else."""
+    if has_mark(frame, HISTOGRAMS_MARK):
+        return _parse_with_histograms(frame)
     words, (epoch, runs, samples, starts) = read_words(
         frame, MARK, HEADER_WORDS, lambda _, *numbers: frame_words(*numbers), __name__
     )
+    return _columns(words, HEADER_WORDS, epoch, runs, samples, starts)
+
+
+def _parse_with_histograms(frame: Frame) -> ReferenceColumns:
+    words, (epoch, runs, samples, starts, histogram_words) = read_words(
+        frame,
+        HISTOGRAMS_MARK,
+        HISTOGRAMS_HEADER_WORDS,
+        lambda _, *numbers: histogram_frame_words(*numbers),
+        __name__,
+    )
+    columns = _columns(words, HISTOGRAMS_HEADER_WORDS, epoch, runs, samples, starts)
+    try:
+        own = words[len(words) - histogram_words :]
+        columns.histograms = PackedHistograms.of_words(own) if histogram_words else None  # all are stale markers
+    except ValueError as error:
+        raise Internal(f"a frame of {words.nbytes} bytes for series.write: {error}") from error
+    rows = 0 if columns.histograms is None else len(columns.histograms)
+    if not references.refer_into(columns.values, rows):
+        raise Internal(f"{samples} samples refer to histograms that are not there, of {rows}")
+    return columns
+
+
+def _columns(
+    words: NDArray[np.int64], begin: int, epoch: int, runs: int, samples: int, starts: int
+) -> ReferenceColumns:
+    """Those of a frame whose runs are in the words from `begin` on. Raises Internal if they do not fit together."""
     facts = np.empty(3, dtype=np.int64)
-    _look(words, runs, samples, facts)
+    _look(words, begin, runs, samples, facts)
     is_valid, number_max, latest_ms = facts.tolist()
     if not is_valid or starts not in (0, samples):
         raise Internal(f"a frame of {words.nbytes} bytes for series.write is not in the form of {__name__}")
-    return ReferenceColumns(words, epoch, runs, samples, starts > 0, number_max, latest_ms)
+    return ReferenceColumns(words, begin, epoch, runs, samples, starts > 0, number_max, latest_ms)
 
 
 @kernel(
-    types.void(types.Array(types.int64, 1, "C"), types.int64, types.int64, types.Array(types.int64, 1, "C")),
+    types.void(_WORDS, types.int64, types.int64, types.int64, _WORDS),
     first=True,
     allocates=False,
 )
-def _look(words: np.ndarray, runs: int, samples: int, facts: np.ndarray) -> None:
-    """`facts`: whether each run has samples and all have `samples` together, the largest number of a series, or -1, and
-    the latest time, or the earliest there is."""
+def _look(words: np.ndarray, begin: int, runs: int, samples: int, facts: np.ndarray) -> None:
+    """`facts` of the runs in the words from `begin` on: whether each has samples and all have `samples` together, the
+    largest number of a series, or -1, and the latest time, or the earliest there is."""
     total, fewest, number_max = np.int64(0), np.int64(1), np.int64(-1)
-    for i in range(HEADER_WORDS, HEADER_WORDS + runs):
+    for i in range(begin, begin + runs):
         count = words[i] >> COUNT_SHIFT
         total += count
         fewest = min(fewest, count)
         number_max = max(number_max, words[i] & NUMBER)
     latest = np.int64(np.iinfo(np.int64).min)
-    for i in range(HEADER_WORDS + runs, HEADER_WORDS + runs + samples):
+    for i in range(begin + runs, begin + runs + samples):
         latest = max(latest, words[i])
     facts[_VALID] = total == samples and fewest >= 1
     facts[_NUMBER_MAX], facts[_LATEST] = number_max, latest

@@ -8,13 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from shared.kernels import inlined, kernel
+from shared import kernel_types as types
+from shared.kernels import Intrinsic, inlined, kernel
 
 Bytes = types.Array(types.uint8, 1, "C", readonly=True)
 """Kernel argument type of a body; writable arrays are accepted too."""
@@ -39,6 +36,8 @@ def _load64(typing_context, data, at):  # type: ignore[no-untyped-def]
 
     Kernels only; the caller has checked 0 ≤ at and at + 8 ≤ n. (Eight shifted bytes compile to eight loads.)
     """
+    from llvmlite import ir
+    from numba import types
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -49,7 +48,26 @@ def _load64(typing_context, data, at):  # type: ignore[no-untyped-def]
     return types.uint64(data, types.int64), generate
 
 
-load64: Any = intrinsic(_load64)
+load64: Any = Intrinsic(_load64)
+
+
+def _store_word(typing_context, out, at, word):  # type: ignore[no-untyped-def]
+    """Write a uint64 or a uint32, little-endian, to a uint8 array from `at`, in one unaligned and unchecked store.
+
+    Kernels only; the caller has checked that the word lies within the array.
+    """
+    from numba import types
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        address = builder.gep(array.data, [arguments[1]])
+        builder.store(arguments[2], builder.bitcast(address, arguments[2].type.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(out, types.int64, word), generate
+
+
+store_word: Any = Intrinsic(_store_word)
 
 
 def _copy_16(typing_context, out, place, data, start):  # type: ignore[no-untyped-def]
@@ -58,6 +76,8 @@ def _copy_16(typing_context, out, place, data, start):  # type: ignore[no-untype
 
     Kernels only; the caller has checked that both ranges lie within their arrays.
     """
+    from llvmlite import ir
+    from numba import types
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         words = ir.VectorType(ir.IntType(64), 2).as_pointer()
@@ -70,7 +90,7 @@ def _copy_16(typing_context, out, place, data, start):  # type: ignore[no-untype
     return types.void(out, types.int64, data, types.int64), generate
 
 
-copy_16: Any = intrinsic(_copy_16)
+copy_16: Any = Intrinsic(_copy_16)
 
 
 def _copy_bytes(typing_context, out, place, data, start, size):  # type: ignore[no-untyped-def]
@@ -78,6 +98,9 @@ def _copy_bytes(typing_context, out, place, data, start, size):  # type: ignore[
 
     Kernels only; the caller has checked that both ranges lie within their arrays.
     """
+    from llvmlite import ir
+    from numba import types
+    from numba.core import cgutils
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         target = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -95,7 +118,7 @@ def _copy_bytes(typing_context, out, place, data, start, size):  # type: ignore[
     return types.void(out, types.int64, data, types.int64, types.int64), generate
 
 
-copy_bytes: Any = intrinsic(_copy_bytes)
+copy_bytes: Any = Intrinsic(_copy_bytes)
 
 
 @kernel(types.boolean(Bytes, types.int64, Bytes, types.int64, types.int64), first=True, allocates=False)

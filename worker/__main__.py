@@ -20,7 +20,6 @@ from shared import (
     config,
     confinement,
     environment,
-    forking,
     interpreter,
     listen_address,
     manifest,
@@ -215,7 +214,6 @@ def main() -> None:
         sys.exit(f"triptych workers: {error}")
     lacks_kernels = not warm.prepare()
     settle()
-    forking.meet_types()
     interpreter.collect_seldom()
     interpreter.switch_often()
     Supervisor(settings, identity, address, lock, lacks_kernels).run()

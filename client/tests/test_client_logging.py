@@ -137,6 +137,41 @@ def test_a_server_that_is_away_costs_only_the_records():
     handler.close()
 
 
+LOGGING_SIGNALS = """
+import logging, signal, time
+from client_server import FakeServer, reply
+from test_client_logging import APPENDED, logger_with, sent
+from triptych.logging import LogHandler
+
+server = FakeServer(reply(200, APPENDED))
+handler = LogHandler(server.client(), queued_max=1_000_000)
+logger = logger_with(handler)
+signals = logged = 0
+
+def interrupt(number, frame):
+    global signals
+    signals += 1
+    logger.warning("from the signal")
+
+signal.signal(signal.SIGALRM, interrupt)
+signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)
+until = time.monotonic() + 0.4
+while time.monotonic() < until:
+    logger.warning("from the program")
+    logged += 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+handler.close()
+assert signals and len(sent(server)) == logged + signals and not handler.dropped
+"""
+
+
+def test_a_signal_handler_may_log_while_the_program_logs():
+    """Python runs it between any two instructions, also where the handler holds a lock."""
+    path = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
+    subprocess.run([sys.executable, "-c", LOGGING_SIGNALS], env=environment, check=True, timeout=60)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
 def test_a_forked_process_sends_its_own_records_and_the_end_of_a_program_what_is_queued():
     program = """

@@ -131,7 +131,8 @@ def gathered(
             if isinstance(step, Call):
                 answer = yield step
             else:
-                items, answer = [*items, *step], None
+                items.extend(step)
+                answer = None
 
     return _with_parameters_of(define, steps, name, doc)
 

@@ -29,8 +29,6 @@ EXIT_S = 5.0
 """How long the end of the program waits for what is queued."""
 OWN_LOGGERS = ("httpx", "httpcore")
 """What these say while records are sent would become records to send."""
-QUEUE_S = 0.1
-"""How often one who waits for a place in the queue looks whether the thread is alive."""
 MESSAGE_CHARS_MAX = 100_000
 _STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName"}
 _Item = Union[tuple[str, bytes], threading.Event]
@@ -71,9 +69,10 @@ class LogHandler(logging.Handler):
     def _start(self) -> None:
         self._pid = os.getpid()
         self._producer = self._client.log.producer()
-        self._queue: queue.Queue[_Item] = queue.Queue(self._queued_max)
+        # Of the kinds that a signal handler may enter once more while its own thread is in them.
+        self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._queued_bytes = 0
-        self._counting = threading.Lock()
+        self._counting = threading.RLock()
         self._thread = threading.Thread(target=self._send_batches, name="triptych-log", daemon=True)
         self._thread.start()
 
@@ -93,10 +92,10 @@ class LogHandler(logging.Handler):
     def _enqueue(self, value: bytes) -> None:
         """Raises queue.Full."""
         with self._counting:
-            if self._queued_bytes + len(value) > QUEUED_BYTES_MAX:
+            if self._queued_bytes + len(value) > QUEUED_BYTES_MAX or self._queue.qsize() >= self._queued_max:
                 raise queue.Full
-            self._queue.put_nowait((self.key, value))
             self._queued_bytes += len(value)
+            self._queue.put((self.key, value))
 
     def flush(self) -> None:
         """Wait until all records that were logged before have been sent or dropped, at most `exit_timeout`."""
@@ -104,16 +103,11 @@ class LogHandler(logging.Handler):
 
     def drain(self, timeout: float) -> bool:
         """As `flush`, for so many seconds; False if they are not enough."""
+        if not self._thread.is_alive() or self._ending.is_set():
+            return True
         done = threading.Event()
-        give_up = time.monotonic() + timeout
-        while self._thread.is_alive() and not self._ending.is_set():
-            try:
-                self._queue.put(done, timeout=QUEUE_S)
-                return done.wait(max(0.0, give_up - time.monotonic()))
-            except queue.Full:
-                if time.monotonic() >= give_up:
-                    return False
-        return True
+        self._queue.put(done)
+        return done.wait(timeout)
 
     def close(self) -> None:
         if not self._ending.is_set():

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
-import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from coordinator import regular_files
 from coordinator.access import tokens, web_config
 from coordinator.access.tls import TlsMaterial
 from coordinator.access.tokens import Token
 from coordinator.access.web_config import TlsServerConfig, WebConfig
+from coordinator.regular_files import NotReadable
 from shared.config import Settings
 from shared.errors import ConfigError
 
@@ -69,20 +69,9 @@ def _material(config: TlsServerConfig) -> TlsMaterial:
 
 def _content(path: Path, setting: str, bytes_max: int) -> bytes:
     try:
-        # A pipe would keep the start waiting for somebody to write, and can be read once.
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ConfigError(f"{setting} names {path}, which is no regular file")
-            content = file.read(bytes_max + 1)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{setting} names {path}, which cannot be read: {_reason(error)}") from None
-    if len(content) > bytes_max:
-        raise ConfigError(f"{setting} names {path}, which is larger than {bytes_max} bytes")
-    return content
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
+        return regular_files.content(path, bytes_max)
+    except NotReadable as why:
+        raise ConfigError(f"{setting} names {path}, which {why}") from None
 
 
 def stamps(paths: tuple[Path, ...]) -> tuple[tuple[int, ...], ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -29,9 +28,8 @@ from coordinator.transfer.arrow import ArrowStream, ParquetFile
 from coordinator.transfer.csv_rows import CsvRows
 from coordinator.transfer.json_lines import JsonLines
 from coordinator.transfer.slices import Slice, SliceReply, Wanted, slices
-from shared.errors import BadData, Overloaded, TriptychError
+from shared.errors import BadData, Overloaded
 from shared.messages.series import SelectBody, TextsReply
-from shared.telemetry import event
 from shared.wire import pack, unpack
 
 T = TypeVar("T")
@@ -164,21 +162,12 @@ async def _zipped(pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[Piece, 
 
 async def _send(request: web.Request, first: Piece, rest: AsyncGenerator[Piece, None]) -> None:
     """Send the pieces as fast as the client takes them; meanwhile no more is made than what `slices` has under way.
-    Raises ConnectionError when the client has gone, or when the rest cannot be made: the connection has been ended
-    then, so that the answer does not look whole."""
-    try:
-        with outlet(request) as client:
-            await client.write_all(first)
-            async for piece in rest:
-                await client.write_all(piece)
-            await client.taken()
-    except ConnectionError:
-        raise
-    except (TriptychError, OSError, ValueError) as error:
-        event(logging.WARNING, "an export ended before it was complete", path=request.path, why=error)
-        if request.transport is not None:
-            request.transport.abort()
-        raise ConnectionResetError("the export cannot be completed") from error
+    Raises as `outlet`."""
+    with outlet(request) as client:
+        await client.write_all(first)
+        async for piece in rest:
+            await client.write_all(piece)
+        await client.taken()
 
 
 ROUTES: list[web.RouteDef] = [web.get("/api/v1/export", export, allow_head=False)]

@@ -22,12 +22,12 @@ from coordinator.api.listed import listed
 from coordinator.api.lists import LIMIT_WARNING
 from coordinator.context import CONTEXT
 from coordinator.negotiation import ARROW, JSON, accepts_gzip, boolean
+from coordinator.queries.answers import answered
 from coordinator.queries.cost import Demand, Estimate
 from coordinator.queries.evaluation import (
     Conclusion,
     Query,
     Replies,
-    ask,
     learn,
     learn_whereabouts,
     made,
@@ -38,7 +38,7 @@ from coordinator.queries.evaluation import (
 )
 from coordinator.queries.explain import explain, stats
 from coordinator.queries.gate import Place
-from coordinator.queries.joining import AskAgain, Joined
+from coordinator.queries.joining import Joined
 from coordinator.queries.results import Chunk, Result, as_range, envelope, ordered, truncated
 from coordinator.queries.running import RunningQuery
 from coordinator.responses import success
@@ -161,12 +161,7 @@ async def _served(
     whereabouts = None if wants_stats or wants_explain else context.whereabouts
 
     async def attempt(place: Place) -> tuple[Body, Account | None]:
-        try:
-            return await merged_and_rendered(await ask(query, query_plan, context.links, place, whereabouts))
-        except AskAgain:
-            careful_plan = await planned(query, relabel=False)
-            running.enter("running")
-            return await merged_and_rendered(await ask(query, careful_plan, context.links, place, careful=True))
+        return await answered(query, running, query_plan, context.links, place, merged_and_rendered, whereabouts)
 
     return await gated.answer(request, query, estimate, running, query.identity(), attempt)
 

@@ -6,7 +6,6 @@ the lists are empty.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,17 +16,15 @@ from aiohttp import web
 from coordinator.api import parameters
 from coordinator.api.selectors import selectors
 from coordinator.context import CONTEXT
-from coordinator.negotiation import accepts_gzip
-from coordinator.responses import success, zipped
+from coordinator.responses import made_in_thread, success
+from coordinator.rfc_3339 import NEVER, time_text
 from coordinator.rules.alerts import Alert
 from coordinator.rules.groups import Group, RuleState
-from coordinator.rules.notifying import rfc_3339
 from shared.errors import BadData
 from shared.promql.ast import Matcher
-from shared.promql.regex import Regex
+from shared.promql.label_tests import label_test
 
 RULE_TYPES = ("alert", "record")
-NEVER = "0001-01-01T00:00:00Z"
 _TRUE, _FALSE = ("1", "t", "T", "true", "TRUE", "True"), ("0", "f", "F", "false", "FALSE", "False")
 
 
@@ -64,21 +61,11 @@ async def rules(request: web.Request) -> web.Response:
     page, next_token = _page(chosen, int(limit or 0), token)
     has_alerts = exclude not in _TRUE
 
-    def data() -> dict[str, Any]:
-        told: dict[str, Any] = {"groups": [_group(group, wanted, has_alerts=has_alerts) for group, wanted in page]}
-        return {**told, "groupNextToken": next_token} if next_token else told
-
-    return await _answer(request, data)
-
-
-async def _answer(request: web.Request, data: Callable[[], Mapping[str, Any]]) -> web.Response:
-    """There may be thousands of rules and alerts, which are written in a thread."""
-
     def made() -> web.Response:
-        response = success(data())
-        return zipped(response) if accepts_gzip(request) else response
+        told: dict[str, Any] = {"groups": [_group(group, wanted, has_alerts=has_alerts) for group, wanted in page]}
+        return success({**told, "groupNextToken": next_token} if next_token else told)
 
-    return await asyncio.to_thread(made)
+    return await made_in_thread(request, made)
 
 
 def _page(
@@ -104,21 +91,11 @@ def _token(group: Group) -> str:
 
 def _label_filter(chosen: Sequence[Sequence[Matcher]]) -> Callable[[Mapping[str, str]], bool]:
     """Whether the labels of a rule satisfy one of the selectors. Labels that are templates count as missing."""
-    patterns = {
-        matcher.value: Regex(matcher.value) for matchers in chosen for matcher in matchers if matcher.op in ("=~", "!~")
-    }
-
-    def satisfies(labels: Mapping[str, str], matcher: Matcher) -> bool:
-        text = labels.get(matcher.name, "")
-        if matcher.op in ("=", "!="):
-            return (text == matcher.value) == (matcher.op == "=")
-        return patterns[matcher.value].matches(text) == (matcher.op == "=~")
+    tests = [label_test(matchers) for matchers in chosen]
 
     def is_chosen(labels: Mapping[str, str]) -> bool:
-        if not chosen:
-            return True
         fixed = {name: text for name, text in labels.items() if "{{" not in text}
-        return any(all(satisfies(fixed, matcher) for matcher in matchers) for matchers in chosen)
+        return not tests or any(test(fixed) for test in tests)
 
     return is_chosen
 
@@ -161,16 +138,16 @@ def _alert(alert: Alert) -> dict[str, Any]:
         "labels": dict(alert.labels),
         "annotations": dict(alert.annotations),
         "state": alert.state,
-        "activeAt": rfc_3339(alert.active_at_ms),
+        "activeAt": _time(alert.active_at_ms),
         "value": _value(alert.value),
     }
     if alert.keep_firing_since_ms:
-        told["keepFiringSince"] = rfc_3339(alert.keep_firing_since_ms)
+        told["keepFiringSince"] = _time(alert.keep_firing_since_ms)
     return told
 
 
 def _time(time_ms: int) -> str:
-    return rfc_3339(time_ms) if time_ms else NEVER
+    return time_text(time_ms / 1000) if time_ms else NEVER
 
 
 def _value(value: float) -> str:
@@ -184,7 +161,7 @@ async def alerts(request: web.Request) -> web.Response:
     """All pending and firing alerts."""
     groups = request.app[CONTEXT].rules.groups.values()
     active = [alert for group in groups for rule in group.rules for alert in rule.alerts.active()]
-    return await _answer(request, lambda: {"alerts": [_alert(alert) for alert in active]})
+    return await made_in_thread(request, lambda: success({"alerts": [_alert(alert) for alert in active]}))
 
 
 async def alertmanagers(request: web.Request) -> web.Response:

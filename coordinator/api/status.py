@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import platform
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 from aiohttp import web
@@ -13,6 +12,7 @@ from aiohttp import web
 from coordinator.context import CONTEXT
 from coordinator.negotiation import accepts_gzip
 from coordinator.responses import success, zipped
+from coordinator.rfc_3339 import time_text
 from coordinator.version import VERSION
 from coordinator.watching import memory as watched_memory
 from shared.config import Settings, as_text
@@ -60,23 +60,19 @@ async def runtimeinfo(request: web.Request) -> web.Response:
     context = request.app[CONTEXT]
     await context.watch.refresh()
     damaged = context.telemetry.values().by_name.get("triptych_damaged", [])
-    started_at = _rfc_3339(context.started_at)
+    started_at = time_text(context.started_at)
     return success(
         {
             "startTime": started_at,
             "CWD": str(Path.cwd()),
             "hostname": platform.node(),
-            "serverTime": _rfc_3339(time.time()),
+            "serverTime": time_text(time.time()),
             "reloadConfigSuccess": context.access.is_current and context.config_file.is_current,
-            "lastConfigTime": _rfc_3339(context.config_file.loaded_at),
+            "lastConfigTime": time_text(context.config_file.loaded_at),
             "corruptionCount": int(sum(count for _, count in damaged if not isinstance(count, list))),
             "storageRetention": _retention(context.settings),
         }
     )
-
-
-def _rfc_3339(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _retention(settings: Settings) -> str:

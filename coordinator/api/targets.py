@@ -5,9 +5,7 @@ Parameters and shapes: https://prometheus.io/docs/prometheus/latest/querying/api
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -17,22 +15,19 @@ from multidict import MultiDict
 from coordinator.api import parameters
 from coordinator.api.selectors import selectors
 from coordinator.context import CONTEXT, Context
-from coordinator.negotiation import accepts_gzip
-from coordinator.responses import success, zipped
+from coordinator.responses import made_in_thread, success
+from coordinator.rfc_3339 import NEVER, time_text
 from coordinator.scraping.loop import ScrapeLoop
 from coordinator.scraping.scraper import Pool
 from coordinator.watching import self_scrape
 from shared.durations import format_duration
 from shared.errors import BadData
 from shared.promql.ast import Matcher
-from shared.promql.regex import Regex
+from shared.promql.label_tests import label_test
 
 STATES = ("active", "dropped", "any")
 METADATA_MAX = 100_000
 """Entries of an answer, at some microseconds each."""
-
-_NEVER = "0001-01-01T00:00:00Z"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Item = dict[str, Any]
 
@@ -53,7 +48,7 @@ async def targets(request: web.Request) -> web.Response:
     answer = partial(_targets, own, loops, dropped, counts)
     if len(loops) + sum(len(pool.found.dropped) for pool in dropped) < 100:
         return answer()
-    return await asyncio.to_thread(lambda: zipped(answer()) if accepts_gzip(request) else answer())
+    return await made_in_thread(request, answer)
 
 
 def _targets(
@@ -116,9 +111,7 @@ def _own_target(context: Context) -> list[Item]:
 
 
 def _shown_time(unix_s: float | None) -> str:
-    if unix_s is None:
-        return _NEVER
-    return (_EPOCH + timedelta(milliseconds=round(unix_s * 1000))).isoformat().replace("+00:00", "Z")
+    return NEVER if unix_s is None else time_text(unix_s)
 
 
 async def scrape_pools(request: web.Request) -> web.Response:
@@ -136,15 +129,15 @@ async def target_metadata(request: web.Request) -> web.Response:
     if selector:
         (matchers,) = await selectors(MultiDict({"match[]": selector}), shown_as="match_target")
     loops = [loop for pool in request.app[CONTEXT].scraper.pools.values() for loop in pool.shown()]
-    return await asyncio.to_thread(_metadata, loops, matchers, metric, limit)
+    return await made_in_thread(request, partial(_metadata, loops, matchers, metric, limit))
 
 
 def _metadata(loops: Sequence[ScrapeLoop], matchers: Sequence[Matcher], metric: str, limit: int) -> web.Response:
     most = min(limit or METADATA_MAX, METADATA_MAX)
-    tests = [(matcher, Regex(matcher.value) if matcher.op in ("=~", "!~") else None) for matcher in matchers]
+    is_chosen = label_test(matchers)
     entries: list[Item] = []
     for loop in loops:
-        if not all(_matches(loop.target.labels, *test) for test in tests):
+        if not is_chosen(loop.target.labels):
             continue
         for name, family in loop.families.items():
             if metric in ("", name, name + family.suffix):
@@ -163,12 +156,6 @@ def _metadata(loops: Sequence[ScrapeLoop], matchers: Sequence[Matcher], metric: 
                     }
                 )
     return success(entries)
-
-
-def _matches(labels: Mapping[str, str], matcher: Matcher, pattern: Regex | None) -> bool:
-    value = labels.get(matcher.name, "")
-    is_equal = value == matcher.value if pattern is None else pattern.matches(value)
-    return is_equal == (matcher.op in ("=", "=~"))
 
 
 ROUTES: list[web.RouteDef] = [

@@ -8,12 +8,12 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
 from functools import partial, wraps
 from typing import Any, BinaryIO
 
 import click
 
+from coordinator import rfc_3339
 from coordinator.command_client import Client
 from coordinator.commands.connection import refuse_both, require_one, with_client
 from coordinator.commands.output import json_option, write_json
@@ -205,5 +205,4 @@ def _when(record: Mapping[str, Any]) -> bytes:
     """When the record was appended, as RFC 3339 text in UTC; "-" if that is unknown."""
     if "timeMs" not in record:
         return b"-"
-    moment = datetime.fromtimestamp(record["timeMs"] / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z").encode()
+    return rfc_3339.time_text(record["timeMs"] / 1000).encode()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import click
+
+from coordinator import rfc_3339
 
 INCOMPLETE = 3
 """Exit code: what was printed or done is not everything, and the error stream says what is missing."""
@@ -61,5 +62,4 @@ def printable(text: str) -> str:
 
 def time_text(seconds: float) -> str:
     """RFC 3339 in UTC, with milliseconds if there are some."""
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z").replace(".000Z", "Z")
+    return rfc_3339.time_text(seconds).replace(".000Z", "Z")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -68,3 +70,22 @@ class Counting:
         self.count += items
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, advance=size_bytes, description=f"{self.count:,} {self._what}")
+
+
+@contextmanager
+def amounts(title: str, total: int, unit: str) -> Iterator[Callable[[int, str], None]]:
+    """A bar on the error stream if that is a terminal; the function takes how much is done more, and a text."""
+    if not sys.stderr.isatty():
+        yield lambda done, text: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, TextColumn("{task.fields[text]}"), console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=total or None, text=unit)
+
+        def tell(done: int, text: str) -> None:
+            bar.update(task, advance=done, text=text)
+
+        yield tell

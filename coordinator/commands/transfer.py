@@ -68,10 +68,10 @@ def export_metrics(
     client: Client, path: Path | None, match: tuple[str, ...], start: str, end: str, kind: str | None
 ) -> int:
     """The stored samples of series. FILE gets its name when it is whole; - is the standard output."""
-    from coordinator import transfer_command
+    from coordinator.commands import transferring
 
     chosen = _kind(kind, path, METRIC_FORMATS)
-    return transfer_command.export_samples(client, match, path, kind=chosen, start=start, end=end)
+    return transferring.export_samples(client, match, path, kind=chosen, start=start, end=end)
 
 
 @export.command("log")
@@ -92,14 +92,14 @@ def export_log(
     kind: str | None,
 ) -> int:
     """Records of the log, in order, up to those that are readable now."""
-    from coordinator import transfer_command
+    from coordinator.commands import transferring
 
     if key is not None and prefix is not None:
         raise click.UsageError("--key and --prefix exclude each other; give one")
     asked = {"key": key, "prefix": prefix, "start_seq": start, "start_time": since}
     parameters = {name: value for name, value in asked.items() if value is not None}
     chosen = _kind(kind, path, LOG_FORMATS)
-    return transfer_command.export_log(client, path, kind=chosen, parameters=parameters)
+    return transferring.export_log(client, path, kind=chosen, parameters=parameters)
 
 
 @export.command("vectors")
@@ -113,14 +113,14 @@ def export_vectors(
     client: Client, path: Path | None, collection: str, filter_text: str | None, ids: Path | None, kind: str | None
 ) -> int:
     """Vectors of a collection, with their attributes unless the format is npy."""
-    from coordinator import transfer_command
+    from coordinator.commands import transferring
 
     try:
         condition = json.loads(filter_text) if filter_text else None
     except ValueError as error:
         raise CommandError(f"--filter is no JSON: {error}") from error
     chosen = _kind(kind, path, VECTOR_FORMATS)
-    return transfer_command.export_vectors(
+    return transferring.export_vectors(
         client, path, kind=chosen, collection=collection, filter_=condition, ids_path=ids
     )
 
@@ -161,9 +161,9 @@ def import_metrics(
 
     What is imported already is stored once. Exit code 3: some items were refused, which the error stream names.
     """
-    from coordinator import transfer_command
+    from coordinator.commands import transferring
 
-    return transfer_command.import_samples(
+    return transferring.import_samples(
         client, paths, sys.stdout.buffer, kind=kind, columns=columns, skips=skip_lines, state_path=state,
         begins_anew=restart,
     )  # fmt: skip
@@ -176,10 +176,10 @@ def import_metrics(
 @with_client
 def import_log(client: Client, path: Path, producer: str, kind: str | None) -> int:
     """Append the records of a file, each once however often this is repeated."""
-    from coordinator import transfer_command
+    from coordinator.commands import transferring
 
     chosen = _kind(kind, path, LOG_FORMATS)
-    return transfer_command.import_log(client, path, sys.stdout.buffer, kind=chosen, producer=producer)
+    return transferring.import_log(client, path, sys.stdout.buffer, kind=chosen, producer=producer)
 
 
 @import_.command("vectors")
@@ -190,9 +190,9 @@ def import_log(client: Client, path: Path, producer: str, kind: str | None) -> i
 @with_client
 def import_vectors(client: Client, path: Path, collection: str, ids: Path | None, kind: str | None) -> int:
     """Upsert the vectors of a file."""
-    from coordinator import transfer_command
+    from coordinator.commands import transferring
 
     chosen = _kind(kind, path, VECTOR_FORMATS)
-    return transfer_command.import_vectors(
+    return transferring.import_vectors(
         client, path, sys.stdout.buffer, kind=chosen, collection=collection, ids_path=ids
     )

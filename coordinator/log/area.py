@@ -25,6 +25,7 @@ from shared.config import Settings
 from shared.control import Control
 from shared.errors import DeadlineExceeded, TriptychError, Unavailable
 from shared.telemetry import event
+from shared.wall_clock import Ages
 
 STOP_WRITE_S = 5.0
 """How long a stop waits until the log's state is written. If it is not, the next start leaves a gap in the numbers."""
@@ -46,11 +47,12 @@ class LogArea:
         self._appender = Appender(settings, links, self.sequencer, self.frontier, self.recovery, self._writes)
         self._producers = Producers(settings, links, self.recovery)
         self.policies = Policies(control, self._writes)
+        ages = Ages(lambda: self.sequencer.wall_ms())
         self.policy_passes = PolicyPasses(
-            settings, links, self.frontier, self.recovery, self.reader, lambda: self.sequencer.wall_ms(), self.policies
+            settings, links, self.frontier, self.recovery, self.reader, ages, self.policies
         )
         self._retention = Retention(
-            settings, links, self.sequencer, self.recovery, self._writes, self._appender.end_segment
+            settings, links, self.sequencer, self.recovery, self._writes, self._appender.end_segment, ages
         )
         self.records_waiting = self._appender.records_waiting
         """How many records wait to be appended."""

@@ -84,6 +84,10 @@ class FewRecords:
         return split(self._values[at]) if at in self._headed else self._values[at]
 
     def blocks(self, shards: int) -> dict[int, Frame]:
+        if len(self._keys) == 1:
+            (key,), (value,) = self._keys, self._values
+            digest = hash64(key)
+            return {digest % shards: log_blocks.block_of_one(digest, 0, key, value, 0 in self._headed)}
         rows: dict[int, list[tuple[int, int, bytes, bytes]]] = {}
         for at, key in enumerate(self._keys):
             digest = hash64(key)

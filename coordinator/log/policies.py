@@ -7,7 +7,6 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -23,6 +22,7 @@ from shared.control import Control
 from shared.errors import BadData, ConfigError, NotFound, TriptychError, Unavailable
 from shared.messages import log
 from shared.telemetry import event
+from shared.wall_clock import Ages
 from shared.wire import pack, unpack
 
 DOCUMENT = "policies"
@@ -142,14 +142,14 @@ class PolicyPasses:
         frontier: Frontier,
         recovery: Recovery,
         reader: Reader,
-        wall_ms: Callable[[], int],
+        ages: Ages,
         policies: Policies,
     ) -> None:
         self._settings = settings
         self._links = links
         self._frontier = frontier
         self._reader = reader
-        self._wall_ms = wall_ms
+        self._ages = ages
         self._recovery = recovery
         self._policies = policies
         self._complete_at = time.monotonic()
@@ -172,13 +172,15 @@ class PolicyPasses:
         policies = self._policies.all()
         if not policies:
             return True
-        settled, now_ms = self._frontier.settled, self._wall_ms()
+        settled = self._frontier.settled
         ages = {one.max_age_ms for one in policies if one.max_age_ms}
         ages |= {one.tombstone_age_ms for one in policies if one.keep_newest}
         below: dict[int, int] = {}
         try:
             for age_ms in ages:
-                below[age_ms] = min(await self._reader.sequence_at(now_ms - age_ms, KeySelection(None)), settled)
+                made_ms = self._ages.before_ms(age_ms)
+                first = 0 if made_ms is None else await self._reader.sequence_at(made_ms, KeySelection(None))
+                below[age_ms] = min(first, settled)
         except TriptychError as error:  # a shard is away: nothing is too old yet, and only the newest are kept
             event(logging.DEBUG, "ages in policies of the log will be applied later", why=error)
         body = log.PoliciesBody(

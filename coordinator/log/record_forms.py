@@ -84,6 +84,22 @@ def columns(first: int, records: Sequence[Record]) -> RecordColumns:
     return RecordColumns(keys, values, headers)
 
 
+def plain(record: Record) -> tuple[bytes | None, bytes | None]:
+    """(key, value) of a record that has one form of each and nothing else; (None, None) for any other."""
+    key, value, key_text, text = record.key, record.value, record.keyText, record.text
+    if record.headers or record.contentType or record.tombstone or record.json is not UNSET:
+        return None, None
+    if key is UNSET and type(key_text) is str:
+        key = key_text.encode()
+    elif type(key) is not bytes or key_text is not UNSET:
+        return None, None
+    if value is UNSET and type(text) is str:
+        value = text.encode()
+    elif type(value) is not bytes or text is not UNSET:
+        return None, None
+    return key, value
+
+
 def _key(record: Record, i: int) -> bytes:
     key, text = record.key, record.keyText
     if isinstance(text, str):

@@ -15,6 +15,7 @@ from shared.config import Settings
 from shared.errors import TriptychError
 from shared.messages import log
 from shared.telemetry import event
+from shared.wall_clock import Ages
 from shared.wire import pack
 
 CHECK_EVERY_S = 1.0
@@ -31,6 +32,7 @@ class Retention:
         recovery: Recovery,
         writes: StateWrites,
         end_segment: Callable[[], Awaitable[None]],
+        ages: Ages,
     ) -> None:
         """`end_segment` begins a new segment while no append takes a number."""
         self._settings = settings
@@ -39,6 +41,7 @@ class Retention:
         self._recovery = recovery
         self._writes = writes
         self._end_segment = end_segment
+        self._ages = ages
 
     async def run(self) -> None:
         """Every CHECK_EVERY_S, once the recovery is complete: drop the segments that are due, then have the shards
@@ -68,12 +71,12 @@ class Retention:
             self._recovery.stale.difference_update(shard for shard in shards if shard not in result.missing)
 
     def _due(self) -> int:
-        """How many segments, from the oldest, are to be dropped: those that ended before the retention time, and those
-        above the retention size. The last segment still grows and stays."""
+        """How many segments, from the oldest, are to be dropped: those that ended before the retention time, if the
+        clock can be trusted, and those above the retention size. The last segment still grows and stays."""
         segments = self._sequencer.segments
         count = 0
-        if self._settings.log_retention_ms:
-            oldest_ms = self._sequencer.wall_ms() - self._settings.log_retention_ms
+        oldest_ms = self._ages.before_ms(self._settings.log_retention_ms) if self._settings.log_retention_ms else None
+        if oldest_ms is not None:
             while count < len(segments) - 1 and segments[count + 1].start_time_ms < oldest_ms:
                 count += 1
         if self._settings.log_retention_bytes:

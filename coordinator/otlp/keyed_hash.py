@@ -14,12 +14,10 @@ import secrets
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from shared.kernels import inlined, kernel
+from shared import kernel_types as types
+from shared.kernels import Intrinsic, inlined, kernel
 from shared.xxh64 import Bytes, load64
 
 Keys = types.Array(types.uint64, 1, "C", readonly=True)
@@ -34,6 +32,8 @@ def new_keys() -> NDArray[np.uint64]:
 
 def _folded(typing_context, a, b):  # type: ignore[no-untyped-def]
     """The upper and the lower half of the product of two uint64, combined by exclusive or."""
+    from llvmlite import ir
+    from numba import types
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         wide = ir.IntType(128)
@@ -44,7 +44,7 @@ def _folded(typing_context, a, b):  # type: ignore[no-untyped-def]
     return types.uint64(types.uint64, types.uint64), generate
 
 
-folded: Any = intrinsic(_folded)
+folded: Any = Intrinsic(_folded)
 
 
 @inlined(allocates=False)

@@ -15,7 +15,6 @@ from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
 from coordinator.otlp.keyed_hash import new_keys
@@ -36,9 +35,10 @@ from coordinator.otlp.point_walk import (
 )
 from coordinator.otlp.walk import HISTOGRAM, KIND, TARGET_INFO
 from coordinator.series.tagged_slots import entry, is_tagged, number_in, place_of
+from coordinator.series.time_series_fields import SERIES_BYTES_MAX, put_series
+from shared import kernel_types as types
 from shared.kernels import inlined, kernel
 from shared.promql.model import STALE_NAN_BITS
-from shared.protobuf_fields import put_length
 from shared.xxh64 import Bytes, copy_bytes, load64
 
 BEGIN, END, SIZES, SETS = range(4)
@@ -50,8 +50,6 @@ PROBES_MAX = 16
 """Slots that are looked at for one entry."""
 FORGET_S = 600.0
 """How long full tables stay as they are."""
-SERIES_BYTES_MAX = 48
-"""What a series has in a request beside its labels: tags, lengths, a sample of 31 bytes."""
 _BYTES_PER_ENTRY = 300
 _SETS_PER_ENTRY = 4
 _STALE = np.int64(STALE_NAN_BITS)
@@ -194,42 +192,6 @@ def _empty(entries: int) -> _Tables:
 
 
 @inlined(allocates=False)
-def _put_word(out: np.ndarray, at: int, word: int) -> int:
-    for i in range(8):
-        out[at + i] = np.uint8((word >> (8 * i)) & 0xFF)
-    return at + 8
-
-
-@inlined(allocates=False)
-def _put_series(
-    out: np.ndarray, at: int, labels: np.ndarray, begin: int, size: int, value: int, time_ms: int, start_ms: int
-) -> int:
-    """Write a TimeSeries of remote write 1.0 with one sample."""
-    sample = 10 + _varint_bytes(time_ms) + (1 + _varint_bytes(start_ms) if start_ms != 0 else 0)
-    out[at] = 0x0A
-    at = put_length(out, at + 1, size + 2 + sample)
-    copy_bytes(out, at, labels, begin, size)
-    at += size
-    out[at], out[at + 1], out[at + 2] = 0x12, np.uint8(sample), 0x09
-    at = _put_word(out, at + 3, value)
-    out[at] = 0x10
-    at = put_length(out, at + 1, time_ms)
-    if start_ms != 0:
-        out[at] = 0x18
-        at = put_length(out, at + 1, start_ms)
-    return at
-
-
-@inlined(allocates=False)
-def _varint_bytes(number: int) -> int:
-    size = 1
-    while number >= 0x80:
-        number >>= 7
-        size += 1
-    return size
-
-
-@inlined(allocates=False)
 def _float_bits(count: int) -> int:
     return np.float64(np.uint64(count)).view(np.int64)
 
@@ -267,7 +229,7 @@ def write(
         if points[row, METRIC] == TARGET_INFO or metrics[points[row, METRIC], KIND] != HISTOGRAM:
             if sets == 1:
                 value = _STALE if is_stale else points[row, VALUE]
-                at = _put_series(out, at, labels, begin, np.int64(sizes[first]), value, time, start)
+                at = put_series(out, at, labels, begin, np.int64(sizes[first]), value, time, start)
             continue
         has_sum = points[row, HAS_SUM]
         seen, buckets = np.uint64(0), sets - has_sum - 2
@@ -283,6 +245,6 @@ def write(
                 value = _float_bits(np.int64(seen))
             else:
                 value = _float_bits(points[row, COUNT])
-            at = _put_series(out, at, labels, begin, np.int64(sizes[first + i]), value, time, start)
+            at = put_series(out, at, labels, begin, np.int64(sizes[first + i]), value, time, start)
             begin += sizes[first + i]
     return at

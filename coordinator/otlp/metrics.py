@@ -6,7 +6,6 @@ the label sets of points that come for the first time, and histograms with expon
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -21,11 +20,11 @@ from coordinator.otlp.refusals import Refusals
 from coordinator.otlp.survey import Survey
 from coordinator.series import metadata, remote_write
 from coordinator.series.metadata import FamilyMetadata
+from coordinator.series.own_samples import STALE
 from coordinator.series.remote_write import Cut
 from coordinator.series.series_references import SeriesReferences
 from proto import remote_write_pb2
 from shared.errors import TooLarge
-from shared.promql.model import STALE_NAN_BITS
 from shared.protobuf_fields import delimited_head
 from shared.wire import Frame
 
@@ -40,7 +39,6 @@ ITEMS = "data points"
 
 T = TypeVar("T")
 
-_STALE = struct.unpack("<d", struct.pack("<q", STALE_NAN_BITS))[0]
 _TIMESERIES = remote_write_pb2.RawWriteRequest.TIMESERIES_FIELD_NUMBER
 _HISTOGRAM = remote_write_pb2.RawTimeSeries.HISTOGRAMS_FIELD_NUMBER
 _NO_SETS = Sets(np.empty(0, np.uint8), np.empty((0, known_sets.ENTRY_COLUMNS), np.int64), np.empty(0, np.int32))
@@ -275,7 +273,7 @@ class _Preparation:
             return
         time_ms, start_ms = message.time_unix_nano // 10**6, message.start_time_unix_nano // 10**6
         for labels, value in label_sets.summary_series(metric, message, self._rules):
-            written = _STALE if message.flags & 1 else value
+            written = STALE if message.flags & 1 else value
             sample = remote_write_pb2.Sample(value=written, timestamp=time_ms, start_timestamp=start_ms)
             yield _series(labels, remote_write_pb2.RawTimeSeries(samples=[sample]).SerializeToString())
 

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 
 from coordinator.otlp.keyed_hash import Keys, keyed_hash, mixed
 from coordinator.series.walk_v2 import any_field
+from shared import kernel_types as types
 from shared.kernels import inlined, kernel
 from shared.protobuf_fields import integer
 from shared.xxh64 import Bytes, load64

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 
 from coordinator.otlp.point_walk import next_field
+from shared import kernel_types as types
 from shared.kernels import kernel
 from shared.xxh64 import Bytes
 

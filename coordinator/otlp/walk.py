@@ -11,7 +11,6 @@ the protobuf library writes it anew (`coordinator.otlp.bodies`). Every read is c
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 
 from coordinator.otlp.keyed_hash import Keys, keyed_hash, mixed
 from coordinator.otlp.point_walk import (
@@ -36,6 +35,7 @@ from coordinator.otlp.point_walk import (
     read_histogram,
     read_number,
 )
+from shared import kernel_types as types
 from shared.kernels import kernel
 from shared.protobuf_fields import integer
 from shared.xxh64 import Bytes

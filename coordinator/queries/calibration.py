@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
 from shared.kernels import kernel
 
 STEPS, TABLE_WORDS = 500_000, 1 << 15

@@ -9,9 +9,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from coordinator.queries import label_order
+from shared import kernel_types as types
 from shared.kernels import kernel
 from shared.messages.exchange import Rendered
 from shared.messages.sub_queries import Form

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numba import types
 
+from shared import kernel_types as types
 from shared.kernels import inlined, kernel
 from shared.promql.model import Int
 from shared.promql.rendering.labels import Bytes

@@ -9,11 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
-from shared.kernels import inlined
+from shared.kernels import Intrinsic, inlined
 from shared.promql.model import Int
 
 VARINT_BYTES_MAX = 10
@@ -23,6 +20,8 @@ _SEVEN, _LOW, _MORE = np.uint64(7), np.uint64(0x7F), np.uint64(0x80)
 
 def _leading_zeros(typing_context, number):  # type: ignore[no-untyped-def]
     """How many zeros a uint64 begins with; 64 for 0."""
+    from llvmlite import ir
+    from numba import types
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
@@ -32,6 +31,8 @@ def _leading_zeros(typing_context, number):  # type: ignore[no-untyped-def]
 
 def _trailing_zeros(typing_context, number):  # type: ignore[no-untyped-def]
     """How many zeros a uint64 ends with; 64 for 0."""
+    from llvmlite import ir
+    from numba import types
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
@@ -41,6 +42,7 @@ def _trailing_zeros(typing_context, number):  # type: ignore[no-untyped-def]
 
 def _put_word(typing_context, out, at, word):  # type: ignore[no-untyped-def]
     """out[at:at + 8] of a uint8 array = the uint64, its lowest byte first, as one unaligned and unchecked word."""
+    from numba import types
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         _store(context, builder, signature, arguments, arguments[2])
@@ -51,6 +53,7 @@ def _put_word(typing_context, out, at, word):  # type: ignore[no-untyped-def]
 
 def _put_word_reversed(typing_context, out, at, word):  # type: ignore[no-untyped-def]
     """As `put_word`, its highest byte first."""
+    from numba import types
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         _store(context, builder, signature, arguments, builder.bswap(arguments[2]))
@@ -60,15 +63,17 @@ def _put_word_reversed(typing_context, out, at, word):  # type: ignore[no-untype
 
 
 def _store(context, builder, signature, arguments, word) -> None:  # type: ignore[no-untyped-def]
+    from llvmlite import ir
+
     target = context.make_array(signature.args[0])(context, builder, arguments[0])
     address = builder.gep(target.data, [arguments[1]])
     builder.store(word, builder.bitcast(address, ir.IntType(64).as_pointer()), align=1)
 
 
-leading_zeros: Any = intrinsic(_leading_zeros)
-trailing_zeros: Any = intrinsic(_trailing_zeros)
-put_word: Any = intrinsic(_put_word)
-put_word_reversed: Any = intrinsic(_put_word_reversed)
+leading_zeros: Any = Intrinsic(_leading_zeros)
+trailing_zeros: Any = Intrinsic(_trailing_zeros)
+put_word: Any = Intrinsic(_put_word)
+put_word_reversed: Any = Intrinsic(_put_word_reversed)
 
 
 @inlined(allocates=False)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from coordinator.remote_read import histogram_chunks
 from coordinator.remote_read.bits import VARINT_BYTES_MAX, put_varint, varint_size
@@ -22,6 +21,7 @@ from coordinator.remote_read.histogram_chunks import FLOAT_HISTOGRAM, NUMBER_BYT
 from coordinator.remote_read.parts import Parts, put_labels
 from coordinator.remote_read.samples import PIECES_AHEAD, WRITING
 from coordinator.remote_read.xor_chunks import CHUNK_SAMPLES, XOR, XOR_BITS_MAX, XOR_CHUNK_BYTES_MAX, put_xor_chunk
+from shared import kernel_types as types
 from shared.ahead import mapped
 from shared.histograms.batch import LAYOUTS, ROWS, concatenated
 from shared.histograms.references import refers

@@ -31,19 +31,19 @@ FIELDS = 3
 
 _RESET, _NO_RESET, _GAUGE = np.uint8(0b10 << 6), np.uint8(0b01 << 6), np.uint8(0b11 << 6)
 _0, _1 = np.uint64(0), np.uint64(1)
-_WIDTHS = np.array([3, 6, 9, 12, 18, 25, 56, 64], np.int64)
+WIDTHS = np.array([3, 6, 9, 12, 18, 25, 56, 64], np.int64)
 """Of the numbers with a variable number of bits, by how many ones come before them."""
-_POWER_MIN, _POWER_MAX, _POWER_BASE = -243, 10, 244
-_BOUND_SCALE, _BOUND_MAX = 1000.0, 33554430.0
+_POWER_MIN, _POWER_MAX, POWER_BASE = -243, 10, 244
+BOUND_SCALE, _BOUND_MAX = 1000.0, 33554430.0
 
 
 @inlined(allocates=False)
 def _prefixed(out: Any, at: Any, pending: Any, used: Any, number: Any, width: Any) -> Any:
-    """Append the bits of a number that fits into a width of _WIDTHS, after the ones that tell this width."""
+    """Append the bits of a number that fits into a width of WIDTHS, after the ones that tell this width."""
     ones = width + 1
     prefix = np.uint64(0xFF) if ones == 8 else np.uint64((1 << (ones + 1)) - 2)
     at, pending, used = put_bits(out, at, pending, used, prefix, min(ones + 1, 8))
-    bits = _WIDTHS[width]
+    bits = WIDTHS[width]
     return put_bits(out, at, pending, used, number & (np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(64 - bits)), bits)
 
 
@@ -54,7 +54,7 @@ def put_signed(out: Any, at: Any, pending: Any, used: Any, number: Any) -> Any:
         return put_bits(out, at, pending, used, _0, 1)
     width = 0
     while width < 7 and not (
-        -((np.int64(1) << (_WIDTHS[width] - 1)) - 1) <= number <= np.int64(1) << (_WIDTHS[width] - 1)
+        -((np.int64(1) << (WIDTHS[width] - 1)) - 1) <= number <= np.int64(1) << (WIDTHS[width] - 1)
     ):
         width += 1
     return _prefixed(out, at, pending, used, np.uint64(number), width)
@@ -66,7 +66,7 @@ def put_unsigned(out: Any, at: Any, pending: Any, used: Any, number: Any) -> Any
     if number == _0:
         return put_bits(out, at, pending, used, _0, 1)
     width = 0
-    while width < 7 and number >> np.uint64(_WIDTHS[width]) != _0:
+    while width < 7 and number >> np.uint64(WIDTHS[width]) != _0:
         width += 1
     return _prefixed(out, at, pending, used, number, width)
 
@@ -78,7 +78,7 @@ def _put_threshold(out: Any, at: Any, pending: Any, used: Any, threshold: Any) -
     bits = np.float64(threshold).view(np.uint64)
     power = np.int64(bits >> np.uint64(52)) - 1023
     if bits & np.uint64((1 << 52) - 1) == _0 and _POWER_MIN <= power <= _POWER_MAX:
-        return put_bits(out, at, pending, used, np.uint64(power + _POWER_BASE), 8)
+        return put_bits(out, at, pending, used, np.uint64(power + POWER_BASE), 8)
     at, pending, used = put_bits(out, at, pending, used, np.uint64(255), 8)
     return put_bits(out, at, pending, used, bits, 64)
 
@@ -105,7 +105,7 @@ def _put_spans(out: Any, at: Any, pending: Any, used: Any, indexes: Any, place: 
 def _put_bounds(out: Any, at: Any, pending: Any, used: Any, bounds: Any, begin: Any, end: Any) -> Any:
     at, pending, used = put_unsigned(out, at, pending, used, np.uint64(end - begin))
     for i in range(begin, end):
-        scaled = bounds[i] * _BOUND_SCALE
+        scaled = bounds[i] * BOUND_SCALE
         if 0.0 <= scaled <= _BOUND_MAX and scaled == np.floor(scaled):
             at, pending, used = put_unsigned(out, at, pending, used, np.uint64(scaled) + _1)
         else:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
 
 from coordinator.remote_read.bits import put_varint, put_word, varint_size, zigzag
+from shared import kernel_types as types
 from shared.histograms.batch import HINT, IS_FLOAT, LAYOUTS, NO_ZERO, ROWS, HistogramBatch
 from shared.kernels import inlined, kernel
 from shared.promql.model import Int

@@ -15,11 +15,11 @@ from typing import Any
 
 import cramjam
 import numpy as np
-from numba import types
 
 from coordinator.remote_read.bits import put_varint, put_word, varint_size, varint_sizes
 from coordinator.remote_read.histogram_messages import Messages, messages_of
 from coordinator.remote_read.parts import Parts, put_labels
+from shared import kernel_types as types
 from shared.ahead import mapped
 from shared.errors import NotExecutable
 from shared.histograms.references import refers, row_of

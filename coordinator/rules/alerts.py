@@ -53,6 +53,9 @@ class Alert:
         return self.resolved_at_ms > self.sent_at_ms or self.sent_at_ms + resend_ms <= time_ms
 
 
+_MOMENTS = ("active_at_ms", "fired_at_ms", "resolved_at_ms", "keep_firing_since_ms", "sent_at_ms")
+
+
 @dataclass(frozen=True, slots=True)
 class Alerts:
     """Alerts by label set, those that are resolved but still kept included; `series`: what is stored of them."""
@@ -88,14 +91,15 @@ def updated(
     equal labels, or too many."""
     current = _of_vector(rule, vector, time_ms, around)
     alerts: dict[Labels, Alert] = {}
+    known = {labels: _no_later(alert, time_ms) for labels, alert in before.by_labels.items()}
     for labels, new in current.items():
-        old = before.by_labels.get(labels)
+        old = known.get(labels)
         if old is not None and old.state != "inactive":
             new = replace(old, value=new.value, annotations=new.annotations, keep_firing_since_ms=0)
         else:
-            new = replace(new, active_at_ms=active_since_ms.get(labels, time_ms))
+            new = replace(new, active_at_ms=min(active_since_ms.get(labels, time_ms), time_ms))
         alerts[labels] = _fired(new, rule, time_ms)
-    for labels, old in before.by_labels.items():
+    for labels, old in known.items():
         if labels not in alerts:
             kept = _ended(old, rule, time_ms)
             if kept is not None:
@@ -105,6 +109,13 @@ def updated(
     if len(active) > most:
         raise NotExecutable(f"exceeded limit of {most} with {len(active)} alerts")
     return Alerts(alerts, [pair for alert in active for pair in _series(alert)])
+
+
+def _no_later(alert: Alert, time_ms: int) -> Alert:
+    """The alert with none of its moments after `time_ms`: the clock may have been set back, and an alert that has
+    been pending since a time that is yet to come would not fire before that."""
+    later = {name: time_ms for name in _MOMENTS if getattr(alert, name) > time_ms}
+    return replace(alert, **later) if later else alert  # type: ignore[arg-type]
 
 
 def _of_vector(rule: RuleDefinition, vector: Vector, time_ms: int, around: Surroundings) -> dict[Labels, Alert]:

@@ -12,13 +12,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
 import orjson
 
 from coordinator import relabelling
+from coordinator.outgoing import Resolver, blocking
+from coordinator.rfc_3339 import time_text
 from coordinator.rules.alertmanager_config import Alerting, Alertmanager
 from coordinator.rules.alerts import RESOLVED_KEPT_MS, Alert
 from shared.errors import ConfigError, TriptychError
@@ -123,7 +124,7 @@ class Queue:
     async def _post(self, body: bytes) -> None:
         target = self.target
         async with asyncio.timeout(target.timeout_ms / 1000):
-            headers = await asyncio.to_thread(target.client.request_headers)
+            headers = await blocking(target.client.request_headers)
             headers["Content-Type"] = "application/json"
             async with self._session.post(
                 target.url,
@@ -160,7 +161,7 @@ class Notifier:
 
     def start(self) -> None:
         self._session = aiohttp.ClientSession(
-            cookie_jar=aiohttp.DummyCookieJar(), connector=aiohttp.TCPConnector(limit_per_host=2)
+            cookie_jar=aiohttp.DummyCookieJar(), connector=aiohttp.TCPConnector(limit_per_host=2, resolver=Resolver())
         )
         self.use(self.alerting)
 
@@ -194,8 +195,8 @@ class Notifier:
         body = {
             "labels": labels,
             "annotations": {name: text for name, text in alert.annotations.items() if text},
-            "startsAt": rfc_3339(alert.fired_at_ms or alert.active_at_ms),
-            "endsAt": rfc_3339(ends_ms),
+            "startsAt": time_text((alert.fired_at_ms or alert.active_at_ms) / 1000),
+            "endsAt": time_text(ends_ms / 1000),
             "generatorURL": generator_url,
         }
         until_ms = max(ends_ms, alert.resolved_at_ms + RESOLVED_KEPT_MS if alert.resolved_at_ms else 0)
@@ -237,7 +238,3 @@ class Notifier:
             values.put("triptych_rule_alerts_sent_total", queue.sent, url)
             values.put("triptych_rule_alerts_failed_total", queue.errors, url)
             values.put("triptych_rule_alerts_dropped_total", queue.dropped, url)
-
-
-def rfc_3339(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -132,11 +132,16 @@ class Rules:
             task.cancel()
 
     async def _run(self, group: Group) -> None:
-        """Evaluate the group at its times, until this is cancelled. Times that pass meanwhile are missed."""
+        """Evaluate the group at its times, until this is cancelled. Times that pass meanwhile are missed; where the
+        clock was set back, the times begin anew."""
         interval_ms = group.definition.interval_ms
         due_ms = group.first_at_ms(int(self._now() * 1000))
         while True:
             await self._sleep(max(0.0, due_ms / 1000 - self._now()))
+            now_ms = int(self._now() * 1000)
+            if due_ms - now_ms > interval_ms:
+                due_ms = group.first_at_ms(now_ms)
+                continue
             try:
                 await group.evaluate(due_ms)
             except Exception:

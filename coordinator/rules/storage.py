@@ -13,6 +13,7 @@ from functools import partial
 
 from coordinator.links import Links
 from coordinator.pressure import Level, Pressure
+from coordinator.queries.answers import answered
 from coordinator.queries.cost import Costs
 from coordinator.queries.evaluation import (
     Query,
@@ -182,12 +183,7 @@ class RuleStorage:
 
         async def attempt(place: Place) -> Vector:
             # `careful`: the answer is wanted as arrays.
-            try:
-                return await merged(await ask(query, plan, self._links, place, self._whereabouts, careful=True))
-            except AskAgain:
-                careful_plan = await planned(query, relabel=False)
-                running.enter("running")
-                return await merged(await ask(query, careful_plan, self._links, place, careful=True))
+            return await answered(query, running, plan, self._links, place, merged, self._whereabouts, careful=True)
 
         return await self._gate.run(
             CLIENT,

@@ -17,7 +17,8 @@ from typing import Any
 import orjson
 
 from coordinator import yaml_fields
-from coordinator.scraping.fetching import Client, Fetches, FetchFailed, blocking, inflated
+from coordinator.outgoing import blocking
+from coordinator.scraping.fetching import Client, Fetches, FetchFailed, inflated
 from coordinator.scraping.jobs import FileDiscovery, Group, HttpDiscovery, group_of
 from shared.errors import ConfigError
 from shared.telemetry import event

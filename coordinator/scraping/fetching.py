@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 import zlib
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, partial
-from queue import SimpleQueue
-from threading import Thread
-from typing import Any, TypeVar
+from typing import Any
 
 import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
 
 from coordinator.http_client_config import HttpClientConfig
+from coordinator.outgoing import Resolver, blocking
 from coordinator.version import VERSION
 from shared.errors import ConfigError
 
@@ -29,39 +24,7 @@ REDIRECTS_MAX = 10
 KEPT_CONNECTIONS_MAX = 500
 """A job with more targets opens a connection for each scrape: each that is kept is an open file."""
 CHUNK_BYTES = 256 << 10
-BLOCKING_THREADS = 8
-"""For what may hang, such as a name server or a file on a network: requests to the service have other threads."""
 _GZIP = 16 + zlib.MAX_WBITS
-_blocking: SimpleQueue[Callable[[], None]] = SimpleQueue()
-
-T = TypeVar("T")
-
-
-async def blocking(function: Callable[[], T]) -> T:
-    """`function()` in a thread for what may hang, which does not keep the process from ending."""
-    _start_threads()
-    result: Future[T] = Future()
-
-    def run() -> None:
-        if result.set_running_or_notify_cancel():
-            try:
-                result.set_result(function())
-            except Exception as error:
-                result.set_exception(error)
-
-    _blocking.put(run)
-    return await asyncio.wrap_future(result)
-
-
-@cache
-def _start_threads() -> None:
-    for number in range(BLOCKING_THREADS):
-        Thread(target=_serve, name=f"targets-{number}", daemon=True).start()
-
-
-def _serve() -> None:
-    while True:
-        _blocking.get()()
 
 
 class FetchFailed(Exception):
@@ -132,31 +95,12 @@ class Fetches:
             self.release(held)
 
 
-class _Resolver(AbstractResolver):
-    """Names of hosts, by the system."""
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        find = partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG)
-        flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
-        return [
-            ResolveResult(
-                hostname=host, host=str(address[0]), port=int(address[1]), family=kind, proto=protocol, flags=flags
-            )
-            for kind, _, protocol, _, address in await blocking(find)
-        ]
-
-    async def close(self) -> None:
-        """There is nothing to close."""
-
-
 class Client:
     """The connections of one job, or of one discovery."""
 
     def __init__(self, http: HttpClientConfig, keep_s: float) -> None:
         self._http = http
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=keep_s, ssl=http.tls or True, resolver=_Resolver())
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=keep_s, ssl=http.tls or True, resolver=Resolver())
         self._session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),

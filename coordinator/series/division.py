@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
 from coordinator.series.walk import (
@@ -26,6 +25,7 @@ from coordinator.series.walk import (
     sample,
 )
 from coordinator.series.walked import Walk
+from shared import kernel_types as types
 from shared import reference_frames
 from shared.kernels import inlined, kernel
 from shared.protobuf_fields import field_length
@@ -288,3 +288,10 @@ def frames_of(words: NDArray[np.int64], sizes: Sequence[int]) -> Iterator[tuple[
         if size:
             yield shard, octets[8 * at : 8 * (at + size)]
             at += size
+
+
+def add_frame(per_shard: dict[int, list[Frame]], shard: int, frame: Frame) -> int:
+    """Add a frame to those of its shard. Returns which of the shard's frames it is."""
+    own = per_shard.setdefault(shard, [])
+    own.append(frame)
+    return len(own) - 1

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
 from coordinator.series.walk import END, LABELS, LABELS_END, PLAIN, STATUS, ascends, is_utf8
+from shared import kernel_types as types
 from shared.errors import TooLarge
 from shared.exemplar_frames import HEADER_WORDS, LABEL_CHARACTERS_MAX, MARK, frame_words
 from shared.kernels import kernel

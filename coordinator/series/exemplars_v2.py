@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
 from coordinator.series import exemplars
@@ -43,6 +42,7 @@ from coordinator.series.symbols import BEGIN as SYMBOL_BEGIN
 from coordinator.series.symbols import SYMBOL_END
 from coordinator.series.walk import END, LABELS, PLAIN, STATUS, is_utf8
 from coordinator.series.walk_v2 import EXEMPLARS_BEGIN, EXEMPLARS_END, any_field
+from shared import kernel_types as types
 from shared.exemplar_frames import LABEL_CHARACTERS_MAX
 from shared.kernels import inlined, kernel
 from shared.protobuf_fields import integer

@@ -7,7 +7,6 @@ bytes of their labels, as version 1.0 sends them, and the hashes of these and of
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 
 from coordinator.series import series_references
 from coordinator.series.known_labels import (
@@ -34,6 +33,7 @@ from coordinator.series.walk_v2 import (
     TYPE,
     UNIT,
 )
+from shared import kernel_types as types
 from shared.kernels import inlined, kernel
 from shared.protobuf_fields import put_length
 from shared.xxh64 import Bytes, copy_16, copy_bytes, xxh64

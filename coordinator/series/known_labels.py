@@ -21,11 +21,11 @@ from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
-from numba import types
 
 from coordinator.series.symbols import AS_NAME, AS_VALUE, BEGIN, SYMBOL_END, is_metric_name, reference
 from coordinator.series.tagged_slots import entry, is_tagged, number_in, place_of
 from coordinator.series.walk import END, LABELS
+from shared import kernel_types as types
 from shared.kernels import inlined, kernel
 from shared.protobuf_fields import DELIMITED, field_length
 from shared.xxh64 import Bytes, copy_bytes, load64, xxh64

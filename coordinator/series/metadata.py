@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from google.protobuf.message import DecodeError
-from numba import types
 from numpy.typing import NDArray
 
 from coordinator.links import Links
 from proto import remote_write_pb2
+from shared import kernel_types as types
 from shared.errors import TooLarge
 from shared.hashing import shard_of
 from shared.kernels import kernel

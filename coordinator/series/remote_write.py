@@ -8,7 +8,7 @@ written anew in canonical form or refused with a reason.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from coordinator.series import division, exemplars, histograms, metadata
 from coordinator.series import walk as kernels
+from coordinator.series.division import Rows
 from coordinator.series.exemplars import Exemplars
 from coordinator.series.label_sets import Limits, problem_of, shown
 from coordinator.series.lessons import Lesson
@@ -254,16 +255,14 @@ def divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> dict[int, list[F
                 f"the request has {answer.samples} samples; the limit is {SAMPLES_MAX}, send fewer at a time"
             )
         if len(whole.order):
-            places: dict[int, int] = {}
-            for shard, frame in division.frames(piece, whole):
-                places[shard] = len(per_shard.setdefault(shard, []))
-                per_shard[shard].append(frame)
-            if piece.numbers is None and len(piece.table) <= LESSON_SERIES_MAX:
-                answer.lessons.append(Lesson(piece, whole, places))
+            frames = division.frames(piece, whole)
+            _add_lesson(
+                answer, piece, whole, {shard: division.add_frame(per_shard, shard, frame) for shard, frame in frames}
+            )
         if len(known.order):
             answer.known_series += len(known.order)
             for shard, frame in division.frames_of_known(piece, known):
-                per_shard.setdefault(shard, []).append(frame)
+                division.add_frame(per_shard, shard, frame)
     return per_shard
 
 
@@ -278,11 +277,7 @@ def histograms_of(piece: Walk) -> NDArray[np.int64] | None:
 
 
 def add_histograms(
-    piece: Walk,
-    located: NDArray[np.int64] | None,
-    shards: int,
-    answer: Cut,
-    per_shard: dict[int, list[Frame]],
+    piece: Walk, located: NDArray[np.int64] | None, shards: int, answer: Cut, per_shard: dict[int, list[Frame]]
 ) -> None:
     """Add the frames with these histograms of a walk. Those that are not valid go to `answer`. Raises TooLarge past the
     limit."""
@@ -294,8 +289,18 @@ def add_histograms(
     answer.refused_count += divided.refused - len(divided.faults)
     answer.histograms_refused += divided.refused
     answer.histograms += divided.stored
-    for shard, frame in divided.frames:
-        per_shard.setdefault(shard, []).append(frame)
+    for part in divided.slices:
+        places = {shard: division.add_frame(per_shard, shard, frame) for shard, frame in part.frames}
+        _add_lesson(answer, piece, part.rows, places)
+        for shard, frame in part.frames_of_known:
+            division.add_frame(per_shard, shard, frame)
+        answer.known_series += part.known_series
+
+
+def _add_lesson(answer: Cut, piece: Walk, rows: Rows, places: Mapping[int, int]) -> None:
+    """The numbers of these rows, which are in frames with labels, are learned unless there are too many."""
+    if places and piece.numbers is None and len(piece.table) <= LESSON_SERIES_MAX:
+        answer.lessons.append(Lesson(piece, rows, places))
 
 
 def _divide_exemplars(

@@ -21,10 +21,10 @@ from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
 from coordinator.series.tagged_slots import entry, is_tagged, number_in, place_of
+from shared import kernel_types as types
 from shared.kernels import inlined, kernel
 from shared.xxh64 import Bytes, copy_bytes, equal_bytes
 

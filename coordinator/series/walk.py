@@ -11,10 +11,10 @@ is `ODD`. Every read is checked against the end of what it is in, since bodies c
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 
 from coordinator.series.series_references import BEGIN, HASH, TABLES, Tables, find, find_next, used
 from coordinator.series.series_references import END as END_OF_ROW
+from shared import kernel_types as types
 from shared.histograms.references import refers
 from shared.kernels import kernel
 from shared.protobuf_fields import DELIMITED, LENGTH_BYTES_MAX, field_length, integer, past_field

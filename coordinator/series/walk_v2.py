@@ -12,7 +12,6 @@ of `coordinator.series.expansion` write them. As in version 1.0, a series that w
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 
 from coordinator.series.known_labels import KNOWN_AT, KNOWN_BYTES, KNOWN_METRIC, KNOWN_SET
 from coordinator.series.symbols import AS_NAME, AS_VALUE, BEGIN, SYMBOL_END, is_metric_name, reference
@@ -35,6 +34,7 @@ from coordinator.series.walk import (
     is_utf8,
     sample,
 )
+from shared import kernel_types as types
 from shared.kernels import inlined, kernel
 from shared.protobuf_fields import DELIMITED, LENGTH_BYTES_MAX, integer, past_field
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN

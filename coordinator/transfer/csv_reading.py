@@ -20,6 +20,7 @@ from typing import Any, TextIO
 import msgspec
 import numpy as np
 
+from coordinator.series import own_samples
 from coordinator.transfer.csv_rows import STALE, TIMESTAMP, VALUE
 from coordinator.transfer.histograms import Histogram, message_of
 from coordinator.transfer.json_reading import LabelSets
@@ -27,13 +28,11 @@ from coordinator.transfer.refusals import ROW_US, Refusals
 from coordinator.transfer.series_body import SeriesArrays
 from shared.errors import BadData, TooLarge
 from shared.labels import METRIC_NAME
-from shared.promql.model import STALE_NAN_BITS
 
 ROWS_AT_ONCE, SAMPLES_AT_ONCE = 50_000, 200_000
 LINE_CHARACTERS_MAX = 1 << 20
 """A row becomes objects, one for each field."""
 COLUMNS_MAX = 1000
-_STALE_VALUE = np.array([STALE_NAN_BITS]).view(np.float64).item()
 
 _DECODE_HISTOGRAM = msgspec.json.Decoder(Histogram).decode
 
@@ -241,7 +240,7 @@ def _value(text: str, time_ms: int) -> float | bytes:
         if text.startswith("{"):
             return message_of(_DECODE_HISTOGRAM(text), time_ms)
         if "_" not in text:
-            return _STALE_VALUE if text == STALE else float(text)
+            return own_samples.STALE if text == STALE else float(text)
     except ValueError:
         pass
     except msgspec.MsgspecError as error:

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from coordinator.transfer.histograms import histograms_of
 from coordinator.transfer.json_lines import SAMPLE_BYTES_MAX, float_samples
 from coordinator.transfer.slices import Slice
+from shared import kernel_types as types
 from shared.errors import Unavailable
 from shared.kernels import kernel
 from shared.labels import LabelFrame

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from coordinator.transfer.histograms import histogram_lines
 from coordinator.transfer.slices import Slice
+from shared import kernel_types as types
 from shared.histograms.references import is_reference
 from shared.kernels import inlined, kernel
 from shared.promql.model import STALE_NAN_BITS, Int, Samples

@@ -10,9 +10,10 @@ It checks the lines as far as it reads them. The labels of a line are for a deco
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 
+from coordinator.decimals import DIGITS_MAX, nearest
 from coordinator.json_walk import member, past_space, past_value
+from shared import kernel_types as types
 from shared.kernels import kernel
 from shared.promql.model import STALE_NAN_BITS
 from shared.xxh64 import Bytes
@@ -27,14 +28,6 @@ SAMPLES, BLANK, HISTOGRAMS, BROKEN, NO_METRIC, NO_SAMPLES, BAD_VALUE, BAD_TIME, 
 # Columns of the table of numbers that need more digits than a kernel multiplies exactly.
 PLACE, TEXT, TEXT_END = range(3)
 
-_EXACT_MAX = np.uint64(1 << 53)
-_POWERS = 10.0 ** np.arange(23)
-_DIGITS_MAX = 18
-_TENS = np.array([10**e for e in range(_DIGITS_MAX + 1)], dtype=np.uint64)
-_SHIFTS_MAX = 128
-_HALVES = 2.0 ** (2 - np.arange(-8, _SHIFTS_MAX))
-_TWO_54, _TWO_55 = np.uint64(1 << 54), np.uint64(1 << 55)
-_U0, _U1, _U2, _U3 = (np.uint64(n) for n in range(4))
 _QUOTE, _COMMA, _OPEN, _CLOSE, _BRACE, _END_BRACE = (ord(c) for c in '",[]{}')
 _MINUS, _PLUS, _POINT, _ZERO, _NINE, _E, _BIG_E, _NEWLINE = (ord(c) for c in "-+.09eE\n")
 _STALE = np.int64(STALE_NAN_BITS)
@@ -42,32 +35,6 @@ _STALE = np.int64(STALE_NAN_BITS)
 _PAIR = types.UniTuple(types.int64, 2)
 _TABLE = types.Array(types.int64, 2, "C")
 _INTS, _FLOATS = types.int64[::1], types.float64[::1]
-
-
-@kernel(types.float64(types.uint64, types.int64), allocates=False)
-def _quotient(mantissa: int, digits: int) -> float:
-    """The float nearest to mantissa / 10^digits, 0 < mantissa < 10^18 and digits ≤ 18: a division bit by bit, to 55
-    bits and whether anything is left, which is what rounding half to even needs."""
-    divisor = _TENS[digits]
-    quotient = mantissa // divisor
-    rest = mantissa - quotient * divisor
-    shifts, is_inexact = 0, False
-    while quotient >= _TWO_55:
-        is_inexact |= quotient & _U1 != _U0
-        quotient >>= _U1
-        shifts -= 1
-    while quotient < _TWO_54:
-        rest <<= _U1
-        quotient <<= _U1
-        if rest >= divisor:
-            rest -= divisor
-            quotient |= _U1
-        shifts += 1
-    is_inexact |= rest != _U0
-    low, whole = quotient & _U3, quotient >> _U2
-    if low == _U3 or (low == _U2 and (is_inexact or whole & _U1 != _U0)):
-        whole += _U1
-    return float(whole) * _HALVES[shifts + 8]
 
 
 @kernel(types.Tuple((types.int64, types.float64, types.boolean))(Bytes, types.int64, types.int64), allocates=False)
@@ -78,7 +45,7 @@ def _number(text: np.ndarray, at: int, end: int) -> tuple[int, float, bool]:
         at += 1
     mantissa, digits, exponent, begin = np.uint64(0), 0, 0, at
     while at < end and _ZERO <= text[at] <= _NINE:
-        if digits < _DIGITS_MAX:
+        if digits < DIGITS_MAX:
             mantissa = mantissa * np.uint64(10) + np.uint64(text[at] - _ZERO)
             digits += np.int64(mantissa > np.uint64(0))
         else:
@@ -90,7 +57,7 @@ def _number(text: np.ndarray, at: int, end: int) -> tuple[int, float, bool]:
         at += 1
         begin = at
         while at < end and _ZERO <= text[at] <= _NINE:
-            if digits < _DIGITS_MAX:
+            if digits < DIGITS_MAX:
                 mantissa = mantissa * np.uint64(10) + np.uint64(text[at] - _ZERO)
                 digits += np.int64(mantissa > np.uint64(0))
                 exponent -= 1
@@ -112,13 +79,7 @@ def _number(text: np.ndarray, at: int, end: int) -> tuple[int, float, bool]:
         if at == begin:
             return -1, 0.0, False
         exponent += sign * power
-    is_exact = digits <= _DIGITS_MAX and mantissa <= _EXACT_MAX and -22 <= exponent <= 22
-    value = 0.0
-    if is_exact:
-        value = float(mantissa)
-        value = value / _POWERS[-exponent] if exponent < 0 else value * _POWERS[exponent]
-    elif digits <= _DIGITS_MAX and -_DIGITS_MAX <= exponent <= 0:
-        is_exact, value = True, _quotient(mantissa, -exponent)
+    is_exact, value = nearest(mantissa, digits, exponent)
     return at, -value if is_negative else value, is_exact
 
 
@@ -212,7 +173,7 @@ def _times(text: np.ndarray, at: int, end: int, times: np.ndarray, place: int) -
         while at < end and _ZERO <= text[at] <= _NINE:
             time = time * 10 + np.int64(text[at] - _ZERO)
             at += 1
-        if at == first or at - first > _DIGITS_MAX:
+        if at == first or at - first > DIGITS_MAX:
             return -1, begin
         times[place] = -time if is_negative else time
         place += 1

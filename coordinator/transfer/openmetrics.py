@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from numpy.typing import NDArray
 
+from coordinator.transfer.openmetrics_walk import COLUMNS, LINE, ODD, SERIES, gather, walk
 from coordinator.transfer.series_body import SeriesArrays
 from shared import labels
 from shared.labels import METRIC_NAME
@@ -21,6 +23,8 @@ _UNESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 SERIES_MAX = 100_000
 """Series that are kept by their text."""
 END = b"# EOF"
+SECONDS_MAX = 1e12
+SHOWN_BYTES = 80
 
 
 class Reader:
@@ -29,75 +33,92 @@ class Reader:
 
     def __init__(self) -> None:
         self.has_ended = False
-        self._line = 0
+        self._line = 1
         self._known: dict[bytes, bytes] = {}
 
     def read(self, text: bytes) -> SeriesArrays:
-        """The series of some lines."""
-        known = self._known
-        series: dict[bytes, tuple[list[bytes], list[bytes]]] = {}
-        for line in text.split(b"\n"):
-            self._line += 1
-            # Nearly every line is a known series, its value and its time; the expression takes ten times as long.
-            fields = line.rsplit(b" ", 2)
-            label_bytes = known.get(fields[0]) if len(fields) == 3 and not self.has_ended else None
-            if label_bytes is None:
-                fields = self._fields(line)
-                if not fields:
-                    continue
-                label_bytes = known.get(fields[0]) or self._learn(fields[0])
-            own = series.get(label_bytes)
-            if own is None:
-                own = series[label_bytes] = [], []
-            own[0].append(fields[2])
-            own[1].append(fields[1])
-        self._line -= 1  # behind the last line break there is none
-        return self._arrays(series)
+        """The series of some lines, in the order in which they come first. Takes some 60 bytes for each line."""
+        lines = text.count(b"\n") + 1
+        rows, firsts = np.empty((lines, COLUMNS), dtype=np.int64), np.empty(lines, dtype=np.int64)
+        values, seconds, summary = np.empty(lines), np.zeros(lines), np.empty(3, dtype=np.int64)
+        slots = np.zeros(1 << (2 * lines).bit_length(), dtype=np.int64)
+        data = np.frombuffer(text, dtype=np.uint8)
+        walk(data, self.has_ended, slots, rows, firsts, values, seconds, summary)
+        count, texts, line_breaks = summary.tolist()
+        rows, values, seconds = rows[:count], values[:count], seconds[:count]
+        numbers = dict[bytes, int]()
+        of_texts = np.empty(texts, dtype=np.int64)
+        is_odd = rows[:, SERIES] == ODD
+        series = np.full(count, ODD)
+        for row in np.sort(np.concatenate([firsts[:texts], np.flatnonzero(is_odd)])).tolist():
+            own, begin, end, line = rows[row].tolist()
+            if own != ODD:
+                label_bytes = self._label_bytes(text[begin:end], self._line + line)
+                of_texts[own] = numbers.setdefault(label_bytes, len(numbers))
+            elif fields := self._fields(text[begin:end], self._line + line):
+                label_bytes = self._label_bytes(fields[0], self._line + line)
+                series[row] = numbers.setdefault(label_bytes, len(numbers))
+                values[row], seconds[row] = self._numbers(fields, self._line + line)
+        series[~is_odd] = of_texts[rows[~is_odd, SERIES]]
+        arrays = self._arrays(list(numbers), rows, series, values, seconds)
+        self._line += line_breaks
+        return arrays
 
-    def _fields(self, line: bytes) -> list[bytes]:
+    def _fields(self, line: bytes, number: int) -> list[bytes]:
         """The series, the value and the time of a line; nothing for one that is no sample."""
         found = _LINE.fullmatch(line)
         if found is None:
-            self._other(line)
+            self._other(line, number)
             return []
         if self.has_ended:
-            raise ValueError(f"line {self._line} comes behind '# EOF', which is to be the last line")
+            raise ValueError(f"line {number} comes behind '# EOF', which is to be the last line")
         return list(found.groups())
 
-    def _other(self, line: bytes) -> None:
+    def _other(self, line: bytes, number: int) -> None:
         stripped = line.strip()
         if stripped == END:
             self.has_ended = True
         elif stripped and not stripped.startswith(b"#"):
-            shown = stripped[:80].decode(errors="replace")
-            raise ValueError(
-                f"line {self._line} is {shown!r}; it must be a sample with its time, such as up 1 1700000000"
-            )
+            shown = stripped[:SHOWN_BYTES].decode(errors="replace")
+            raise ValueError(f"line {number} is {shown!r}; it must be a sample with its time, such as up 1 1700000000")
 
-    def _learn(self, head: bytes) -> bytes:
-        if len(self._known) >= SERIES_MAX:
-            self._known.clear()
-        try:
-            label_bytes = self._known[head] = labels.encode(tuple(_labels(head.decode()).items()))
-        except ValueError as error:
-            raise ValueError(f"line {self._line}: {error}") from None
+    def _label_bytes(self, head: bytes, number: int) -> bytes:
+        label_bytes = self._known.get(head)
+        if label_bytes is None:
+            if len(self._known) >= SERIES_MAX:
+                self._known.clear()
+            try:
+                label_bytes = self._known[head] = labels.encode(tuple(_labels(head.decode()).items()))
+            except ValueError as error:
+                raise ValueError(f"line {number}: {error}") from None
         return label_bytes
 
-    def _arrays(self, series: dict[bytes, tuple[list[bytes], list[bytes]]]) -> SeriesArrays:
-        counts = np.array([len(times) for times, _ in series.values()], dtype=np.int64)
+    def _numbers(self, fields: list[bytes], number: int) -> tuple[float, float]:
         try:
-            times = [float(time) for times, _ in series.values() for time in times]
-            values = [float(value) for _, values in series.values() for value in values]
+            return float(fields[1]), float(fields[2])
         except ValueError as error:
-            raise ValueError(f"before line {self._line + 1}: {error}") from None
-        seconds = np.array(times, dtype=np.float64)
-        if not (np.abs(seconds) < 1e12).all():
+            raise ValueError(f"line {number}: {error}") from None
+
+    def _arrays(
+        self,
+        label_sets: list[bytes],
+        rows: NDArray[np.int64],
+        series: NDArray[np.int64],
+        values: NDArray[np.float64],
+        seconds: NDArray[np.float64],
+    ) -> SeriesArrays:
+        is_sample = series != ODD
+        is_wrong = is_sample & ~(np.abs(seconds) < SECONDS_MAX)
+        if is_wrong.any():
+            row = int(np.argmax(is_wrong))
             raise ValueError(
-                f"before line {self._line + 1}: a time is {seconds[~(np.abs(seconds) < 1e12)][0]:g}; "
-                "it must be Unix seconds"
+                f"line {self._line + rows[row, LINE]}: a time is {seconds[row]:g}; it must be Unix seconds"
             )
-        times_ms = np.rint(seconds * 1000).astype(np.int64)
-        return SeriesArrays(list(series), np.cumsum(counts) - counts, counts, times_ms, np.array(values, np.float64))
+        counts = np.bincount(series[is_sample], minlength=len(label_sets))
+        firsts = np.cumsum(counts) - counts
+        times_ms, gathered = np.empty(int(counts.sum()), dtype=np.int64), np.empty(int(counts.sum()))
+        gather(series, firsts.copy(), np.rint(seconds * 1000).astype(np.int64), values, times_ms, gathered)
+        return SeriesArrays(label_sets, firsts, counts, times_ms, gathered)
 
 
 def _labels(head: str) -> dict[str, str]:

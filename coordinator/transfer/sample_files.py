@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlencode
@@ -14,13 +15,18 @@ import snappy
 
 from coordinator.transfer import openmetrics, tsdb_chunks
 from coordinator.transfer.arrow import STREAM, library
-from coordinator.transfer.series_body import SeriesArrays
-from coordinator.transfer.tsdb_chunks import GOOD, OTHER, ChunkFiles
+from coordinator.transfer.series_body import SeriesArrays, series_field
+from coordinator.transfer.text_source import few_lines
+from coordinator.transfer.tsdb_chunks import BAD_SUM, BROKEN, HISTOGRAMS, OTHER, ChunkFiles
+from coordinator.transfer.tsdb_histograms import Decoder
 from coordinator.transfer.tsdb_index import Index, IndexedSeries, tombstones
 from coordinator.transfer.uploading import Batch
 
 SLICE_BYTES = 4 << 20
 """Text of one request."""
+SAMPLE_TEXT_BYTES, SAMPLE_LINES_MAX = 4 * SLICE_BYTES, 1 << 18
+"""Text of OpenMetrics, and its lines, of one request, which has a fourth of these bytes: the fewer the requests, the
+less each sample costs."""
 LINE_BYTES_MAX = 8 << 20
 CHUNKS_AT_ONCE = 1500
 """Of one request: a chunk has 120 samples as a rule, so these are 180,000."""
@@ -47,9 +53,9 @@ class Source(Protocol):
         """What lies behind this position, 0 for all. Raises OSError, and ValueError for what makes no sense."""
 
 
-def written(series: SeriesArrays, position: int, size: int) -> Batch:
-    """The batch of some series, for remote write."""
-    return Batch(WRITE, _WRITE_HEADERS, snappy.compress(bytes(series.body())), position, size)
+def written(body: bytes | memoryview, position: int, size: int) -> Batch:
+    """The batch of a message WriteRequest."""
+    return Batch(WRITE, _WRITE_HEADERS, snappy.compress(body), position, size)
 
 
 class _File:
@@ -69,13 +75,16 @@ class _File:
         file.seek(position)
         return file
 
-    def _slices(self, position: int, keeps_rows: bool = False) -> Iterator[tuple[bytes, int]]:
-        """(Some whole lines, the position behind them) from this position on. `keeps_rows`: a line break within quotes
-        ends no row."""
+    def _slices(
+        self, position: int, slice_bytes: int | None = None, keeps_rows: bool = False
+    ) -> Iterator[tuple[bytes, int]]:
+        """(Some whole lines, the position behind them) from this position on, SLICE_BYTES unless told otherwise.
+        `keeps_rows`: a line break within quotes ends no row."""
+        slice_bytes = slice_bytes or SLICE_BYTES
         with self._open(position) as file:
             rest = b""
             while True:
-                more = file.read(max(SLICE_BYTES - len(rest), SLICE_BYTES // 4))
+                more = file.read(max(slice_bytes - len(rest), slice_bytes // 4))
                 text = rest + more
                 end = (_last_row(text) if keeps_rows else text.rfind(b"\n") + 1) if more else len(text)
                 if end:
@@ -129,10 +138,11 @@ class OpenMetricsFile(_File):
     """OpenMetrics text, with a time for every sample."""
 
     def batches(self, position: int) -> Iterator[Batch]:
-        before, reader = position, openmetrics.Reader()
-        for text, end in self._slices(position):
-            yield written(reader.read(text), end, end - before)
-            before = end
+        reader, before = openmetrics.Reader(), position
+        for text, _ in self._slices(position, SAMPLE_TEXT_BYTES):
+            for lines in few_lines(text, SAMPLE_LINES_MAX):
+                before += len(lines)
+                yield written(reader.read(lines).body(), before, len(lines))
         if before > position and not reader.has_ended:
             raise ValueError(f"{self.name} does not end with '# EOF', as OpenMetrics does; it may be cut off")
 
@@ -150,7 +160,8 @@ class Block:
         self.notes: list[str] = []
         self._deleted = tombstones(path / "tombstones")
         self._chunks = ChunkFiles(path / "chunks")
-        self._histograms = self._broken = 0
+        self._decoder = Decoder()
+        self._unknown = self._broken = 0
 
     def batches(self, position: int) -> Iterator[Batch]:
         before, gathered, chunks = position, list[IndexedSeries](), 0
@@ -158,25 +169,44 @@ class Block:
             gathered.append(series)
             chunks += len(series.chunks)
             if chunks >= CHUNKS_AT_ONCE:
-                yield written(self._arrays(gathered), at, at - before)
+                yield from self._batches(gathered, before, at)
                 before, gathered, chunks = at, [], 0
         if gathered:
-            yield written(self._arrays(gathered), self.size, self.size - before)
-        if self._histograms:
-            self.notes.append(f"{self.name}: {self._histograms} chunks of native histograms are left out")
+            yield from self._batches(gathered, before, self.size)
+        if self._unknown:
+            self.notes.append(f"{self.name}: {self._unknown} chunks of a kind that is not known are left out")
         if self._broken:
             self.notes.append(f"{self.name}: {self._broken} chunks are damaged; their samples are missing")
 
-    def _arrays(self, gathered: list[IndexedSeries]) -> SeriesArrays:
-        references = np.array([chunk for series in gathered for chunk in series.chunks], dtype=np.int64)
+    def _batches(self, gathered: list[IndexedSeries], before: int, end: int) -> Iterator[Batch]:
+        """The last one moves on to the position behind the series."""
+        read = self._read(gathered)
+        yield from self._histograms(gathered, read, before)
+        yield written(self._floats(gathered, read).body(), end, end - before)
+        self._unknown += int((read.status == OTHER).sum())
+        self._broken += int(((read.status == BROKEN) | (read.status == BAD_SUM)).sum())
+
+    def _read(self, gathered: list[IndexedSeries]) -> tsdb_chunks.Chunks:
+        return self._chunks.read(np.array([chunk for series in gathered for chunk in series.chunks], dtype=np.int64))
+
+    def _floats(self, gathered: list[IndexedSeries], read: tsdb_chunks.Chunks) -> SeriesArrays:
         labels = [series.labels for series in gathered for _ in series.chunks]
-        read = self._chunks.read(references)
-        self._histograms += int((read.status == OTHER).sum())
-        self._broken += int(((read.status != GOOD) & (read.status != OTHER)).sum())
         self._delete(gathered, read)
         rows = np.flatnonzero(read.counts)
         kept = [labels[row] for row in rows.tolist()]
         return SeriesArrays(kept, read.firsts[rows], read.counts[rows], read.times_ms, read.values)
+
+    def _histograms(self, gathered: list[IndexedSeries], read: tsdb_chunks.Chunks, position: int) -> Iterator[Batch]:
+        owners = [(series, chunk >> 32) for series in gathered for chunk in series.chunks]
+        rows = np.flatnonzero(read.status == HISTOGRAMS).tolist()
+        for number, own in groupby(rows, lambda row: owners[row][1]):
+            chunks = list(own)
+            table = read.table[chunks]
+            deleted = [self._deleted.get(owners[row][0].reference, ()) for row in chunks]
+            for decoded in self._decoder.read(self._chunks.file(number), table, deleted):
+                series = (series_field(owners[chunks[row]][0].labels, fields) for row, fields in decoded)
+                yield written(b"".join(series), position, 0)
+            read.table[chunks] = table
 
     def _delete(self, gathered: list[IndexedSeries], read: tsdb_chunks.Chunks) -> None:
         """Take out what tombstones delete."""
@@ -278,6 +308,7 @@ def sources_of(path: Path, kind: str | None = None, columns: str = "", skips: in
         if not blocks:
             raise ValueError(f"{path} has no blocks of Prometheus's TSDB: directories with an index and chunks")
         return [Block(block) for block in blocks]
+    path.stat()  # a file that is not there is said to be that, not to have no format
     suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
     kind = kind or _SUFFIXES.get(suffixes[-1] if suffixes else "")
     match kind:

@@ -14,36 +14,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
-from shared.kernels import inlined, kernel
+from coordinator.remote_read.bits import varint_size
+from coordinator.series.time_series_fields import HISTOGRAM_TAG, SERIES_TAG, put_sample, sample_size
+from shared import kernel_types as types
+from shared.kernels import kernel
 from shared.protobuf_fields import delimited_head, put_length
+from shared.xxh64 import copy_bytes
 
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _INTS = types.Array(types.int64, 1, "C", readonly=True)
 _WORDS = types.Array(types.uint64, 1, "C", readonly=True)
 _OUT = types.uint8[::1]
-
-SERIES_TAG, SAMPLE_TAG, HISTOGRAM_TAG, VALUE_TAG, TIME_TAG = 0x0A, 0x12, 0x22, 0x09, 0x10
-
-
-@inlined(allocates=False)
-def _varint_bytes(number: Any) -> Any:
-    size = 1
-    while number >= np.uint64(0x80):
-        number >>= np.uint64(7)
-        size += 1
-    return size
-
-
-@inlined(allocates=False)
-def _length_bytes(length: Any) -> Any:
-    size = 1
-    while length >= 0x80:
-        length >>= 7
-        size += 1
-    return size
 
 
 @kernel(types.int64(_INTS, _INTS, _INTS, _INTS, types.int64[::1]), allocates=False)
@@ -53,9 +36,9 @@ def _measure(label_offsets: Any, firsts: Any, counts: Any, times: Any, sizes: An
     for i in range(len(firsts)):
         size = label_offsets[i + 1] - label_offsets[i]
         for k in range(firsts[i], firsts[i] + counts[i]):
-            size += 12 + _varint_bytes(np.uint64(times[k]))
+            size += sample_size(times[k], 0)
         sizes[i] = size
-        total += 1 + _length_bytes(size) + size
+        total += 1 + varint_size(np.uint64(size)) + size
     return total
 
 
@@ -68,26 +51,11 @@ def _write(
     for i in range(len(firsts)):
         out[at] = SERIES_TAG
         at = put_length(out, at + 1, sizes[i])
-        for k in range(label_offsets[i], label_offsets[i + 1]):
-            out[at] = labels[k]
-            at += 1
+        size = label_offsets[i + 1] - label_offsets[i]
+        copy_bytes(out, at, labels, label_offsets[i], size)
+        at += size
         for k in range(firsts[i], firsts[i] + counts[i]):
-            time = np.uint64(times[k])
-            out[at] = SAMPLE_TAG
-            out[at + 1] = 10 + _varint_bytes(time)
-            out[at + 2] = VALUE_TAG
-            word = bits[k]
-            for b in range(8):
-                out[at + 3 + b] = np.uint8(word & np.uint64(0xFF))
-                word >>= np.uint64(8)
-            out[at + 11] = TIME_TAG
-            at += 12
-            while time >= np.uint64(0x80):
-                out[at] = np.uint8(time & np.uint64(0x7F) | np.uint64(0x80))
-                time >>= np.uint64(7)
-                at += 1
-            out[at] = np.uint8(time)
-            at += 1
+            at = put_sample(out, at, bits[k], times[k], 0)
     return at
 
 
@@ -127,5 +95,10 @@ class SeriesArrays:
 
 
 def _histogram_series(labels: bytes, messages: Sequence[bytes]) -> bytes:
-    content = labels + b"".join(delimited_head(HISTOGRAM_TAG >> 3, len(message)) + message for message in messages)
-    return delimited_head(SERIES_TAG >> 3, len(content)) + content
+    fields = b"".join(delimited_head(HISTOGRAM_TAG >> 3, len(message)) + message for message in messages)
+    return series_field(labels, fields)
+
+
+def series_field(labels: bytes, samples: bytes) -> bytes:
+    """A series with these canonical label bytes, and samples or histograms as fields of a TimeSeries."""
+    return delimited_head(SERIES_TAG >> 3, len(labels) + len(samples)) + labels + samples

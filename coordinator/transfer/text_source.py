@@ -74,7 +74,7 @@ def line_slices(source: io.RawIOBase, slice_bytes: int, line_bytes_max: int) -> 
         text = rest + more
         end = text.rfind(b"\n") + 1 if more else len(text)
         if end:
-            for part in _few_lines(text[:end]):
+            for part in few_lines(text[:end], LINES_MAX):
                 yield line, part
                 line += part.count(b"\n")
         elif len(text) > line_bytes_max:
@@ -84,11 +84,11 @@ def line_slices(source: io.RawIOBase, slice_bytes: int, line_bytes_max: int) -> 
             return
 
 
-def _few_lines(text: bytes) -> Iterator[bytes]:
-    """The text, cut behind every LINES_MAX lines."""
+def few_lines(text: bytes, lines_max: int) -> Iterator[bytes]:
+    """The text, cut behind every `lines_max` lines."""
     begin = 0
-    if text.count(b"\n") > LINES_MAX:
-        ends = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == ord("\n"))[LINES_MAX - 1 :: LINES_MAX] + 1
+    if text.count(b"\n") > lines_max:
+        ends = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == ord("\n"))[lines_max - 1 :: lines_max] + 1
         for end in ends.tolist():
             yield text[begin:end]
             begin = end

@@ -18,17 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
+from coordinator.transfer.bit_reading import BROKEN_AT, bits, followed, ones
+from shared import kernel_types as types
 from shared.kernels import inlined, kernel
 
 MAGIC = 0x85BD40DD
 HEAD_BYTES = 8
 XOR, HISTOGRAM, FLOAT_HISTOGRAM = 1, 2, 3
 """Encodings."""
-GOOD, BROKEN, BAD_SUM, OTHER = range(4)
-"""What a chunk is; OTHER: one with histograms."""
+GOOD, BROKEN, BAD_SUM, OTHER, HISTOGRAMS = range(5)
+"""What a chunk is: GOOD, with floats; or OTHER, of an encoding that is unknown, or with too much in it."""
 
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _INTS = types.Array(types.int64, 1, "C", readonly=True)
@@ -59,29 +60,9 @@ def _varint(data: Any, at: Any, end: Any) -> Any:
     return value, -1
 
 
-@inlined(allocates=False)
-def _bits(data: Any, bit: Any, count: Any) -> Any:
-    """The `count` ≤ 64 bits from bit number `bit` on; bits behind the data are 0."""
-    at, skipped = bit >> 3, np.uint64(bit & 7)
-    word, more = np.uint64(0), np.uint64(0)
-    if at + 9 <= len(data):
-        for i in range(8):
-            word = word << np.uint64(8) | np.uint64(data[at + i])
-        more = np.uint64(data[at + 8])
-    else:
-        for i in range(8):
-            word <<= np.uint64(8)
-            if at + i < len(data):
-                word |= np.uint64(data[at + i])
-    word <<= skipped
-    if skipped > np.uint64(0):
-        word |= more >> (np.uint64(8) - skipped)
-    return np.uint64(0) if count == 0 else word >> np.uint64(64 - count)
-
-
 @kernel(types.UniTuple(types.int64, 4)(_BYTES, types.int64, types.int64), allocates=False)
 def _chunk(data: np.ndarray, at: int, end: int) -> tuple[int, int, int, int]:
-    """The chunk at `at`: (GOOD, BROKEN, BAD_SUM or OTHER; where its data begin; where they end; how many samples)."""
+    """The chunk at `at`: (what it is; where its data begin; where they end; how many floats it has)."""
     if at < 0 or at >= end:
         return BROKEN, at, at, 0
     size, begin = _varint(data, at, end)
@@ -97,6 +78,8 @@ def _chunk(data: np.ndarray, at: int, end: int) -> tuple[int, int, int, int]:
         stored = np.uint32(stored << np.uint32(8)) | np.uint32(data[last + i])
     if crc != stored:
         return BAD_SUM, at, at, 0
+    if data[begin] == HISTOGRAM or data[begin] == FLOAT_HISTOGRAM:
+        return HISTOGRAMS, begin + 1, last, 0
     if data[begin] != XOR:
         return OTHER, begin + 1, last, 0
     if size < np.uint64(2):
@@ -109,6 +92,33 @@ def find(data: np.ndarray, places: np.ndarray, table: np.ndarray) -> None:
     """table[i] (int64[n, 4]): what, begin, end and samples of the chunk at places[i], as `_chunk` says."""
     for i in range(len(places)):
         table[i, 0], table[i, 1], table[i, 2], table[i, 3] = _chunk(data, places[i], len(data))
+
+
+@inlined(allocates=False)
+def _unaligned_varint(data: Any, bit: Any) -> Any:
+    """(value: int64, where it ends) of a varint that may begin within a byte."""
+    value = np.uint64(0)
+    for shift in range(0, 64, 7):
+        byte = bits(data, bit, 8)
+        bit += 8
+        value |= (byte & np.uint64(0x7F)) << np.uint64(shift)
+        if byte < np.uint64(0x80):
+            return np.int64(value), bit
+    return np.int64(value), BROKEN_AT
+
+
+@inlined(allocates=False)
+def _time_change(data: Any, bit: Any) -> Any:
+    """(How much longer a step is than the one before, where that ends)."""
+    if bits(data, bit, 1) == np.uint64(0):  # as nearly always
+        return np.int64(0), bit + 1
+    count = ones(data, bit, 4)
+    width = 14 if count == 1 else 17 if count == 2 else 20 if count == 3 else 64
+    bit += min(count + 1, 4)
+    change = np.int64(bits(data, bit, width))
+    if width < 64 and change > np.int64(1) << (width - 1):
+        change -= np.int64(1) << width
+    return change, bit + width
 
 
 @kernel(
@@ -127,66 +137,20 @@ def _decode_one(
         return 0
     time = np.int64(zigzag >> np.uint64(1)) ^ -np.int64(zigzag & np.uint64(1))
     bit, last = at << 3, end << 3
-    word = _bits(data, bit, 64)
+    word = bits(data, bit, 64)
     bit += 64
     times[place], words[place] = time, word
-    step, leading, trailing = 0, 0, 0
+    step, leading, trailing = np.int64(0), np.int64(0), np.int64(0)
     for k in range(1, samples):
-        if bit >= last:
-            return 0
         if k == 1:
-            # The varint begins within a byte or at one: read it bit by bit.
-            value, shift = np.uint64(0), np.uint64(0)
-            while True:
-                if bit + 8 > last or shift >= np.uint64(64):
-                    return 0
-                byte = _bits(data, bit, 8)
-                bit += 8
-                value |= (byte & np.uint64(0x7F)) << shift
-                if byte < np.uint64(0x80):
-                    break
-                shift += np.uint64(7)
-            step = np.int64(value)
+            step, bit = _unaligned_varint(data, bit)
         else:
-            prefix = 0
-            while prefix < 4 and bit < last and _bits(data, bit, 1) == np.uint64(1):
-                prefix += 1
-                bit += 1
-            if prefix < 4:
-                bit += 1  # the zero that ends the prefix
-            width = 0 if prefix == 0 else 14 if prefix == 1 else 17 if prefix == 2 else 20 if prefix == 3 else 64
-            if bit + width > last:
-                return 0
-            change = np.int64(_bits(data, bit, width))
-            bit += width
-            if 0 < width < 64 and change > np.int64(1) << (width - 1):
-                change -= np.int64(1) << width
+            change, bit = _time_change(data, bit)
             step += change
         time += step
-        if bit >= last:
+        word, leading, trailing, bit = followed(data, bit, word, leading, trailing)
+        if bit > last:
             return 0
-        is_other = _bits(data, bit, 1) == np.uint64(1)
-        bit += 1
-        if is_other:
-            if bit >= last:
-                return 0
-            has_window = _bits(data, bit, 1) == np.uint64(1)
-            bit += 1
-            if has_window:
-                if bit + 11 > last:
-                    return 0
-                leading = np.int64(_bits(data, bit, 5))
-                size = np.int64(_bits(data, bit + 5, 6))
-                bit += 11
-                size = 64 if size == 0 else size
-                trailing = 64 - leading - size
-                if trailing < 0:
-                    return 0
-            size = 64 - leading - trailing
-            if bit + size > last:
-                return 0
-            word ^= _bits(data, bit, size) << np.uint64(trailing)
-            bit += size
         times[place + k], words[place + k] = time, word
     return 1
 
@@ -218,7 +182,7 @@ class ChunkFiles:
         for number in np.unique(files).tolist():
             own = files == number
             part = np.zeros((int(own.sum()), 4), dtype=np.int64)
-            find(self._file(number), np.ascontiguousarray(references[own] & 0xFFFFFFFF), part)
+            find(self.file(number), np.ascontiguousarray(references[own] & 0xFFFFFFFF), part)
             table[own] = part
         counts = table[:, 3]
         places = np.cumsum(counts) - counts
@@ -227,11 +191,12 @@ class ChunkFiles:
         for number in np.unique(files).tolist():
             own = files == number
             part = np.ascontiguousarray(table[own])
-            decode(self._file(number), part, np.ascontiguousarray(places[own]), times, words)
+            decode(self.file(number), part, np.ascontiguousarray(places[own]), times, words)
             table[own] = part
-        return Chunks(table[:, 0], places, np.where(table[:, 0] == GOOD, counts, 0), times, words.view(np.float64))
+        return Chunks(table, places, np.where(table[:, 0] == GOOD, counts, 0), times, words.view(np.float64))
 
-    def _file(self, number: int) -> NDArray[np.uint8]:
+    def file(self, number: int) -> NDArray[np.uint8]:
+        """uint8[n], counted from 0. Raises ValueError if it is missing."""
         if number not in self._files:
             raise ValueError(f"chunks/{number + 1:06d} is missing")
         return self._files[number]
@@ -246,12 +211,17 @@ def _mapped(path: Path) -> NDArray[np.uint8]:
 
 
 class Chunks:
-    """`status`: GOOD, BROKEN, BAD_SUM or OTHER of each; chunk i has the samples firsts[i] ≤ k < firsts[i] + counts[i]
-    of `times_ms` and `values`."""
+    """`table` int64[n, 4]: what each chunk is, and where its data begin and end in its file. Chunk i has the floats
+    firsts[i] ≤ k < firsts[i] + counts[i] of `times_ms` and `values`."""
 
-    def __init__(self, status: Any, firsts: Any, counts: Any, times_ms: Any, values: Any) -> None:
-        self.status: NDArray[np.int64] = status
+    def __init__(self, table: Any, firsts: Any, counts: Any, times_ms: Any, values: Any) -> None:
+        self.table: NDArray[np.int64] = table
         self.firsts: NDArray[np.int64] = firsts
         self.counts: NDArray[np.int64] = counts
         self.times_ms: NDArray[np.int64] = times_ms
         self.values: NDArray[np.float64] = values
+
+    @property
+    def status(self) -> NDArray[np.int64]:
+        """int64[n]: what each chunk is."""
+        return self.table[:, 0]

@@ -25,7 +25,8 @@ PATIENCE_S = 60.0
 """How long an import waits for a cluster that is away or has too much to do, before it gives up; it can go on later."""
 BACK_OFF_FIRST_S, BACK_OFF_MAX_S = 0.2, 5.0
 SAVE_EVERY_S = 1.0
-WRITTEN = "x-prometheus-remote-write-samples-written"
+WRITTEN = "x-prometheus-remote-write-samples-written", "x-prometheus-remote-write-histograms-written"
+"""Headers of an answer: how many samples are stored. Imports count histograms in the first one."""
 STATE_SUFFIX = ".triptych-import"
 
 
@@ -161,8 +162,8 @@ class Uploader:
 
 def _stored(client: Client, batch: Batch) -> tuple[int, str]:
     answer = client.send("POST", batch.path, batch.body, batch.headers)
-    written = answer.headers.get(WRITTEN, "")
-    samples = int(written) if written.isdecimal() else 0
+    written = [text for text in (answer.headers.get(name, "") for name in WRITTEN) if text.isdecimal()]
+    samples = sum(map(int, written))
     if answer.status in (200, 204):
         return samples, ""
     try:

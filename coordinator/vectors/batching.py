@@ -138,11 +138,15 @@ class SearchBatches:
             if queue.hold is not None:
                 queue.hold.cancel()
                 queue.hold = None
-            batch, queue.waiting = queue.waiting[:BATCH_MAX], queue.waiting[BATCH_MAX:]
+            # Those canceled in this turn of the event loop have not left yet, and must not leave a batch later.
+            awaited = [waiting for waiting in queue.waiting if not waiting.answer.done()]
+            batch, queue.waiting = awaited[:BATCH_MAX], awaited[BATCH_MAX:]
+            if not batch:
+                break
             queue.in_flight += 1
             queue.sent = len(batch)
             task = asyncio.create_task(self._run(queue, batch))
-            sent = _Batch(task, sum(not waiting.answer.done() for waiting in batch))
+            sent = _Batch(task, len(batch))
             for waiting in batch:
                 waiting.batch = sent
             self._tasks.add(task)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
 from coordinator.vectors.ranked_ids import QueryIds, RankedIds
+from shared import kernel_types as types
 from shared import wire
 from shared.kernels import kernel
 from shared.messages.vector_text import WordStatistics

@@ -10,9 +10,9 @@ from typing import Any, overload
 
 import numpy as np
 import orjson
-from numba import types
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
 from shared.kernels import kernel
 from shared.messages.vectors import Floats, blob_bounds
 from shared.wire import Frame

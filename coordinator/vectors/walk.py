@@ -6,9 +6,9 @@ It recognises what ordinary clients write and leaves the rest, and anything wron
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
 from shared.kernels import kernel
 from shared.messages.vectors import ARRAY_ELEMENTS_MAX, Floats
 from shared.protobuf_fields import LENGTH_BYTES_MAX, delimited_field, integer, past_field

@@ -15,13 +15,14 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.bench import log_load as load
 from loadtest.bench.log_rivals import RIVALS
+from loadtest.bench.log_single import Appends, ordinary_appends, small_appends
 from loadtest.harness.cluster import ROOT, Cluster
 
 PARTS = ("append", "single", "scan", "follow", "keys", "memory")
@@ -45,18 +46,25 @@ def p99(times: Sequence[float]) -> float:
     return statistics.quantiles(times, n=100)[98]
 
 
-Cost = tuple[float, float]
-"""µs of CPU a record or request: of the coordinator, of the workers."""
+Cost = tuple[float, float, float]
+"""CPU of the coordinator, of the workers, of the load generator: in seconds, or in µs a record or request."""
 
 
-def cost(cluster: Cluster, before: tuple[float, float], count: int) -> Cost:
-    coordinator, workers = load.cpu_seconds(cluster)
-    return (coordinator - before[0]) / count * 1e6, (workers - before[1]) / count * 1e6
+def spent(cluster: Cluster) -> Cost:
+    return (*load.cpu_seconds(cluster), time.process_time())
 
 
-def cost_text(costs: Sequence[Cost], digits: int) -> str:
-    coordinator, workers = (statistics.median(own) for own in zip(*costs, strict=True))
-    return f"CPU: coordinator {coordinator:.{digits}f}, workers {workers:.{digits}f} µs"
+def cost(cluster: Cluster, before: Cost, count: int) -> Cost:
+    coordinator, workers, client = (now - then for now, then in zip(spent(cluster), before, strict=True))
+    return coordinator / count * 1e6, workers / count * 1e6, client / count * 1e6
+
+
+def cost_text(costs: Sequence[Cost], digits: int, unit: str) -> str:
+    """Medians; and what a core would do that the server alone has."""
+    coordinator, workers, client = (statistics.median(own) for own in zip(*costs, strict=True))
+    text = f"CPU µs a {unit}: coordinator {coordinator:.{digits}f}, workers {workers:.{digits}f}, "
+    text += f"load generator {client:.{digits}f}"
+    return f"{text}; {1e6 / (coordinator + workers):,.0f} {unit}s a second of the server's CPU"
 
 
 class Bench:
@@ -109,7 +117,7 @@ class Bench:
         cpu: dict[str, list[Cost]] = {name: [] for name in requests}
         for _ in range(self.options.runs):
             for name, bodies in requests.items():
-                before = load.cpu_seconds(cluster)
+                before = spent(cluster)
                 rate, latencies = load.append_rate(cluster, bodies, load.CONNECTIONS, self.options.seconds)
                 cpu[name].append(cost(cluster, before, len(latencies) * RECORDS_A_REQUEST))
                 rates[name].append(rate * RECORDS_A_REQUEST)
@@ -119,7 +127,7 @@ class Bench:
         middle = {name: statistics.median(found) for name, found in rates.items()}
         for name in requests:
             text = f"{middle[name]:,.0f} records/s; {statistics.median(times[name]):.1f} ms median, "
-            text += f"{p99(times[name]):.1f} ms p99; {cost_text(cpu[name], 2)} a record"
+            text += f"{p99(times[name]):.1f} ms p99; {cost_text(cpu[name], 2, 'record')}"
             work = f"durable append, 1,000 records a request, {load.CONNECTIONS} connections, {name}"
             self.add(work, text, "≥ 250,000 records/s")
         for rival in rivals:
@@ -129,18 +137,22 @@ class Bench:
             self.add(work, text, "Triptych ≥ 2 ×" if rival.program == "redis-server" else "")
 
     def _single(self, cluster: Cluster) -> None:
-        rates: list[float] = []
-        times: list[float] = []
+        self._one_by_one(cluster, "durable append, 1 record a request, 64 connections", small_appends)
+        self._one_by_one(cluster, "the same by Python's http.client in 64 threads", ordinary_appends)
+
+    def _one_by_one(self, cluster: Cluster, work: str, client: Callable[[Cluster, int, float], Appends]) -> None:
+        measured: list[Appends] = []
         cpu: list[Cost] = []
         for _ in range(self.options.runs):
-            before = load.cpu_seconds(cluster)
-            rate, latencies = asyncio.run(load.small_appends(cluster, 64, self.options.seconds))
-            cpu.append(cost(cluster, before, len(latencies)))
-            rates.append(rate)
-            times.append(p99(latencies))
-        text = f"{statistics.median(rates):,.0f}/s; p99 {statistics.median(times):.1f} ms; "
-        text += f"{cost_text(cpu, 0)} a request"
-        self.add("durable append, 1 record a request, 64 connections", text, "≥ 5,000/s, p99 ≤ 25 ms")
+            before = spent(cluster)
+            measured.append(client(cluster, 64, self.options.seconds))
+            cpu.append(cost(cluster, before, len(measured[-1].times)))
+        rate = statistics.median(appends.rate for appends in measured)
+        text = f"{rate:,.0f}/s; p99 {statistics.median(p99(appends.times) for appends in measured):.1f} ms; "
+        text += cost_text(cpu, 0, "request")
+        if refused := sum(appends.refused for appends in measured):
+            text += f"; {refused} refused with 503"
+        self.add(work, text, "≥ 5,000/s, p99 ≤ 25 ms" if client is small_appends else "")
 
     def _scan(self, cluster: Cluster) -> None:
         load.fill(cluster, lambda i: b"long", range(load.SCAN_RECORDS))
@@ -203,8 +215,8 @@ the end. Command: `{" ".join(["python -m loadtest.bench.log", *sys.argv[1:]])}`.
 {table}
 
 The rivals are measured between the runs of the first rows, so that other work on the machine disturbs all of them
-alike. On a machine that is not idle, only ratios within one table are meaningful. CPU is the processor time of all
-processes of the cluster.
+alike. On a machine that is not idle, only ratios within one table are meaningful. The load generator shares the cores,
+so a rate is that of server and client together; records or requests a second of the server's CPU are its own.
 """
 
 

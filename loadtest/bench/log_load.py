@@ -146,27 +146,6 @@ async def _receive(reader: asyncio.StreamReader) -> None:
     await reader.readexactly(int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]))
 
 
-async def small_appends(cluster: Cluster, connections: int, seconds: float) -> tuple[float, list[float]]:
-    """As `append_rate`, one record a request, all connections in one thread."""
-    requests = [post(json_body(keys_from(i, 1)), "application/json") for i in range(64)]
-    times: list[float] = []
-    stop_at = time.perf_counter() + seconds
-
-    async def send(offset: int) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", cluster.port)
-        number = offset
-        while (began := time.perf_counter()) < stop_at:
-            writer.write(requests[number % len(requests)])
-            await _receive(reader)
-            times.append((time.perf_counter() - began) * 1000)
-            number += 1
-        writer.close()
-
-    started = time.perf_counter()
-    await asyncio.gather(*(send(i) for i in range(connections)))
-    return len(times) / (time.perf_counter() - started), times
-
-
 def fill(cluster: Cluster, name: Callable[[int], bytes], numbers: Iterable[int]) -> None:
     """A record under each number's name, FILL_RECORDS a request, CONNECTIONS at a time."""
     following = iter(numbers)

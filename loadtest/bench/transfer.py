@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.command_client import Client
-from coordinator.transfer_command import import_samples
+from coordinator.commands.transferring import import_samples
 from loadtest.harness.cluster import Cluster
 from loadtest.harness.processes import family, processor_s
 

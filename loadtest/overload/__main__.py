@@ -12,18 +12,17 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import psutil
 
 from loadtest.attacks import data
 from loadtest.attacks.priority import prefer, raised
 from loadtest.attacks.watching import becomes_quiet
 from loadtest.harness.cluster import ROOT, Cluster
-from loadtest.overload.client import DEADLINE_S, HOST, Client, Outcomes, Request
+from loadtest.overload.client import HOST, Client, Request
 from loadtest.overload.mix import requests
+from loadtest.overload.report import HEADING, HEADING_BY_KIND, Measured, row, rows_by_kind
 
 SHARDS, WORKERS = 8, 2
 CLUSTER_NICENESS, OWN_NICENESS = -5, -10
@@ -42,36 +41,6 @@ LOADS = (1, 2, 3)
 GOODPUT_SHARE_MIN, WAIT_RATIO_MAX = 0.8, 5.0
 ADDRESSES = 50
 OPEN_FILES = 8192
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """One run. `own_share`: of one processor, taken by the clients."""
-
-    rate: float
-    seconds: float
-    outcomes: Outcomes
-    own_share: float
-
-    @property
-    def goodput(self) -> float:
-        """Requests answered with 2xx within the deadline, a second."""
-        return sum(wait <= DEADLINE_S for wait in self.outcomes.waits_s) / self.seconds
-
-    def wait_ms(self, percentile: float) -> float:
-        """Of admitted requests. One that was not answered in time counts as one that took the whole deadline."""
-        waits = [*self.outcomes.waits_s, *[DEADLINE_S] * self.outcomes.statuses["late"]]
-        return float(np.percentile(waits, percentile)) * 1000 if waits else float("nan")
-
-    @property
-    def failed_share(self) -> float:
-        """Of the requests, those that were not answered with 2xx within the deadline."""
-        return 1 - self.goodput / self.rate
-
-    @property
-    def refusal_ms(self) -> float:
-        """Median time of a refusal."""
-        return float(np.median(self.outcomes.refused_s)) * 1000 if self.outcomes.refused_s else float("nan")
 
 
 def main() -> int:
@@ -102,35 +71,39 @@ async def _measure(port: int, mix: Sequence[Request], options: argparse.Namespac
     await _run(port, mix, IDLE_RATE, 2.0, one)  # first requests load kernels
     idle = await _run(port, mix, IDLE_RATE, IDLE_S, one)
     _say(HEADING)
-    _say(_row("idle", idle, None, None))
-    sustainable, peak_goodput = await _find_sustainable(port, mix, idle, options.rate)
+    _say(row("idle", idle, None, None))
+    sustainable, peak = await _find_sustainable(port, mix, idle, options.rate)
+    peak_goodput = peak.outcomes.goodput
     _say(f"\nsustainable: {sustainable:,.0f}/s; peak of goodput: {peak_goodput:,.0f}/s\n\n{HEADING}")
     is_missed = False
+    by_kind = [*rows_by_kind("idle", idle), *rows_by_kind("peak", peak)]
     for label, addresses in (("one address", one), (f"{ADDRESSES} addresses", many)):
         for load in LOADS:
             run = await _run(port, mix, load * sustainable, options.seconds, addresses)
-            _say(_row(f"{load} ×, {label}", run, idle, peak_goodput))
+            _say(row(f"{load} ×, {label}", run, idle, peak_goodput))
             if load == max(LOADS):
-                is_missed |= run.goodput < GOODPUT_SHARE_MIN * peak_goodput
-                is_missed |= run.wait_ms(99) > WAIT_RATIO_MAX * idle.wait_ms(99)
+                is_missed |= run.outcomes.goodput < GOODPUT_SHARE_MIN * peak_goodput
+                is_missed |= run.p99_ms > WAIT_RATIO_MAX * idle.p99_ms
+                by_kind += rows_by_kind(f"{load} ×, {label}", run)
+    _say("\n".join(["", HEADING_BY_KIND, *by_kind]))
     return int(is_missed)
 
 
 async def _find_sustainable(
     port: int, mix: Sequence[Request], idle: Measured, known_rate: float
-) -> tuple[float, float]:
-    """(the sustainable rate, the best goodput at any rate), both a second."""
+) -> tuple[float, Measured]:
+    """(the sustainable rate a second, the run with the best goodput at any rate)."""
     if known_rate:
-        return known_rate, (await _run(port, mix, known_rate, SEARCH_S, [HOST])).goodput
+        return known_rate, await _run(port, mix, known_rate, SEARCH_S, [HOST])
     rate, runs, best = FIRST_RATE, [idle], 0
     while len(runs) - 1 - best < PAST_PEAK:
         runs.append(await _run(port, mix, rate, SEARCH_S, [HOST]))
-        _say(_row("search", runs[-1], idle, None))
-        best = max(range(len(runs)), key=lambda place: runs[place].goodput)
+        _say(row("search", runs[-1], idle, None))
+        best = max(range(len(runs)), key=lambda place: runs[place].outcomes.goodput)
         rate *= RATE_FACTOR
-    is_carried = [run.failed_share <= FAILED_SHARE_MAX for run in runs]
+    is_carried = [run.outcomes.failed_share <= FAILED_SHARE_MAX for run in runs]
     first_not = is_carried.index(False) if False in is_carried else len(runs)
-    return runs[max(first_not - 1, 0)].rate, runs[best].goodput
+    return runs[max(first_not - 1, 0)].rate, runs[best]
 
 
 async def _run(port: int, mix: Sequence[Request], rate: float, seconds: float, addresses: Sequence[str]) -> Measured:
@@ -141,37 +114,7 @@ async def _run(port: int, mix: Sequence[Request], rate: float, seconds: float, a
     share = (now.user + now.system - own.user - own.system) / (time.perf_counter() - began)
     await client.close()
     await asyncio.sleep(REST_S)
-    return Measured(rate, seconds, outcomes, share)
-
-
-HEADING = (
-    "| load | sent/s | goodput/s | of peak | p50 ms | p99 ms | of idle p99 | refused | refusal ms | clients' share |"
-    " other outcomes |\n|---|---|---|---|---|---|---|---|---|---|---|"
-)
-
-
-def _row(label: str, run: Measured, idle: Measured | None, peak_goodput: float | None) -> str:
-    outcomes = run.outcomes
-    total = sum(outcomes.statuses.values())
-    others = {name: count for name, count in outcomes.statuses.items() if name not in ("200", "204", "503")}
-    if outcomes.without_advice:
-        others["without Retry-After"] = outcomes.without_advice
-    for kind, count in outcomes.late_by_kind.items():
-        others[f"of the late ones {kind}"] = count
-    cells = [
-        label,
-        f"{run.rate:,.0f}",
-        f"{run.goodput:,.0f}",
-        "" if peak_goodput is None else f"{run.goodput / peak_goodput:.0%}",
-        f"{run.wait_ms(50):.1f}",
-        f"{run.wait_ms(99):.1f}",
-        "" if idle is None else f"{run.wait_ms(99) / idle.wait_ms(99):.1f} ×",
-        f"{outcomes.statuses['503'] / total:.0%}",
-        f"{run.refusal_ms:.1f}",
-        f"{run.own_share:.0%}",
-        ", ".join(f"{name}: {count}" for name, count in sorted(others.items())),
-    ]
-    return "| " + " | ".join(cells) + " |"
+    return Measured(rate, outcomes, share)
 
 
 def _machine() -> str:

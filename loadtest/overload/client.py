@@ -8,34 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
+from loadtest.overload.outcomes import DEADLINE_S, Failure, Outcome, Outcomes
+
 HOST = "127.0.0.1"
-DEADLINE_S = 1.0
-"""A request that is not answered so long after it was due has failed, and its client goes away."""
 TICK_S = 0.001
 CONNECTIONS_MAX = 3_000
 """A request that finds no connection below this bound has failed: its client could not even ask."""
 OPENED_S = 0.3
 """Connections that are open from the beginning: for all requests of so many seconds."""
 CONTENT_LENGTH = b"content-length:"
-
-
-@dataclass(slots=True)
-class Outcomes:
-    """Of the requests due in one run. `waits_s`: of those answered with 2xx, from when they were due; `refused_s`: of
-    those answered with 503; `statuses` counts all outcomes."""
-
-    waits_s: list[float] = field(default_factory=list)
-    refused_s: list[float] = field(default_factory=list)
-    statuses: Counter[str] = field(default_factory=Counter)
-    by_kind: Counter[str] = field(default_factory=Counter)
-    late_by_kind: Counter[str] = field(default_factory=Counter)
-    without_advice: int = 0
-    """Refusals that lack `Retry-After`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +73,14 @@ class Client:
         self._busy: dict[_Connection, None] = {}  # in the order in which their requests were due
         self._opened = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self.outcomes = Outcomes()
+        self._began = 0.0
+        self._outcomes: list[Outcome] = []
 
     async def run(self, requests: Sequence[Request], rate: float, seconds: float) -> Outcomes:
         """The outcomes of `requests`, sent in turn `rate` times a second."""
-        self.outcomes = Outcomes()
+        self._outcomes = []
         await self._connect(min(round(rate * OPENED_S), CONNECTIONS_MAX))
-        began = time.perf_counter()
+        self._began = began = time.perf_counter()
         count, sent = round(rate * seconds), 0
         while sent < count:
             now = time.perf_counter()
@@ -106,7 +92,11 @@ class Client:
         while self._busy or self._tasks:
             self._give_up(time.perf_counter())
             await asyncio.sleep(TICK_S)
-        return self.outcomes
+        return Outcomes(tuple(self._outcomes), seconds)
+
+    def _note(self, request: Request, due: float, status: str, *, lacks_advice: bool = False) -> None:
+        waited_s = time.perf_counter() - due
+        self._outcomes.append(Outcome(request.kind, due - self._began, waited_s, status, lacks_advice))
 
     async def close(self) -> None:
         for connection in list(self._idle):
@@ -137,7 +127,7 @@ class Client:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
-            self.outcomes.statuses["no connection"] += 1
+            self._note(request, due, Failure.NO_CONNECTION)
 
     async def _open(self, request: Request, due: float) -> None:
         address = (self._addresses[self._opened % len(self._addresses)], 0)
@@ -148,7 +138,7 @@ class Client:
                 await loop.create_connection(lambda: connection, HOST, self._port, local_addr=address)
         except (OSError, TimeoutError):
             self._opened -= 1
-            self.outcomes.statuses["not connected"] += 1
+            self._note(request, due, Failure.NOT_CONNECTED)
             connection.abort()
             return
         self._busy[connection] = None
@@ -161,31 +151,24 @@ class Client:
         connection.request = None
         self._busy.pop(connection, None)
         self._idle.append(connection)
-        waited_s = time.perf_counter() - connection.due
         status = answer[9:12].decode("latin-1")
-        self.outcomes.statuses[status] += 1
-        if status.startswith("2"):
-            self.outcomes.waits_s.append(waited_s)
-            self.outcomes.by_kind[request.kind] += 1
-        elif status == "503":
-            self.outcomes.refused_s.append(waited_s)
-            self.outcomes.without_advice += b"\r\nRetry-After: " not in answer
+        lacks_advice = status == "503" and b"\r\nRetry-After: " not in answer
+        self._note(request, connection.due, status, lacks_advice=lacks_advice)
 
     def lost(self, connection: _Connection) -> None:
         self._opened -= 1
         if connection in self._idle:
             self._idle.remove(connection)
         if self._busy.pop(connection, connection) is None and connection.request is not None:
-            self.outcomes.statuses["connection lost"] += 1
+            self._note(connection.request, connection.due, Failure.LOST)
 
     def _give_up(self, now: float) -> None:
         for connection in list(self._busy):
             if now - connection.due < DEADLINE_S:
                 return
             del self._busy[connection]
-            self.outcomes.statuses["late"] += 1
             if connection.request is not None:
-                self.outcomes.late_by_kind[connection.request.kind] += 1
+                self._note(connection.request, connection.due, Failure.LATE)
             connection.abort()
 
 

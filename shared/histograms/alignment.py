@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
 
+from shared import kernel_types as types
 from shared.histograms.batch import (
     EDGES,
     FLOATS,

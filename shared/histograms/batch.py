@@ -16,9 +16,9 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
 from shared.histograms.schemas import CUSTOM, bucket_bound
 from shared.kernels import kernel
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
 from shared.histograms.batch import (
     LAYOUTS,
     NO_ZERO,

@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
 
+from shared import kernel_types as types
 from shared.histograms.batch import INTS, Ints
 from shared.kernels import inlined, kernel
 

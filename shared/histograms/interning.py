@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
 from shared.histograms.batch import LAYOUTS, Floats, HistogramBatch, Ints, LayoutColumns, Layouts, sealed
 from shared.kernels import inlined, kernel
 

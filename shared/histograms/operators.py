@@ -7,9 +7,9 @@ Source: the specification's section "PromQL". What an operation warns of is up t
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
 from shared.histograms.batch import (
     FLOATS,
     HINT,

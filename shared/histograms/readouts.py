@@ -11,9 +11,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
 from shared.histograms.batch import (
     EDGES,
     FLOATS,

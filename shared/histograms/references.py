@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
 from shared.histograms.batch import INTS, HistogramBatch, Ints, concatenated
 from shared.histograms.frames import with_used_layouts
 from shared.histograms.interning import with_distinct_layouts

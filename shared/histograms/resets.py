@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
 from shared.histograms import alignment
 from shared.histograms.alignment import WRITABLE_FLOATS, WRITABLE_INTS, map_buckets, width
 from shared.histograms.batch import (

@@ -6,8 +6,8 @@ What exactly they do to count and sum is shown by the conformance scripts only.
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 
+from shared import kernel_types as types
 from shared.histograms.batch import (
     EDGES,
     FLOATS,

@@ -13,6 +13,7 @@ from tests.chaos.findings import Findings
 from tests.chaos.load import Load
 from tests.chaos.log_load import Log, LogLoad
 from tests.chaos.metrics_load import Metrics, MetricsLoad, sent_in
+from tests.chaos.otlp_log_load import OtlpLogLoad
 from tests.chaos.processes import ChaosCluster
 from tests.chaos.vector_load import VectorLoad, Vectors
 from worker.logs.messages import Message
@@ -76,6 +77,7 @@ class History:
                 registers.lose(registers.deleted() if keys is None else keys, silently=harm.is_silent)
             elif harm.is_silent and isinstance(message := read_message(memoryview(payload)), Message):
                 self.log.record.lose(batch.start for batch in message.batches)
+                self.log.otlp.lose(range(batch.start, batch.start + batch.count) for batch in message.batches)
 
     def older(self) -> int:
         """Older values in answers with a warning."""
@@ -86,6 +88,7 @@ class History:
         return (
             self.metrics.registers.acknowledged()
             + self.log.record.acknowledged()
+            + self.log.otlp.registers.acknowledged()
             + self.vectors.registers.acknowledged()
         )
 
@@ -96,6 +99,7 @@ class History:
         loads: list[Load] = [
             MetricsLoad(self.client, self.metrics, seed, impatience, life=self.lives),
             LogLoad(self.client, self.log, seed, impatience, life=self.lives),
+            OtlpLogLoad(self.client, self.log.otlp, seed, impatience, life=self.lives),
             VectorLoad(self.client, self.vectors, seed, impatience, first_version=self.lives * 10_000),
         ]
         for load in loads:

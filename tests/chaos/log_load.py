@@ -14,6 +14,8 @@ from tests.chaos.client import Answer, Client, Silence
 from tests.chaos.findings import Findings
 from tests.chaos.load import WRITE_WITHIN_S, Load
 from tests.chaos.log_record import Batch, LogRecord, Row
+from tests.chaos.otlp_log_load import KEY as OTLP_KEY
+from tests.chaos.otlp_log_load import OtlpLogs
 from tests.chaos.registers import Key, Registers, Value
 
 KEYS = tuple(b"key/%d" % n for n in range(7)) + tuple(b"other/%d" % n for n in range(4))
@@ -31,15 +33,22 @@ def rows_of(content: dict[str, Any]) -> list[Row]:
 
 
 class Log:
-    """The log's record and its cursors' register."""
+    """The log's record and its cursors' register; records that came by OTLP have a register of their own."""
 
-    def __init__(self, findings: Findings, record: LogRecord | None = None, cursors: Registers | None = None) -> None:
+    def __init__(
+        self,
+        findings: Findings,
+        record: LogRecord | None = None,
+        cursors: Registers | None = None,
+        otlp: OtlpLogs | None = None,
+    ) -> None:
         self.findings = findings
         self.record = record or LogRecord(findings)
         self.cursors = cursors or Registers("cursors", findings)
+        self.otlp = otlp or OtlpLogs(findings)
 
     def forked(self, findings: Findings) -> Log:
-        return Log(findings, self.record.forked(findings), self.cursors.forked(findings))
+        return Log(findings, self.record.forked(findings), self.cursors.forked(findings), self.otlp.forked(findings))
 
     def append(
         self, client: Client, batch: Batch, durable: bool, producer: tuple[str, int] | None, within_s: float
@@ -89,6 +98,7 @@ class Log:
         what = f"scan {parameters}"
         if following < first or any(not first <= row[0] < following for row in rows):
             self.findings.add("wrong", "log", f"{what} ends at {following}, and has rows up to {rows[-1:]}")
+        rows = self._without_otlp(rows)
         own, prefix = parameters.get("key", "").encode(), parameters.get("prefix", "").encode()
         self.record.check(
             rows,
@@ -124,11 +134,46 @@ class Log:
         following = rows[-1][0] + 1 if rows else start
         if rows and rows[0][0] < start:
             self.findings.add("wrong", "log", f"a stream from {start} on begins with {rows[0]}")
+        rows = self._without_otlp(rows)
         complete = not any(event.get("event") == "warning" for event in events)
         self.record.check(
             rows, lambda _: True, (start, following), stamp, complete=complete, final=False, what=f"stream from {start}"
         )
         return following
+
+    def _without_otlp(self, rows: list[Row]) -> list[Row]:
+        """The rows that have a batch in the record; the others are checked here."""
+        self.otlp.check([row for row in rows if row[1] == OTLP_KEY])
+        return [row for row in rows if row[1] != OTLP_KEY]
+
+    def read_otlp(self, client: Client, *, final: bool) -> bool:
+        """Read all records that came by OTLP and check them; whether all answers said that they are complete. Readers
+        stop below a batch in doubt, so records that were acknowledged may be beyond the end of what can be read."""
+        stamp = self.otlp.registers.stamp
+        frontier = client.get("/api/v1/log/frontier", {})
+        if frontier.status != 200:
+            self._check_refusal(frontier, "the frontier")
+            return False
+        end = frontier.json()["nextSequence"]
+        rows: list[Row] = []
+        following = 0
+        while True:
+            asked = {"key": OTLP_KEY.decode(), "start_seq": str(following), "limit": str(PAGE)}
+            answer = client.get("/api/v1/log/scan", asked)
+            if not answer.complete:
+                if answer.status != 200:
+                    self._check_refusal(answer, "a scan")
+                return False
+            content = answer.json()
+            rows += rows_of(content)
+            if content["nextSequence"] == following:
+                break
+            following = content["nextSequence"]
+        if following >= end:
+            self.otlp.check_whole(rows, stamp, final=final)
+        else:
+            self.otlp.check(rows)
+        return True
 
     def count(self, client: Client, key: bytes) -> int | None:
         answer = client.get("/api/v1/log/count", {"key": key.decode()})
@@ -200,6 +245,7 @@ class Log:
                 self.findings.add("wrong", "log", f"count of {key!r} is {counted}, a scan has {len(own)} records")
             if complete and own != [row for row in rows if row[1] == key]:
                 self.findings.add("wrong", "log", f"a scan of {key!r} and one of everything disagree")
+        complete &= self.read_otlp(client, final=final)
         return self.read_cursor(client, final=final) and complete
 
 

@@ -1,4 +1,4 @@
-"""Samples whose values say whose they are, of what time, and which write's: by remote write, and read by PromQL."""
+"""Samples whose values say whose they are, of what time, and which write's: by all doors, and read by PromQL."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from loadtest.harness.remote_write_bodies import HEADERS, compressed
 from tests.chaos.client import Client, Silence
+from tests.chaos.doors import DOORS, Door
 from tests.chaos.findings import Findings
 from tests.chaos.load import Load
 from tests.chaos.registers import Key, Registers, Value
@@ -61,12 +61,12 @@ class Metrics:
     def forked(self, findings: Findings) -> Metrics:
         return Metrics(findings, self.base_ms, self.registers.forked(findings))
 
-    def body(self, writes: Mapping[Key, Value]) -> bytes:
+    def body(self, writes: Mapping[Key, Value], door: Door = DOORS[0]) -> bytes:
         series: dict[int, list[tuple[int, float]]] = {}
         for (uid, number), version in sorted(writes.items()):
             assert version is not None
             series.setdefault(uid, []).append((self.base_ms + number * STEP_MS, value_of(uid, number, version)))
-        return compressed([(labels_of(uid), samples) for uid, samples in series.items()])
+        return door.body([(labels_of(uid), samples) for uid, samples in series.items()])
 
     def shown(self, result: list[dict[str, Any]], what: str) -> dict[Key, Value]:
         """The samples of a matrix; those whose value is not of their series and time are reported."""
@@ -117,20 +117,22 @@ class Metrics:
         if unknown:
             self.findings.add("invented", "metrics", f"/series has {sorted(unknown)[:5]}, which were never sent")
 
-    def write(self, client: Client, writes: dict[Key, Value], within_s: float) -> bool:
+    def write(self, client: Client, writes: dict[Key, Value], within_s: float, door: Door = DOORS[0]) -> bool:
         """True when it was acknowledged."""
         self.registers.begin(writes)
         try:
-            answer = client.send("POST", "/api/v1/write", self.body(writes), HEADERS, within_s)
+            answer = client.send("POST", door.path, self.body(writes, door), door.headers, within_s)
         except Silence as silence:
             if silence.connected:
                 self.registers.abandon(writes)
             return False
-        if answer.status == 204:
+        if answer.status == door.stored and b"partialSuccess" not in answer.body:
             self.registers.acknowledge(writes)
             return True
         if answer.status not in (429, 503):
-            self.findings.add("wrong", "metrics", f"a write was answered {answer.status}: {answer.body[:300]!r}")
+            self.findings.add(
+                "wrong", "metrics", f"a write to {door.path} was answered {answer.status}: {answer.body[:300]!r}"
+            )
         return False
 
     def delete(self, client: Client, key: Key, within_s: float) -> None:
@@ -183,7 +185,8 @@ class MetricsLoad(Load):
         recent.extend((key, 0) for key in list(writes)[:2])
         del recent[:-200]
         for _ in range(3):
-            if self.metrics.write(self.client, writes, self.patience_s(chance)) or self.stopping.is_set():
+            door = chance.choice(DOORS)
+            if self.metrics.write(self.client, writes, self.patience_s(chance), door) or self.stopping.is_set():
                 break
             self.pause()
             if chance.random() < 0.5:

@@ -19,7 +19,6 @@ import pytest
 from loadtest.harness.cluster import ROOT
 from loadtest.harness.ports import free_port
 
-pytest.importorskip("wordllama")
 PAGE = (ROOT / "docs" / "guide" / "cookbook.md").read_text()
 SNIPPETS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 ADDRESSES = re.compile(r"(localhost|127\.0\.0\.1):9090")

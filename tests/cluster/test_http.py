@@ -77,7 +77,7 @@ OTLP_PATHS = tuple(path for path in ENDPOINTS if path.endswith(("/v1/metrics", "
 MESSAGE_AREAS = ("/api/v1/log/", "/api/v1/vector/")
 
 
-def assert_error(path, answer, status):
+def assert_error(path, answer, status, kinds=("bad_data", "internal", "unavailable")):
     assert answer.status == status, answer.body
     body = answer.json()
     if path in OTLP_PATHS:
@@ -89,7 +89,7 @@ def assert_error(path, answer, status):
         assert set(body) == {"status", "message"}
     else:
         assert body["error"]
-        assert body["errorType"] in ("bad_data", "internal", "unavailable")
+        assert body["errorType"] in kinds
         assert set(body) == {"status", "errorType", "error"}
     return body
 
@@ -105,8 +105,21 @@ def test_a_wrong_method_is_405_in_the_envelope_of_its_area(cluster, path, method
     "path", ["/ui", "/nothing", "/api/v1/nothing", "/api/v1/log/nothing", "/api/v1/vector/nothing"]
 )
 def test_an_unknown_path_is_404_in_the_envelope_of_its_area(cluster, path):
-    body = assert_error(path, cluster.get(path), 404)
-    assert path in (body.get("error") or body.get("message"))
+    body = assert_error(path, cluster.get(path), 404, kinds=["not_found"])
+    assert f"there is no {path}; /docs lists all" == (body.get("error") or body.get("message"))
+
+
+@pytest.mark.parametrize(
+    ("path", "near"), [("/api/v1/qurey", "/api/v1/query"), ("/api/v1/log/apend", "/api/v1/log/append")]
+)
+def test_an_unknown_path_that_is_near_to_a_known_one_is_answered_with_that(cluster, path, near):
+    body = assert_error(path, cluster.get(path), 404, kinds=["not_found"])
+    assert (body.get("error") or body.get("message")) == f"there is no {path}; did you mean {near}?"
+
+
+def test_a_long_unknown_path_is_shown_cut(cluster):
+    body = assert_error("/", cluster.get("/" + "a" * 5000), 404, kinds=["not_found"])
+    assert body["error"] == f"there is no /{'a' * 63}; /docs lists all"
 
 
 @pytest.mark.parametrize("path", [path for path, methods in ENDPOINTS.items() if POST in methods])

@@ -1,5 +1,5 @@
-"""The vector store of LlamaIndex with a real cluster, where llama-index-core is installed: it is too large to be
-required by the tests."""
+"""The vector store of LlamaIndex with a real cluster. The test imports LlamaIndex, which takes 1.2 s, as every process
+that runs tests imports this file."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import uuid
 import pytest
 import triptych
 
-pytest.importorskip("llama_index.core")
-
-from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
-from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters, VectorStoreQuery, VectorStoreQueryMode
-from triptych.llama_index import TriptychVectorStore
-
 
 def test_nodes_of_llama_index(cluster):
+    from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
+    from llama_index.core.vector_stores.types import (
+        MetadataFilter,
+        MetadataFilters,
+        VectorStoreQuery,
+        VectorStoreQueryMode,
+    )
+    from triptych.llama_index import TriptychVectorStore
+
     client, name = triptych.Client(cluster.url), f"llama_{uuid.uuid4().hex}"
     store = TriptychVectorStore(client, collection=name)
     assert store.query(VectorStoreQuery(query_embedding=[1.0, 0.0], similarity_top_k=1)).nodes == []

@@ -49,11 +49,11 @@ def listed(cluster: Cluster, **parameters: str | Sequence[str]) -> list[dict[str
     return answer.json()["data"]
 
 
-def assert_bad(answer: Response, *texts: str, status: int = 400) -> None:
+def assert_bad(answer: Response, *texts: str, status: int = 400, kind: str = "bad_data") -> None:
     assert answer.status == status, answer.body
     envelope = answer.json()
     assert envelope["status"] == "error"
-    assert envelope["errorType"] == "bad_data"
+    assert envelope["errorType"] == kind
     for text in texts:
         assert text in envelope["error"]
 
@@ -226,7 +226,8 @@ def test_writing_is_404_when_it_is_turned_off(new_cluster) -> None:
     cluster = new_cluster(
         shards=1, workers=1, settings={"TRIPTYCH_REMOTE_WRITE": "false", "TRIPTYCH_OTLP": "false"}
     ).start()
-    assert_bad(write(cluster, [({"__name__": "m"}, [(T, 1.0)])]), "there is no /api/v1/write", status=404)
+    answer = write(cluster, [({"__name__": "m"}, [(T, 1.0)])])
+    assert_bad(answer, "there is no /api/v1/write", status=404, kind="not_found")
     for path in ("/v1/metrics", "/v1/logs", "/api/v1/otlp/v1/metrics"):
         answer = cluster.request("POST", path)
-        assert (answer.status, answer.json()["message"]) == (404, f"there is no {path}")
+        assert (answer.status, answer.json()["message"]) == (404, f"there is no {path}; /docs lists all")

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 import snappy
 
 from loadtest.harness.cluster import Cluster
-from loadtest.harness.remote_write_bodies import HEADERS, HEADERS_V2, body, body_v2
+from loadtest.harness.histogram_messages import histogram_message
+from loadtest.harness.remote_write_bodies import HEADERS, HEADERS_V2, body, request_v2
+from proto.remote_write_pb2 import WriteRequest
 
-SERIES = 300
+SERIES, HISTOGRAMS = 300, 40
 READY_WITHIN_S = 30.0
 
 
 def send(cluster: Cluster, number: int, version: int, time_ms: int) -> None:
-    """Each series' value tells which it is, and which request it comes from."""
+    """The value of each series, and the sum of each histogram, tells which it is and which request it comes from."""
     series = [({"__name__": "m", "i": str(i)}, [(time_ms, float(1000 * i + number))]) for i in range(SERIES)]
+    series += [({"__name__": "h", "i": str(i)}, []) for i in range(HISTOGRAMS)]
+    request: Any
     if version == 1:
-        raw, headers = body((sorted(labels.items()), samples) for labels, samples in series), HEADERS
+        request, headers = (
+            WriteRequest.FromString(body((sorted(own.items()), floats) for own, floats in series)),
+            HEADERS,
+        )
     else:
-        raw, headers = body_v2(series), HEADERS_V2
+        request, headers = request_v2(series), HEADERS_V2
+    for i, own in enumerate(request.timeseries[SERIES:]):
+        own.histograms.append(histogram_message(timestamp=time_ms, sum=float(1000 * i + number)))
+    raw = request.SerializeToString()
     deadline = time.monotonic() + READY_WITHIN_S
     while True:
         answer = cluster.request("POST", "/api/v1/write", snappy.compress(raw), headers)
@@ -57,11 +68,12 @@ def test_samples_reach_their_own_series_whichever_process_is_killed(new_cluster,
     if bytes_max == "0":
         assert by_number == 0
     else:
-        assert by_number >= 6 * (SERIES if bytes_max == "128MB" else 40)
+        assert by_number >= 6 * (SERIES + HISTOGRAMS if bytes_max == "128MB" else 40)
     first, last = str(start_ms / 1000), str(start_ms / 1000 + number - 1)
-    answer = cluster.get("/api/v1/query_range", query="m", start=first, end=last, step="1")
-    found = answer.json()["data"]["result"]
-    assert len(found) == SERIES
-    for series in found:
-        own = 1000 * int(series["metric"]["i"])
-        assert [float(value) for _, value in series["values"]] == [own + n for n in range(number)]
+    for query, count in (("m", SERIES), ("histogram_sum(h)", HISTOGRAMS)):
+        answer = cluster.get("/api/v1/query_range", query=query, start=first, end=last, step="1")
+        found = answer.json()["data"]["result"]
+        assert len(found) == count
+        for series in found:
+            own = 1000 * int(series["metric"]["i"])
+            assert [float(value) for _, value in series["values"]] == [own + n for n in range(number)]

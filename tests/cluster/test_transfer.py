@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator import transfer_command
 from coordinator.command_client import Client, CommandError
+from coordinator.commands import transferring
 from coordinator.transfer.arrow import STREAM, library
 from loadtest.harness.cluster import Cluster, Response
 from loadtest.harness.histogram_messages import histogram_message
@@ -196,7 +196,7 @@ def client(cluster: Cluster) -> Client:
 
 def imported(cluster: Cluster, *paths: Path, **options: Any) -> tuple[int, str]:
     output = io.BytesIO()
-    code = transfer_command.import_samples(client(cluster), paths, output, **options)
+    code = transferring.import_samples(client(cluster), paths, output, **options)
     return code, output.getvalue().decode()
 
 
@@ -227,7 +227,7 @@ def test_a_snapshot_of_prometheus_is_imported(cluster: Cluster, name: str, tmp_p
 def test_files_are_exported_and_imported_by_commands(cluster: Cluster, name: str, tmp_path: Path, kind: str) -> None:
     write(cluster, {str(i): [(START_MS + k, i + k / 3) for k in range(200)] for i in range(20)}, name)
     path = tmp_path / f"samples.{kind}"
-    assert transfer_command.export_samples(client(cluster), [name], path, kind=kind) == 0
+    assert transferring.export_samples(client(cluster), [name], path, kind=kind) == 0
     before = export(cluster, name).body
     assert cluster.post_form("/api/v1/admin/tsdb/delete_series", **{"match[]": name}).status == 204
     assert export(cluster, name).body == b""
@@ -263,7 +263,7 @@ def test_an_import_that_was_interrupted_goes_on(
     assert state.exists()
     monkeypatch.setattr(Client, "send", send)
     code, text = imported(cluster, path)
-    assert code == transfer_command.INCOMPLETE
+    assert code == transferring.INCOMPLETE
     assert int(text.split()[0]) < 300
     assert [len(pairs) for pairs in series_of(export(cluster, name).body).values()] == [300]
     assert not state.exists()
@@ -280,11 +280,11 @@ def test_records_of_the_log_are_exported_and_imported(cluster: Cluster, name: st
     assert cluster.post_json("/api/v1/log/append", {"records": records}).status == 200
     path = tmp_path / f"log.{kind}"
     parameters: dict[str, str | int] = {"prefix": name}
-    assert transfer_command.export_log(client(cluster), path, kind=kind, parameters=parameters) == 0
+    assert transferring.export_log(client(cluster), path, kind=kind, parameters=parameters) == 0
     before = cluster.get("/api/v1/log/scan", prefix=name).json()["records"]
     output = io.BytesIO()
     for _ in range(2):  # the second time, nothing is appended
-        assert transfer_command.import_log(client(cluster), path, output, kind=kind) == 0
+        assert transferring.import_log(client(cluster), path, output, kind=kind) == 0
     after = cluster.get("/api/v1/log/scan", prefix=name).json()["records"]
     assert [_content(record) for record in after] == 2 * [_content(record) for record in before]
     assert output.getvalue() == b"3 records appended\n" * 2
@@ -306,9 +306,9 @@ def test_vectors_are_exported_and_imported(cluster: Cluster, name: str, tmp_path
     body = {"collection": name, "upsertVectors": vectors}
     assert cluster.post_json("/api/v1/vector/write", body).status == 200
     path = tmp_path / f"vectors.{kind}"
-    assert transfer_command.export_vectors(client(cluster), path, kind=kind, collection=name) == 0
+    assert transferring.export_vectors(client(cluster), path, kind=kind, collection=name) == 0
     output = io.BytesIO()
-    code = transfer_command.import_vectors(client(cluster), path, output, kind=kind, collection=f"{name}_copy")
+    code = transferring.import_vectors(client(cluster), path, output, kind=kind, collection=f"{name}_copy")
     assert (code, output.getvalue()) == (0, b"5 vectors imported\n")
     pages = [
         cluster.post_json("/api/v1/vector/scroll", {"collection": collection, "limit": 10}).json()["vectors"]

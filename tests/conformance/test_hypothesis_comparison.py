@@ -37,6 +37,7 @@ SHARDS = (1, 2, 5)
 TOLERANCE = 1e-7
 
 Result = Mapping[Labels, Sequence[tuple[int, Number]]]
+Columns = tuple[dict[Labels, list[ArrayLike]], HistogramBatch | None]
 Outcome = tuple[Result | None, Any]
 """What was answered (None: an error), and the remarks or the error's text."""
 
@@ -57,8 +58,8 @@ def by_oracle(text: str, data: DataSet, grid: Grid) -> Outcome:
         return None, str(error)
 
 
-def by_engine(text: str, data: DataSet, grid: Grid) -> Outcome:
-    series, histograms = in_columns(data)
+def by_engine(text: str, data: Columns, grid: Grid) -> Outcome:
+    series, histograms = data
     try:
         done = local_queries.range_query(text, MemorySource(series, histograms), grid)
     except TriptychError as error:
@@ -66,8 +67,8 @@ def by_engine(text: str, data: DataSet, grid: Grid) -> Outcome:
     return outcome_of(answer_of(text, done.value, done.annotations, grid, ranged=True))
 
 
-def by_shards(text: str, data: DataSet, grid: Grid, shards: int) -> Outcome:
-    series, histograms = in_columns(data)
+def by_shards(text: str, data: Columns, grid: Grid, shards: int) -> Outcome:
+    series, histograms = data
     try:
         done = evaluate_sharded(text, split(series, shards, histograms), grid)
     except TriptychError as error:
@@ -83,7 +84,7 @@ def outcome_of(answer: Answer) -> Outcome:
     return series, set(answer.warnings + answer.infos)
 
 
-def in_columns(data: DataSet) -> tuple[dict[Labels, list[ArrayLike]], HistogramBatch | None]:
+def in_columns(data: DataSet) -> Columns:
     histograms: list[NativeHistogram] = []
     series = {labels: columns(points, histograms) for labels, points in data.items() if points}
     return series, batch_of(histograms) if histograms else None
@@ -149,9 +150,10 @@ def agree(who: str, expected: Outcome, got: Outcome) -> None:
 def test_engine_and_planner_answer_what_the_oracle_answers(case: tuple[DataSet, list[str]], grid: Grid) -> None:
     data, texts = case
     note(f"seed {COMPARISON_SEED}")
+    columns = in_columns(data)
     for text in texts:
         note(text)
-        compare(text, data, grid)
+        compare(text, data, columns, grid)
 
 
 def check_remarks(expected: set[str], got: set[str]) -> None:
@@ -159,16 +161,16 @@ def check_remarks(expected: set[str], got: set[str]) -> None:
     assert known == expected, f"remarks: expected {expected}, got {known}"
 
 
-def compare(text: str, data: DataSet, grid: Grid) -> None:
+def compare(text: str, data: DataSet, columns: Columns, grid: Grid) -> None:
     """Values and remarks about histograms of all against the oracle's; other remarks and texts of errors of the shards
     against those of one source."""
-    one_source = by_engine(text, data, grid)
+    one_source = by_engine(text, columns, grid)
     expected = by_oracle(text, data, grid)
     agree("engine", expected, one_source)
     if expected[0] is not None:
         check_remarks(expected[1], one_source[1])
     for shards in SHARDS:
-        merged = by_shards(text, data, grid, shards)
+        merged = by_shards(text, columns, grid, shards)
         agree(f"{shards} shards", expected, merged)
         if merged[0] is not None:
             assert merged[1] == one_source[1], f"remarks of {shards} shards"

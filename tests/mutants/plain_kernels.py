@@ -13,4 +13,4 @@ import shared.kernels
 
 def pytest_configure() -> None:
     if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
-        shared.kernels.Kernel.load = lambda kernel: True  # type: ignore[method-assign, assignment]
+        shared.kernels._load = lambda kernels: 0  # type: ignore[assignment]

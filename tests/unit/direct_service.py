@@ -86,5 +86,6 @@ class Service:
     @property
     def is_at_rest(self) -> bool:
         admission = self.context.admission
-        held = (admission.requests, admission.announced, admission.body_bytes, admission.fresh_reads())
+        at_work = len(admission.reads) + len(admission.writes)
+        held = (admission.requests, admission.announced, admission.body_bytes, at_work)
         return held == (0, 0, 0, 0) and not len(self.context.running)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,8 @@ from tests.chaos import damage
 from tests.chaos.findings import Findings
 from tests.chaos.log_record import Batch, LogRecord, Row
 from tests.chaos.metrics_load import Metrics, labels_of, value_of
+from tests.chaos.otlp_log_load import KEY as OTLP_KEY
+from tests.chaos.otlp_log_load import OtlpLogs
 from tests.chaos.registers import Registers
 
 KEYS = (b"a", b"b", b"a")
@@ -239,3 +243,46 @@ def test_a_flip_changes_one_byte_and_a_cut_shortens(tmp_path: Path) -> None:
     assert damage.cut(tmp_path, damage.KINDS["manifest"], random.Random(1)) is not None
     assert len((tmp_path / "manifest.json").read_bytes()) < 10
     assert damage.flip(tmp_path, damage.KINDS["sequencer"], random.Random(1)) is None
+
+
+class _Otlp:
+    """An acknowledged batch of two records at 10, and what is found in a read of it all."""
+
+    def __init__(self) -> None:
+        self.findings = Findings()
+        self.logs = OtlpLogs(self.findings)
+        self.writes = {(1, record): 1 for record in range(2)}
+        self.logs.registers.begin(self.writes)
+        self.logs.registers.acknowledge(self.writes)
+        values = [record["body"]["stringValue"] for record in self._sent(self.logs.body(1, 2))]
+        self.rows = [(10 + place, OTLP_KEY, json.dumps({"body": value}).encode()) for place, value in enumerate(values)]
+
+    def _sent(self, body: bytes) -> list[Any]:
+        (resource,) = json.loads(body)["resourceLogs"]
+        return [record for scope in resource["scopeLogs"] for record in scope["logRecords"]]
+
+    def kinds(self, rows: Sequence[Row]) -> set[str]:
+        self.logs.check_whole(rows, self.logs.registers.stamp, final=True)
+        return {kind for _, kind in self.findings.counts}
+
+
+def test_otlp_records_that_are_there_once_are_no_violation() -> None:
+    otlp = _Otlp()
+    assert otlp.kinds(otlp.rows) == set()
+
+
+def test_otlp_records_that_are_missing_doubled_or_unknown_are_found() -> None:
+    otlp = _Otlp()
+    assert otlp.kinds(otlp.rows[:1]) == {"lost", "half"}
+    otlp = _Otlp()
+    assert otlp.kinds([*otlp.rows, (20, *otlp.rows[0][1:])]) == {"twice"}
+    otlp = _Otlp()
+    assert otlp.kinds([*otlp.rows, (20, OTLP_KEY, b'{"body":"2/0/1"}')]) == {"invented"}
+
+
+def test_otlp_records_that_damage_has_hit_may_be_missing() -> None:
+    otlp = _Otlp()
+    otlp.logs.check(otlp.rows)
+    otlp.logs.lose([range(11, 12)])
+    assert otlp.kinds(otlp.rows[:1]) == set()
+    assert otlp.kinds(otlp.rows[1:]) == {"lost"}

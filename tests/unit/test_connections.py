@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator import admission as admission_module
 from coordinator import connections as module
-from coordinator.admission import FRESH_S, Admission, Holder
+from coordinator.admission import Admission, Holder
 from coordinator.clients import Client, Clients, client_name
 from coordinator.connections import PROGRESS_BYTES, Connections
 from shared.config import Settings
@@ -14,6 +13,8 @@ from shared.errors import Overloaded
 
 LIMIT = 8
 SHARE = 6
+
+READ = "/api/v1/query"
 
 
 class Clock:
@@ -234,8 +235,8 @@ def test_a_request_is_at_work_from_its_arrival_to_its_answer_unless_it_is_a_heav
     holder = Holder(Client("a"))
     seen = [admission.at_work()]
     for step in (
-        lambda: admission.announce(holder),
-        lambda: admission.announce(holder),
+        lambda: admission.announce(holder, READ),
+        lambda: admission.announce(holder, READ),
         lambda: admission.begun(holder),
         lambda: admission.begun(holder),
         lambda: admission.enter(holder, may_use_reserve=False),
@@ -253,32 +254,15 @@ def test_a_read_is_fresh_until_it_is_over_or_slow_or_waits_for_its_client() -> N
     admission = Admission(Settings())
     holders = [Holder(Client("a")) for _ in range(5)]
     for holder in holders:
-        admission.announce(holder, is_read=True)
+        admission.announce(holder, READ)
         admission.begun(holder)
         admission.enter(holder, may_use_reserve=False)
-    admission.announce(Holder(Client("a")))
-    assert admission.fresh_reads() == 5
+    admission.announce(Holder(Client("a")), "/metrics")
+    admission.announce(Holder(Client("a")), "/api/v1/write")
+    assert (len(admission.reads), len(admission.writes)) == (5, 1)
     for number, end in enumerate((admission.over, admission.is_slow, admission.park)):
         end(holders[number])
-        assert admission.fresh_reads() == 4 - number
-
-
-def test_reads_that_have_been_at_work_for_long_are_not_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr(admission_module, "time", clock)
-    admission = Admission(Settings())
-    first, second, third = (Holder(Client("a")) for _ in range(3))
-    admission.announce(first, is_read=True)
-    clock.now += FRESH_S / 2
-    admission.announce(second, is_read=True)
-    admission.announce(first, is_read=True)  # its next request
-    clock.now += FRESH_S / 2
-    admission.announce(third, is_read=True)
-    admission.let_reads_age()
-    assert admission.fresh_reads() == 3
-    clock.now += FRESH_S / 2
-    admission.let_reads_age()
-    assert admission.fresh_reads() == 1
+        assert len(admission.reads) == 4 - number
 
 
 def test_followers_of_one_client_are_bounded() -> None:

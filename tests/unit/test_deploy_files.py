@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 from yamllint import linter
@@ -31,6 +34,29 @@ def documents(name: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(DEPLOY).as_posix())
 def test_yaml_is_well_formed(path: Path) -> None:
     assert [str(problem) for problem in linter.run(path.read_text(), RULES)] == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["hadolint", DEPLOY / "Containerfile"],
+        ["check-jsonschema", "--quiet", "--builtin-schema", "vendor.compose-spec", DEPLOY / "compose.yaml"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_linter_has_nothing_to_say(command: list[str | Path]) -> None:
+    programs = Path(sys.executable).parent
+    linted = subprocess.run([programs / command[0], *command[1:]], capture_output=True, text=True, timeout=60)
+    assert (linted.returncode, linted.stdout) == (0, ""), linted.stderr
+
+
+def test_the_manifests_are_what_kubernetes_takes() -> None:
+    for own in documents("kubernetes/triptych.yaml"):
+        kubernetes_validate.validate(own, kubernetes_validate.latest_version(), strict=True)
+    (wrong,) = [own for own in documents("kubernetes/triptych.yaml") if own["kind"] == "Service"]
+    wrong["spec"]["portz"] = wrong["spec"].pop("ports")
+    with pytest.raises(kubernetes_validate.ValidationError, match="portz"):
+        kubernetes_validate.validate(wrong, kubernetes_validate.latest_version(), strict=True)
 
 
 def test_the_image_is_checked_and_its_volumes_are_mounted_everywhere() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from aiohttp.http_parser import HttpRequestParser
 
-from coordinator import direct_appends
+from coordinator import direct_requests
 from coordinator.api.log import append
 from coordinator.direct_appends import PATH
 from coordinator.direct_requests import HEAD_BYTES_MAX, plain_head
@@ -108,7 +108,8 @@ async def test_headers_of_every_answer_are_those_in_force_when_it_is_given(servi
         request(body=b'{"records": []}'),
         request(body=BODY[:-1] + b', "producerId": "p", "producerSeq": 1}'),
         request(body=b'{"records": [{"key": "user", "text": ""}]}'),
-        request(body=BODY + b" " * direct_appends.INLINE_BYTES_MAX),
+        request(body=BODY + b" " * append.WALKED_BYTES_MAX),
+        request(body=BODY.replace(b"hello", rb"\n" + b"x" * append.INLINE_BYTES_MAX)),
         request()[:-1],
         request()[:20],
         request() + request(),
@@ -128,7 +129,68 @@ async def test_requests_that_come_in_pieces_are_answered(service: Service) -> No
         await asyncio.sleep(0.01)
         assert (await client.ask(request()[begin:]))[0] == 200
         assert (await client.ask(request()))[0] == 200
-    assert (len(service.log.usual), len(service.log.direct)) == (2, 2)
+    assert (len(service.log.usual), len(service.log.direct)) == (1, 3)  # aiohttp reads a head that came in pieces
+
+
+async def test_a_body_that_comes_after_its_head_is_put_together(service: Service) -> None:
+    body = b'{"records": [' + b", ".join([b'{"keyText": "k", "text": "%b"}' % (b"v" * 100)] * 1500) + b"]}"
+    assert append.INLINE_BYTES_MAX < len(body) < append.WALKED_BYTES_MAX
+    message = request(body=body)
+    client = await service.client()
+    for begin in range(0, len(message), 50_000):
+        client.writer.write(message[begin : begin + 50_000])
+        await asyncio.sleep(0.001)
+    assert json.loads((await client.answer())[2])["recordsAppended"] == 1500
+    (batch,) = service.log.direct
+    assert (batch.count, batch.records.value(1499)) == (1500, b"v" * 100)
+    assert service.is_at_rest
+
+
+async def test_a_body_that_does_not_follow_soon_is_left_to_aiohttp(service: Service) -> None:
+    client = await service.client()
+    client.writer.write(request()[:-5])
+    await service.until(lambda: service.context.connections.bodies)  # aiohttp waits for it, within its bounds
+    assert (await client.ask(request()[-5:]))[0] == 200
+    assert (len(service.log.usual), len(service.log.direct)) == (1, 0)
+    assert (await client.ask(request()))[0] == 200
+    assert len(service.log.direct) == 1
+
+
+async def test_what_follows_an_awaited_body_is_answered_too(service: Service) -> None:
+    client = await service.client()
+    client.writer.write(request()[:-5])
+    await asyncio.sleep(0.01)
+    assert (await client.ask(request()[-5:] + request()))[0] == 200
+    assert (await client.answer())[0] == 200
+
+
+async def test_bodies_that_are_awaited_are_bounded(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_requests, "PIECES_BYTES_MAX", len(request()))
+    monkeypatch.setattr(direct_requests, "REST_WITHIN_S", 60)
+    first, second = await service.client(), await service.client()
+    for client in (first, second):
+        client.writer.write(request()[:-5])
+        await asyncio.sleep(0.01)
+    assert (await second.ask(request()[-5:]))[0] == 200
+    assert (len(service.log.usual), len(service.log.direct)) == (1, 0)
+    first.writer.close()  # and gives its room back
+    await service.until(lambda: len(service.context.connections.open) == 1)
+    second.writer.write(request()[:-5])
+    await asyncio.sleep(0.01)
+    assert (await second.ask(request()[-5:]))[0] == 200
+    assert len(service.log.direct) == 1
+
+
+async def test_a_request_is_not_left_to_aiohttp_because_it_came_early(service: Service) -> None:
+    """aiohttp begins to wait for the next request only in a later turn of the event loop."""
+    client = await service.client()
+    (connection,) = service.context.connections.open
+    waiter, connection._waiter = connection._waiter, None  # type: ignore[attr-defined]
+    assert (await client.ask(request()))[0] == 200
+    assert len(service.log.direct) == 1
+    connection._waiter = waiter  # type: ignore[attr-defined]
+    assert (await client.ask(request((*USUAL, "Connection: close"))))[0] == 200
+    assert not connection.is_between_requests  # type: ignore[attr-defined]
 
 
 async def test_what_comes_behind_a_request_waits_for_its_answer(service: Service) -> None:
@@ -311,5 +373,5 @@ def test_a_head_that_is_read_here_is_the_same_for_aiohttp() -> None:
 
 def test_a_head_says_what_it_says_in_any_case() -> None:
     lines = ("host:localhost:9090", "CONTENT-LENGTH: 12", "content-type: Application/JSON; charset=utf-8")
-    head = "\r\n".join([f"POST {PATH} HTTP/1.1", *lines, "", ""])
-    assert plain_head(head.encode()) == (PATH, "localhost:9090", "application/json", 12)
+    head = "\r\n".join([f"POST {PATH} HTTP/1.1", *lines, "x-request-ID:mine", "", ""])
+    assert plain_head(head.encode()) == (PATH, "localhost:9090", "application/json", 12, "mine")

@@ -154,3 +154,40 @@ def test_absent_values_never_look_like_histograms() -> None:
         value = range_query(query, _source(6), Grid(0, 900_000, 15_000)).value
         assert isinstance(value, Matrix) and isinstance(value.histograms, HistogramBatch)
         assert not (is_reference(value.values) & ~value.present).any()
+
+
+def _histogram(count: float) -> NativeHistogram:
+    return NativeHistogram(count=count, sum=count, positive={0: count})
+
+
+def _at(query: str, samples: list[NativeHistogram | float], at_ms: int) -> tuple[list[float], list[str]]:
+    """(values, annotations) at this time, of a series with a sample every 10 s from 0 on."""
+    histograms: list[NativeHistogram] = []
+    points = [(STEP_MS * number, sample, 0) for number, sample in enumerate(samples)]
+    source = MemorySource({(("__name__", "m"),): columns(points, histograms)}, batch_of(histograms))
+    done = range_query(query, source, Grid(at_ms, at_ms))
+    assert isinstance(done.value, Matrix)
+    return done.value.values[done.value.present].tolist(), [note.text for note in done.annotations.items.values()]
+
+
+def test_a_rate_of_floats_and_histograms_has_no_result_however_many_floats_there_are() -> None:
+    samples = [1.0, 2.0, 3.0, _histogram(4.0), _histogram(5.0)]
+    values, notes = _at("rate(m[1m])", samples, 40_000)
+    assert not values and len(notes) == 1
+    values, notes = _at("rate(m[1m])", samples, 20_000)
+    assert len(values) == 1 and not any("mix" in note for note in notes)
+
+
+def test_a_function_of_floats_says_that_it_ignored_histograms_beside_them() -> None:
+    samples = [1.0, 2.0, 3.0, _histogram(4.0)]
+    values, notes = _at("max_over_time(m[1m])", samples, 30_000)
+    assert values == [3.0]
+    assert len(notes) == 1 and "ignored histograms" in notes[0]
+    assert _at("max_over_time(m[1m])", samples, 20_000) == ([3.0], [])
+
+
+def test_a_reset_behind_the_end_of_a_smoothed_range_is_counted() -> None:
+    """From 15, half of the way from 10 to 20, to 2, half of the way from zero to 4; before that, 30 were reached."""
+    samples = [_histogram(count) for count in (10.0, 20.0, 30.0, 4.0, 9.0)]
+    assert _at("histogram_count(increase(m[20s] smoothed))", samples, 25_000)[0] == [2.0 + 30.0 - 15.0]
+    assert _at("histogram_count(increase(m[20s] smoothed))", samples, 20_000)[0] == [20.0]

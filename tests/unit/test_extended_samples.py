@@ -137,6 +137,18 @@ def test_a_record_that_makes_no_sense_is_refused(column: str) -> None:
         journal.decode(bytes(payload))
 
 
+@pytest.mark.parametrize("counts", [(1, 1), (2, 0), (3, -1)])
+def test_runs_that_have_other_samples_than_the_record_are_refused(counts: tuple[int, int]) -> None:
+    record = Written(np.arange(2), np.array(counts), np.arange(2), np.zeros(2))
+    data = b"".join(map(bytes, record.frames()))
+    if min(counts) >= 0:
+        assert sample_record.decode(data, 2, 2, is_extended=False).counts.tolist() == list(counts)
+        counts = (counts[0] + 1, counts[1])
+        data = b"".join(map(bytes, Written(record.series, np.array(counts), record.times_ms, record.values).frames()))
+    with pytest.raises(ValueError, match=f"its runs have {sum(counts)} samples together; it has 2"):
+        sample_record.decode(data, 2, 2, is_extended=False)
+
+
 def by_job(*written: list[Run]) -> dict[str, list[tuple[int, str, int]]]:
     jobs: dict[str, dict[int, tuple[int, str, int]]] = {}
     for own in written:

@@ -221,7 +221,7 @@ async def test_a_request_that_is_turned_away_is_no_longer_at_work(files: Path) -
         request._match_info = SimpleNamespace(route=SimpleNamespace(resource=resource))  # type: ignore[assignment]
         request._protocol = connection  # type: ignore[assignment]
         for _ in range(2):
-            admission.announce(connection.holder)
+            admission.announce(connection.holder, "/api/v1/query")
             answer = await turned_away(request, context)  # type: ignore[arg-type]
             assert answer is not None
             assert answer.status == status

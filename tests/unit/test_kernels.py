@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 import coordinator.app  # for the kernels that it declares
+import coordinator.transfer.tsdb_chunks
 import worker.methods.table
 from shared import kernel_sources, kernels
 from shared.kernel_cache import VARIABLE
 from shared.kernel_sources import PACKAGES
+from tests.forked_programs import Programs, prepared
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHIN_S = 120.0
@@ -27,7 +29,7 @@ CHAIN = """
 import sys
 from threading import Barrier, Thread
 import numpy as np
-from numba import types
+from shared import kernel_types as types
 from shared import kernels
 from shared.kernels import inlined, kernel
 
@@ -68,18 +70,57 @@ def run(order):
 threads = [Thread(target=run, args=(order,)) for order in orders]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
-print(len(answers), all(answers), [len(called.dispatcher.nopython_signatures) for called in (one, two, three)])
+print(len(answers), all(answers), [called.is_ready() for called in (one, two, three)])
 """
 
 
-def run(directory: Path, program: str, *arguments: str) -> str:
-    """What a program prints that compiles its kernels into an empty cache."""
+PREPARATION = """
+import numba
+from shared import kernels
+
+numba.njit("int64(int64)")(lambda x: x)  # imports and sets up the compiler
+"""
+
+
+def environment(directory: Path) -> dict[str, str]:
+    """Of a process that compiles its kernels into a cache of its own."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), VARIABLE: str(directory / "cache"), "NUMBA_DISABLE_JIT": "0"}
+
+
+def run_alone(directory: Path, program: str, *arguments: str) -> str:
+    """What a program prints in a process that has imported nothing."""
     path = directory / "program.py"
     path.write_text(program)
-    env = os.environ | {"PYTHONPATH": str(ROOT), VARIABLE: str(directory / "cache"), "NUMBA_DISABLE_JIT": "0"}
     return subprocess.run(
-        [sys.executable, str(path), *arguments], env=env, capture_output=True, text=True, check=True, timeout=WITHIN_S
+        [sys.executable, str(path), *arguments],
+        env=environment(directory),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=WITHIN_S,
     ).stdout
+
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def programs() -> Iterator[Programs]:
+    with prepared(PREPARATION) as programs:
+        yield programs
+
+
+@pytest.fixture
+def run(programs: Programs, tmp_path: Path) -> Run:
+    """`run(program, *arguments)`: what a program prints that compiles its kernels into a cache of the test's own."""
+
+    def run(program: str, *arguments: str) -> str:
+        path = tmp_path / "program.py"
+        path.write_text(program)
+        own = environment(tmp_path)
+        return programs.run(tmp_path, str(path), *arguments, environment=own, within_s=WITHIN_S)
+
+    return run
 
 
 def test_every_kernel_is_compiled_for_its_declared_signature_and_no_other() -> None:
@@ -87,8 +128,7 @@ def test_every_kernel_is_compiled_for_its_declared_signature_and_no_other() -> N
     assert count == len(kernels._registry) > 0
     for declared in kernels._registry:
         assert declared.signature is not None
-        (compiled,) = declared.dispatcher.nopython_signatures
-        assert compiled.args == declared.signature.args
+        assert declared.dispatcher.signature == declared.signature
 
 
 def test_the_registry_has_the_kernels_of_all_modules() -> None:
@@ -113,48 +153,49 @@ def test_the_name_of_a_kernel_in_the_cache_is_made_of_its_module_and_of_those_th
 @pytest.mark.parametrize("package", PACKAGES)
 def test_only_one_module_makes_dispatchers(package: str) -> None:
     for path in (ROOT / package).rglob("*.py"):
-        imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import)]
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        imports = [node for node in nodes if isinstance(node, ast.Import)]
         assert not any(alias.name.partition(".")[0] == "numba" for node in imports for alias in node.names), path
         names = {
             alias.name
-            for node in ast.walk(ast.parse(path.read_text()))
+            for node in nodes
             if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "numba"
             for alias in node.names
         }
-        assert not names & COMPILERS or path == ROOT / "shared" / "kernels.py", path
+        assert not names & COMPILERS or path == ROOT / "shared" / "kernel_compiler.py", path
 
 
-def test_a_kernel_is_compiled_by_its_first_call_whichever_of_two_threads_makes_it(tmp_path: Path) -> None:
-    assert run(tmp_path, CHAIN + THREADS, "one", "one") == "2 True [1, 0, 0]\n"
+def test_a_kernel_is_compiled_by_its_first_call_whichever_of_two_threads_makes_it(run: Run) -> None:
+    assert run(CHAIN + THREADS, "one", "one") == "2 True [True, False, False]\n"
 
 
-def test_threads_compile_kernels_that_call_each_other_in_any_order(tmp_path: Path) -> None:
+def test_threads_compile_kernels_that_call_each_other_in_any_order(run: Run) -> None:
     orders = ("one two three", "three two one", "two one three", "compile", "three", "compile three")
-    assert run(tmp_path, CHAIN + THREADS, *orders) == "13 True [1, 1, 1]\n"
+    assert run(CHAIN + THREADS, *orders) == "13 True [True, True, True]\n"
     # And again with what is in the cache on disk.
-    assert run(tmp_path, CHAIN + THREADS, *orders) == "13 True [1, 1, 1]\n"
+    assert run(CHAIN + THREADS, *orders) == "13 True [True, True, True]\n"
 
 
-def test_what_is_needed_first_is_compiled_with_all_that_it_calls_and_nothing_else(tmp_path: Path) -> None:
+def test_what_is_needed_first_is_compiled_with_all_that_it_calls_and_nothing_else(run: Run) -> None:
     program = CHAIN + (
         "unused = kernel(types.int64(types.int64))(lambda x: x)\n"
-        "print(kernels.compile_first(), [len(k.dispatcher.nopython_signatures) for k in kernels._registry])\n"
+        "print(kernels.compile_first(), [k.is_ready() for k in kernels._registry])\n"
     )
-    assert run(tmp_path, program) == "1 [1, 1, 1, 0]\n"
+    assert run(program) == "1 [True, True, True, False]\n"
 
 
-def test_arguments_of_another_type_are_refused_and_not_compiled_for(tmp_path: Path) -> None:
+def test_arguments_of_another_type_are_refused_and_not_compiled_for(run: Run) -> None:
     program = CHAIN + (
         "try:\n    three(np.zeros(2))\nexcept TypeError as error:\n    print(type(error).__name__)\n"
         "writable = np.arange(3)\nwritable.setflags(write=False)\nprint(three(writable), three(np.arange(3)))\n"
-        "print(len(three.dispatcher.nopython_signatures))\n"
+        "print(three.is_ready())\n"
     )
-    assert run(tmp_path, program) == "TypeError\n33 33\n1\n"
+    assert run(program) == "TypeError\n33 33\nTrue\n"
 
 
 OPTIONS = """
 import sys
-from numba import types
+from shared import kernel_types as types
 from shared import kernel_cache, kernels
 from shared.kernels import kernel
 
@@ -168,10 +209,10 @@ print(halved.load(), halved(3.0), kernel_cache.has(halved.name(), "code"))
 
 def test_a_kernel_is_found_again_by_any_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONHASHSEED", "1")
-    assert run(tmp_path, OPTIONS) == "False 1.5 True\n"
+    assert run_alone(tmp_path, OPTIONS) == "False 1.5 True\n"
     for seed in range(2, 6):
         monkeypatch.setenv("PYTHONHASHSEED", str(seed))
-        assert run(tmp_path, OPTIONS) == "True 1.5 True\n"
+        assert run_alone(tmp_path, OPTIONS) == "True 1.5 True\n"
 
 
 LOADED = """
@@ -188,8 +229,8 @@ def kept(directory: Path, kernel_name: str, kind: str) -> Path:
 
 
 def test_a_kernel_is_loaded_without_the_compiler(tmp_path: Path) -> None:
-    assert run(tmp_path, CHAIN + LOADED, "three").splitlines()[1] == "True [True, True, True]"
-    loaded, *calls = run(tmp_path, CHAIN + LOADED, "three", "one").splitlines()
+    assert run_alone(tmp_path, CHAIN + LOADED, "three").splitlines()[1] == "True [True, True, True]"
+    loaded, *calls = run_alone(tmp_path, CHAIN + LOADED, "three", "one").splitlines()
     assert loaded == "[True, True, True] False"
     assert calls == ["True [True, True, True]"] * 2
 
@@ -197,33 +238,33 @@ def test_a_kernel_is_loaded_without_the_compiler(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lost", [["three"], ["two", "three"], ["one"], ["two"]])
 @pytest.mark.parametrize("how", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-9])])
 def test_a_kernel_that_the_cache_lacks_is_compiled_with_those_that_it_has(
-    tmp_path: Path, lost: list[str], how: Callable[[Path], object]
+    run: Run, tmp_path: Path, lost: list[str], how: Callable[[Path], object]
 ) -> None:
-    run(tmp_path, CHAIN + LOADED, "three")
+    run(CHAIN + LOADED, "three")
     for name in lost:
         how(kept(tmp_path, name, "code"))
-    loaded, called = run(tmp_path, CHAIN + LOADED, "three").splitlines()
+    loaded, called = run(CHAIN + LOADED, "three").splitlines()
     assert loaded.startswith(str([name not in lost for name in ("one", "two", "three")]))
     assert called.startswith("True")
     for name in lost:  # those that only compiled code calls were not needed
         if name == "three":
             assert kept(tmp_path, name, "code").stat().st_size > 100
-    assert run(tmp_path, CHAIN + LOADED, "one", "two", "three").count("\nTrue") == 3
-    assert run(tmp_path, CHAIN + LOADED).startswith("[True, True, True]")
+    assert run(CHAIN + LOADED, "one", "two", "three").count("\nTrue") == 3
+    assert run(CHAIN + LOADED).startswith("[True, True, True]")
 
 
-def test_types_that_are_lost_are_made_anew_by_who_needs_them(tmp_path: Path) -> None:
-    run(tmp_path, CHAIN + LOADED, "three")
+def test_types_that_are_lost_are_made_anew_by_who_needs_them(run: Run, tmp_path: Path) -> None:
+    run(CHAIN + LOADED, "three")
     for name, kind in (("one", "types"), ("two", "types"), ("three", "code")):
         kept(tmp_path, name, kind).unlink()
-    assert run(tmp_path, CHAIN + LOADED, "one", "three").count("\nTrue") == 2
+    assert run(CHAIN + LOADED, "one", "three").count("\nTrue") == 2
     assert kept(tmp_path, "one", "types").exists() and kept(tmp_path, "three", "code").exists()
 
 
 def test_many_processes_that_compile_at_once_share_the_work(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(CHAIN + "print(kernels.compile_all(), three(np.arange(3)))\n")
-    env = os.environ | {"PYTHONPATH": str(ROOT), VARIABLE: str(tmp_path / "cache"), "NUMBA_DISABLE_JIT": "0"}
+    env = environment(tmp_path)
     processes = [subprocess.Popen([sys.executable, str(path)], env=env, stdout=subprocess.PIPE) for _ in range(3)]
     assert [process.communicate(timeout=WITHIN_S)[0] for process in processes] == [b"3 33\n"] * 3
     assert {file.suffix for file in (tmp_path / "cache").iterdir()} == {".code", ".types", ""}
@@ -249,7 +290,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def forget_sources() -> None:
-    for function in (kernel_sources._text, kernel_sources._text_digest, kernel_sources._imports):
+    for function in (kernel_sources.digest, kernel_sources._source):
         function.cache_clear()
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from coordinator import listening
 from coordinator.listening import PAUSE_S, Listener
+from shared.listen_address import host_and_port
 
 GREETING = b"hello"
 
@@ -74,3 +75,8 @@ async def test_a_listener_that_was_closed_in_its_pause_stays_closed() -> None:
         await asyncio.sleep(2 * PAUSE_S)
         with pytest.raises(ConnectionResetError):
             client.recv(1)
+
+
+def test_an_ipv6_address_is_in_brackets() -> None:
+    assert host_and_port("::1", 9090) == "[::1]:9090"
+    assert host_and_port("127.0.0.1", 9090) == "127.0.0.1:9090"

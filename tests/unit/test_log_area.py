@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +267,22 @@ async def test_a_clock_that_jumps_back_drops_nothing_and_repeats_no_number(tmp_p
         start, _ = await area.append(batch((b"k", b"3")))
         assert start > 1
         assert [v for _, _, v in await read(area)] == [b"1", b"2", b"3"]
+    log.links.close()
+
+
+async def test_a_clock_that_jumps_forward_drops_nothing(tmp_path: Path) -> None:
+    """Neither by the retention nor by policies, until it has been steady for a while."""
+    log = Log(tmp_path, log_segment_age_ms=100, log_retention_ms=3_600_000)
+    async with log.running() as area:
+        await area.append(batch((b"k", b"1")))
+        await asyncio.sleep(0.15)
+        await area.append(batch((b"k", b"2")))
+        assert [s.start_seq for s in area.sequencer.segments] == [0, 1]
+        await area.policies.put(Policy("aged", b"", max_age_ms=3_600_000))
+        area.sequencer.wall_ms = lambda: time.time_ns() // 1_000_000 + 365 * 86_400_000
+        await area._retention._check()
+        assert await area.policy_passes._pass()
+        assert [v for _, _, v in await read(area)] == [b"1", b"2"]
     log.links.close()
 
 

@@ -225,3 +225,47 @@ def test_records_of_followed_keys_are_among_those_found(rows: list[tuple[bytes, 
     hashes = np.sort(np.array([hash64(key) for key in followed], np.uint64))
     found = [at for at in columns.among(hashes) if columns.key(at) in followed]
     assert found == [at for at, (key, _) in enumerate(rows) if key in followed]
+
+
+FORMS = (
+    *('"key": "dXNlcg=="', '"keyText": "user"', '"keyText": "\\u00e4{"', '"key": {"value": "dXNlcg=="}', '"key": ""'),
+    *(
+        '"value": "aGVsbG8="',
+        '"text": "hello"',
+        '"text": ""',
+        '"json": {"a": 1}',
+        '"tombstone": true',
+        '"tombstone": false',
+    ),
+    *(
+        '"headers": {"a": "b"}',
+        '"headers": {}',
+        '"contentType": "text/plain"',
+        '"other": 1',
+        '"key": 7',
+        '"value": "?"',
+    ),
+    *(f'"text": "{"v" * 41}"', f'"keyText": "{"k" * 65_536}"', '"text": "\\ud800"'),
+)
+BESIDE = ("", ', "awaitDurable": true', ', "producerId": "p", "producerSeq": 1', ', "producerSeq": 1', ', "other": 1')
+
+
+@given(st.lists(st.sampled_from(FORMS), max_size=3), st.sampled_from(BESIDE), st.integers(0, 2))
+@example(['"keyText": "user"', '"text": "hello"'], BESIDE[1], 1)
+@example(['"key": "dXNlcg=="', '"value": "aGVsbG8="'], BESIDE[0], 1)
+def test_one_plain_record_is_read_alike(forms: list[str], beside: str, count: int) -> None:
+    body = f'{{"records": [{", ".join(["{" + ", ".join(forms) + "}"] * count)}]{beside}}}'.encode()
+    batch = records.one_plain(body, SETTINGS)
+    expected = outcome(lambda: records.parse(JSON, body, SETTINGS))
+    if batch is not None:
+        assert outcome(lambda: batch) == expected
+        assert batch.records.blocks(4) == records.parse(JSON, body, SETTINGS).records.blocks(4)
+    usual = len(forms) == 2 and forms[0] in FORMS[:3] and forms[1] in FORMS[5:8] and beside in BESIDE[:2] and count == 1
+    assert batch is not None or not usual or forms[0] == FORMS[2], "a brace in a text is left to the general reader"
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"{{", b'{"records": [{]}', b'{"records": [{"keyText": "\xff"}]}', b"[[{{"]
+)
+def test_what_is_no_request_is_left_to_the_general_reader(body: bytes) -> None:
+    assert records.one_plain(body, SETTINGS) is None

@@ -118,8 +118,10 @@ def test_what_was_written_down_is_read_again(tmp_path: Path) -> None:
 
 
 def due(segments: list[Segment], **options: Any) -> int:
-    sequencer = SimpleNamespace(segments=segments, wall_ms=lambda: 10_000)
-    return Retention(Settings(**options), *(cast(Any, each) for each in (None, sequencer, None, None, None)))._due()
+    sequencer = SimpleNamespace(segments=segments)
+    ages = SimpleNamespace(before_ms=lambda age_ms: 10_000 - age_ms)
+    parts = (None, sequencer, None, None, None, ages)
+    return Retention(Settings(**options), *(cast(Any, each) for each in parts))._due()
 
 
 @pytest.mark.parametrize(

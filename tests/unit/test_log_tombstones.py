@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -296,7 +297,7 @@ async def test_a_pass_says_which_tombstones_are_old_enough(tmp_path: Path, monke
         await area.policies.put(Policy("b", b"b", 0, 86_400_000))
         await area.policies.put(Policy("c", b"c", 1))
         settled = area.policy_passes._frontier.settled
-        monkeypatch.setattr(area.policy_passes, "_wall_ms", lambda: 1 << 50)
+        monkeypatch.setattr(area.policy_passes, "_ages", SimpleNamespace(before_ms=lambda age_ms: (1 << 50) - age_ms))
         assert await area.policy_passes._pass()
         assert bodies[-1].expired == [settled, 0, settled] and bodies[-1].too_old == [0, settled, 0]
 

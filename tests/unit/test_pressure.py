@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
 from coordinator import pressure as module
 from coordinator.calls import Waits
+from coordinator.limiter import AtWork
 from coordinator.pressure import LIMIT_MIN, REFUSED_FROM, STANDING_TICKS, Level, Pressure
 from shared.config import Settings
 from shared.errors import Overloaded
 
 RESERVE = 1000
+LEAST = 5
 TARGET_MS = 15
 READ, WRITE, STATE, PAGE = "/api/v1/query", "/api/v1/log/append", "/metrics", "/"
 DELETE = "/api/v1/vector/delete"
@@ -21,23 +23,23 @@ DELETE = "/api/v1/vector/delete"
 @dataclass
 class Work:
     requests: int = 0
-    reads: int = 0
     announced: int = 0
-    oldest_read: float = 0.0
     requests_max: int = 1024
     looks: int = 0
+    reads: AtWork = field(default_factory=lambda: AtWork(LEAST, 0.004))
+    writes: AtWork = field(default_factory=lambda: AtWork(LEAST, 0.008))
 
     def at_work(self) -> int:
         return self.requests
 
-    def fresh_reads(self) -> int:
-        return self.reads
-
-    def oldest_fresh_read(self) -> float:
-        return self.oldest_read
-
-    def let_reads_age(self) -> None:
+    def look(self) -> None:
         self.looks += 1
+
+
+def begin(kind: AtWork, count: int) -> None:
+    """So many more of this kind are at work."""
+    for _ in range(count):
+        kind.begin(object(), "", is_alone=False)
 
 
 class Memory:
@@ -189,10 +191,10 @@ def test_a_request_waits_for_its_turn_from_the_bound_on_and_the_state_is_told_at
 def test_reads_wait_for_their_turn_from_the_first_burst_on_and_writes_do_not() -> None:
     service = Service(workers=3)
     pressure = service.pressure
-    service.work.reads = 3 * module.READS_A_WORKER - 1
+    begin(service.work.reads, 3 * module.READS_A_WORKER - 1)
     assert pressure.has_place_for_read()
     assert not pressure.has_to_wait(READ)
-    service.work.reads += 1
+    begin(service.work.reads, 1)
     assert not pressure.has_place_for_read()
     assert pressure.has_to_wait(READ)
     assert not pressure.has_to_wait(WRITE)
@@ -234,10 +236,50 @@ def test_the_bound_on_requests_goes_slowly_and_only_when_waits_are_short(service
     assert not service.pressure.is_on
 
 
-def test_a_read_that_has_been_at_work_for_long_is_known(service: Service) -> None:
-    service.work.oldest_read = 10.0
-    assert service.pressure.has_read_since(10.0)
-    assert not service.pressure.has_read_since(9.9)
+def test_while_the_queue_is_long_requests_are_bounded_by_kind_and_not_all_together(service: Service) -> None:
+    pressure, work = service.pressure, service.work
+    begin(work.reads, LEAST)
+    begin(work.writes, LEAST - 1)
+    assert not pressure.has_to_wait(READ)
+    service.look(wait_ms=1000, times=100)
+    work.requests = 2 * LIMIT_MIN
+    assert pressure.has_to_wait(WRITE)
+    pressure.queue_is_long = lambda: True
+    assert pressure.has_to_wait(READ)
+    assert not pressure.has_to_wait(WRITE)
+    begin(work.writes, 1)
+    assert pressure.has_to_wait(WRITE)
+    assert not pressure.has_to_wait(STATE)
+    pressure.queue_is_long = lambda: False
+    assert not pressure.has_place()
+
+
+def test_while_the_queue_is_long_no_more_reads_are_at_work_than_at_other_times(service: Service) -> None:
+    service.look(wait_ms=1000, times=100)
+    service.pressure.queue_is_long = lambda: True
+    service.work.reads.limit = 1000
+    begin(service.work.reads, module.READS_A_WORKER * Settings().worker_count())
+    assert service.pressure.has_to_wait(READ)
+
+
+def test_a_long_queue_alone_bounds_nothing_since_work_does_not_wait(service: Service) -> None:
+    """Bounds by kind would keep waits short, and the queue would never be seen to stand."""
+    service.pressure.queue_is_long = lambda: True
+    begin(service.work.reads, LEAST)
+    begin(service.work.writes, 10 * LEAST)
+    service.look(wait_ms=TARGET_MS - 1, times=100)
+    assert not service.pressure.bounds_now()
+    assert not service.pressure.has_to_wait(READ)
+    assert not service.pressure.has_to_wait(WRITE)
+
+
+def test_an_overload_does_not_end_while_the_queue_is_long(service: Service) -> None:
+    service.work.requests = 200
+    service.look(wait_ms=1000, times=STANDING_TICKS)
+    limit = service.pressure.limit
+    service.pressure.queue_is_long = lambda: True
+    service.look(wait_ms=0, times=200)
+    assert service.pressure.limit == limit
 
 
 def test_workers_pause_background_work_as_long_as_there_is_pressure(service: Service) -> None:

@@ -240,8 +240,8 @@ async def test_a_request_is_announced_once_however_many_pieces_it_comes_in(
     admission, announced = served.context.admission, []
     announce = admission.announce
 
-    def note(holder: Any, **options: bool) -> None:
-        announce(holder, **options)
+    def note(holder: Any, path: str) -> None:
+        announce(holder, path)
         announced.append(admission.announced)
 
     monkeypatch.setattr(admission, "announce", note)

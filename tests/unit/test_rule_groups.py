@@ -145,6 +145,20 @@ async def test_an_alert_is_pending_then_firing_then_resolved() -> None:
     assert len(resolved) == 16  # again and again for 15 minutes: an Alertmanager may have been away
 
 
+async def test_a_clock_that_is_set_back_delays_no_alert() -> None:
+    rig = Rig(ALERT)
+    present = [series(7.0, name="m", i="a")]
+    await rig.at(60, m=present)
+    await rig.at(0)
+    assert rig.states() == ["pending"]
+    await rig.at(2)
+    assert rig.states() == ["firing"]
+    sent = len(rig.sent)
+    await rig.at(-60)
+    await rig.at(-59)
+    assert len(rig.sent) == sent + 1, "it is sent again after the delay, not an hour later"
+
+
 async def test_an_alert_that_comes_back_begins_anew() -> None:
     rig = Rig(ALERT)
     for minute in range(3):

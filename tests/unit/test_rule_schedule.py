@@ -47,6 +47,11 @@ class Clock:
                     event.set()
         self.now_s = end
 
+    def set_back(self, seconds: float) -> None:
+        """Sleepers sleep as long as they would have."""
+        self.now_s -= seconds
+        self._sleepers = [(at - seconds, event) for at, event in self._sleepers]
+
 
 async def settle() -> None:
     for _ in range(50):
@@ -108,6 +113,17 @@ async def test_evaluations_that_take_too_long_are_counted_as_missed(place: Place
     assert group.missed == 2
     times = place.times_s("m")
     assert [round(b - a) for a, b in pairwise(times)] == [10, 30]
+
+
+async def test_after_the_clock_was_set_back_groups_go_on_at_once(place: Place) -> None:
+    await place.use(f"groups: [{A}]")
+    place.rules.start()
+    await place.clock.go_on(20)
+    place.clock.set_back(3600)
+    before = place.times_s("m")
+    await place.clock.go_on(30)
+    times = place.times_s("m")[len(before) :]
+    assert times == [before[0] - 3600 + 10 * n for n in (2, 3, 4)]
 
 
 async def test_an_unforeseen_failure_does_not_end_a_group(place: Place) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import trustme
 
+from coordinator import outgoing
 from coordinator.http_client_config import HttpClientConfig
 from coordinator.scraping import fetching
 from coordinator.scraping.discovery import Url
@@ -179,7 +180,7 @@ async def test_a_name_of_a_host_is_looked_up_in_a_thread_of_its_own(monkeypatch:
         threads.clear()
         answer = await fetches.get(client, f"http://target.example:{port}/", {}, 2.0, LIMIT, keeps=False)
     await client.close()
-    assert answer.body == b"a 1\n" and threads and all(name.startswith("targets") for name in threads)
+    assert answer.body == b"a 1\n" and threads and all(name.startswith("outgoing") for name in threads)
 
 
 async def test_what_hangs_is_given_up_and_keeps_no_process_from_ending() -> None:
@@ -190,9 +191,9 @@ async def test_what_hangs_is_given_up_and_keeps_no_process_from_ending() -> None
         release.wait(10)
 
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(fetching.blocking(hang), 0.05)
+        await asyncio.wait_for(outgoing.blocking(hang), 0.05)
     with pytest.raises(ValueError, match="a failure"):
-        await fetching.blocking(lambda: int("a failure"))
+        await outgoing.blocking(lambda: int("a failure"))
     release.set()
 
 

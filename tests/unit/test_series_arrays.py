@@ -14,11 +14,12 @@ import pytest
 import xxhash
 
 from shared.messages.series import TextsReply
+from shared.wall_clock import DRIFT_MS, SETTLE_MS, WallClock
 from shared.wire import unpack
 from worker.methods.series import _texts
 from worker.series.blocks.block import Block
 from worker.series.blocks.cache import DecodedCache
-from worker.series.blocks.retention import DRIFT_MS, SETTLE_MS, WallClock, expired, surplus
+from worker.series.blocks.retention import expired, surplus
 from worker.series.growing_array import CAPACITY_MIN, GrowingArray
 from worker.series.index import postings as postings_module
 from worker.series.index.bytemap import SLOTS_MIN, ByteMap

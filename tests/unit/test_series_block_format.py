@@ -212,6 +212,23 @@ def test_a_tombstone_with_part_of_an_id_is_refused() -> None:
         msgspec.msgpack.decode(msgspec.msgpack.encode({**stone, "ids": bytes(5)}), type=Tombstone)
 
 
+@given(st.lists(st.integers(0, 11), max_size=20), st.booleans())
+def test_runs_are_cut_by_chunk_in_the_order_of_the_file(wanted: list[int], is_sorted: bool) -> None:
+    runs = np.array(sorted(wanted) if is_sorted else wanted, np.int64)
+    chunk_runs = np.array([0, 1, 5, 6, 12])
+    ones, hashes = np.ones(12), np.arange(4, dtype=np.uint64)
+    columns = {"ids": np.arange(12), "counts": ones, "earliest": ones, "latest": ones, "chunk_runs": chunk_runs}
+    columns |= {"chunk_at": np.arange(5), "chunk_hashes": hashes}
+    packed = pack({name: column.astype(WHOLE[name].dtype) for name, column in columns.items()})
+    cut = [
+        (chunk, row, run)
+        for chunk, rows, own in decode_directory(packed, 12, 4).by_chunk(np.arange(len(runs)), runs)
+        for row, run in zip(rows.tolist(), own.tolist(), strict=True)
+    ]
+    expected = sorted(zip(runs.tolist(), range(len(runs)), strict=True))
+    assert cut == [(int(np.searchsorted(chunk_runs, run, side="right")) - 1, row, run) for run, row in expected]
+
+
 def test_the_cache_stays_within_its_bound_and_forgets_the_least_recently_used() -> None:
     cache = DecodedCache(100)
     for key in "abcd":

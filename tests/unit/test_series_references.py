@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.series import lessons, remote_write, remote_write_v2, series_references
+from coordinator.series import histograms, lessons, remote_write, remote_write_v2, series_references
 from coordinator.series.known_labels import KnownLabels
 from coordinator.series.lessons import NOTHING_SAID, Receipt
 from coordinator.series.remote_write import Cut
 from coordinator.series.series_references import _ROW_BYTES, UNUSED_MINUTES, SeriesReferences
-from loadtest.harness.remote_write_bodies import UNLIMITED, body, body_v2
+from loadtest.harness.histogram_messages import histogram_message
+from loadtest.harness.remote_write_bodies import UNLIMITED, body, request_v2
+from proto.remote_write_pb2 import WriteRequest
 from shared import labels, reference_frames, sample_frames
 from shared.errors import Internal, TriptychError
+from shared.histograms.batch import STALE_SUM_BITS
+from shared.histograms.references import is_reference, references, rows_of
+from shared.promql.model import STALE_NAN_BITS
 
 SHARDS = 3
 SERIES = 12
 BYTES_MAX = 1 << 30
 
 Entry = tuple[int, list[tuple[int, float]]]
+"""The number of a series, and its samples: a whole number is sent as a histogram with this sum."""
 
 
 def labels_of(number: int) -> dict[str, str]:
@@ -82,9 +90,31 @@ class Shards:
                 at = 0
                 for label_bytes, count in zip(series, columns.counts.tolist(), strict=True):
                     for i in range(at, at + count):
-                        self.stored[label_bytes, int(columns.times_ms[i])] = float(columns.values[i])
+                        self.stored[label_bytes, int(columns.times_ms[i])] = _value(columns, i)
                     at += count
         return Receipt(epochs, frozenset(stale), given) if epochs else NOTHING_SAID
+
+
+def _value(columns: sample_frames.SampleColumns | reference_frames.ReferenceColumns, i: int) -> float:
+    if not is_reference(columns.values[i : i + 1])[0]:
+        return float(columns.values[i])
+    assert columns.histograms is not None
+    return int(columns.histograms.unpacked().columns.sum[rows_of(columns.values[i : i + 1])[0]])
+
+
+def request_of(entries: list[Entry], version: int, *, odd: bool = False) -> bytes:
+    """If `odd`, a request of version 1.0 has every second label set in another order than the canonical one."""
+    floats = [[sample for sample in samples if isinstance(sample[1], float)] for _, samples in entries]
+    if version == 2:
+        request: Any = request_v2([(labels_of(number), own) for (number, _), own in zip(entries, floats, strict=True)])
+    else:
+        pairs = [pairs_of(number)[:: -1 if odd and i % 2 else 1] for i, (number, _) in enumerate(entries)]
+        request = WriteRequest.FromString(body(zip(pairs, floats, strict=True)))
+    for series, (_, samples) in zip(request.timeseries, entries, strict=True):
+        for time, value in samples:
+            if isinstance(value, int):
+                series.histograms.append(histogram_message(timestamp=time, sum=float(value)))
+    return bytes(request.SerializeToString())
 
 
 class Coordinator:
@@ -98,10 +128,7 @@ class Coordinator:
         self.expected: dict[tuple[bytes, int], float] = {}
 
     def send(self, entries: list[Entry], version: int, *, odd: bool) -> None:
-        series = [(labels_of(number) if version == 2 else pairs_of(number), samples) for number, samples in entries]
-        if odd and version == 1:
-            series = [(list(reversed(pairs)) if i % 2 else pairs, samples) for i, (pairs, samples) in enumerate(series)]
-        raw = body(series) if version == 1 else body_v2(series)
+        raw = request_of(entries, version, odd=odd)
         cut = self.cut(raw, version, self.references)
         receipt = self.shards.write(cut.parts)
         stale = {shard for shard, _ in receipt.stale}
@@ -132,7 +159,8 @@ def entry_lists(draw: st.DrawFn) -> list[Entry]:
     if draw(st.booleans()):
         numbers.sort()
     times = st.lists(st.integers(0, 3), min_size=1, max_size=3, unique=True)
-    return [(number, [(time, draw(st.floats(-9, 9))) for time in draw(times)]) for number in numbers]
+    values = st.one_of(st.floats(-9, 9), st.integers(1, 9))
+    return [(number, [(time, draw(values)) for time in draw(times)]) for number in numbers]
 
 
 steps = st.lists(
@@ -172,15 +200,53 @@ def every_series(time: int) -> list[Entry]:
     return [(number, [(time, float(number))]) for number in range(SERIES)]
 
 
+def every_histogram(time: int) -> list[Entry]:
+    return [(number, [(time, 1 + number)]) for number in range(SERIES)]
+
+
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_series_travels_by_number_from_its_second_request_on(version: int) -> None:
+@pytest.mark.parametrize("entries", [every_series, every_histogram])
+def test_a_series_travels_by_number_from_its_second_request_on(
+    version: int, entries: Callable[[int], list[Entry]]
+) -> None:
     coordinator = Coordinator(100)
     for time in range(4):
-        coordinator.send(every_series(time), version, odd=False)
+        coordinator.send(entries(time), version, odd=False)
         coordinator.learn(0)
         assert coordinator.shards.by_number == time * SERIES
-    coordinator.send(every_series(9), 3 - version, odd=False)  # in the other version too
+    coordinator.send(entries(9), 3 - version, odd=False)  # in the other version too
     assert coordinator.shards.by_number == 4 * SERIES
+    assert coordinator.shards.stored == coordinator.expected
+
+
+def test_histograms_of_several_slices_teach_and_use_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(histograms, "SLICE_BYTES", 30)
+    coordinator = Coordinator(100)
+    for time in range(3):
+        coordinator.send(every_histogram(time), 1, odd=False)
+        coordinator.learn(0)
+        assert coordinator.shards.by_number == time * SERIES
+    assert coordinator.shards.stored == coordinator.expected
+
+
+def test_what_a_series_with_floats_teaches_its_histograms_use() -> None:
+    coordinator = Coordinator(100)
+    coordinator.send(every_series(0), 1, odd=False)
+    coordinator.learn(0)
+    stale = np.array([STALE_SUM_BITS]).view(float).item()
+    raw = request_of([(number, []) for number in range(SERIES)], 1)
+    request = WriteRequest.FromString(raw)
+    for series in request.timeseries:
+        series.histograms.append(histogram_message(timestamp=5, start_timestamp=3, sum=stale))
+    cut = coordinator.cut(request.SerializeToString(), 1, coordinator.references)
+    assert (cut.histograms, cut.known_series, cut.lessons) == (SERIES, SERIES, [])
+    columns = [reference_frames.parse(bytes(frame)) for frames in cut.parts.values() for frame in frames]
+    assert sum(frame.samples for frame in columns) == SERIES
+    for frame in columns:
+        assert frame.histograms is None
+        assert set(frame.values.view(np.int64).tolist()) == {STALE_NAN_BITS}
+        assert frame.start_timestamps_ms is not None
+        assert set(frame.start_timestamps_ms.tolist()) == {3}
 
 
 def test_after_a_shard_was_opened_anew_its_series_are_sent_whole_once() -> None:
@@ -255,7 +321,7 @@ def outcome(raw: bytes, version: int, coordinator: Coordinator, references: Seri
         cut = coordinator.cut(raw, version, references)
         coordinator.shards.write(cut.parts)
         stored = {key: repr(value) for key, value in coordinator.shards.stored.items()}  # a NaN is equal to itself
-        return cut.samples, cut.refused, cut.refused_count, stored
+        return cut.samples, cut.histograms, cut.refused, cut.refused_count, stored
     except TriptychError as error:
         return type(error), str(error)
     finally:
@@ -273,8 +339,7 @@ def test_a_malformed_request_is_cut_as_if_no_series_were_known(entries: list[Ent
     for known in (1, 2):
         coordinator.send(every_series(5), known, odd=False)
         coordinator.learn(0)
-    series = [(pairs_of(number) if version == 1 else labels_of(number), samples) for number, samples in entries]
-    raw = body(series) if version == 1 else body_v2(series)
+    raw = request_of(entries, version)
     for at, size, inserted in edits:
         place = at % (len(raw) + 1)
         raw = raw[:place] + inserted + raw[place + size :]
@@ -330,3 +395,21 @@ def encoded(size: int) -> bytes:
 def test_what_is_no_frame_of_numbers_is_an_internal_error(words: list[int]) -> None:
     with pytest.raises(Internal, match="reference_frames"):
         reference_frames.parse(np.array([reference_frames.MARK, *words], dtype=np.int64).tobytes())
+
+
+def test_histograms_that_are_not_there_are_an_internal_error() -> None:
+    (frames,) = Coordinator(9).cut(request_of([(0, [(5, 1)])], 1), 1, remote_write.NO_REFERENCES).parts.values()
+    packed = sample_frames.parse(bytes(frames[0])).histograms
+    assert packed is not None
+    own = np.frombuffer(b"".join(packed.bytes()), dtype=np.int64)
+
+    def frame(row: int, words: np.ndarray) -> bytes:
+        head = [reference_frames.HISTOGRAMS_MARK, 5, 1, 1, 0, len(words), 1 << reference_frames.COUNT_SHIFT, 7]
+        return b"".join((np.array(head, dtype=np.int64).tobytes(), references(np.array([row])).tobytes(), words))
+
+    assert reference_frames.parse(frame(0, own)).histograms is not None
+    broken = own.copy()
+    broken[0] += 1
+    for row, words in ((1, own), (0, broken), (0, own[:0])):
+        with pytest.raises(Internal, match=r"series\.write|refer"):
+            reference_frames.parse(frame(row, words))

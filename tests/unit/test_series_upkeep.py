@@ -15,11 +15,11 @@ import pytest
 from shared.config import Settings
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.promql.ast import Matcher
+from shared.wall_clock import SETTLE_MS, WallClock
 from tests.unit.series_shard import FAR_MS, TIMEOUT_S, WINDOW_MS, A, Quiet, m
 from worker.series import upkeep, writing
 from worker.series.blocks import retention
 from worker.series.blocks.archive import LEFT_OVER
-from worker.series.blocks.retention import SETTLE_MS, WallClock
 from worker.series.index.texts import TextTable
 from worker.series.part import HEAD_OVERRUN_MAX, SeriesPart
 from worker.series.services import SeriesServices
@@ -155,29 +155,6 @@ def test_nothing_is_merged_while_a_head_waits_to_be_sealed(shard: Quiet) -> None
 
 
 # The clock.
-
-
-def test_a_clock_that_jumps_is_not_believed_before_two_readings_a_period_apart_agree() -> None:
-    clock = WallClock()
-    assert not clock.believed(1_000_000, 0)
-    assert not clock.believed(1_000_000 + SETTLE_MS - 1, SETTLE_MS - 1)
-    assert clock.believed(1_000_000 + SETTLE_MS, SETTLE_MS)
-    year_ms = 365 * 86_400_000
-    for later_ms in (1_000, 60_000, SETTLE_MS // 2):
-        assert not clock.believed(1_000_000 + SETTLE_MS + year_ms + later_ms, SETTLE_MS + later_ms)
-    assert clock.believed(1_000_000 + 3 * SETTLE_MS + year_ms, 3 * SETTLE_MS)
-    assert not clock.believed(1_000_000 + 3 * SETTLE_MS + 1_000, 3 * SETTLE_MS + 1_000)
-
-
-def test_a_clock_that_runs_ten_times_too_fast_is_never_believed() -> None:
-    clock = WallClock()
-    assert not any(clock.believed(10 * ms, ms) for ms in range(0, 3 * SETTLE_MS, 1000))
-
-
-def test_a_clock_that_is_slewed_is_believed() -> None:
-    clock = WallClock()
-    readings = [clock.believed(int(1.0005 * ms), ms) for ms in range(0, 3 * SETTLE_MS, 1000)]
-    assert all(readings[SETTLE_MS // 1000 :])
 
 
 def test_a_forward_jump_of_the_clock_drops_nothing_and_what_is_past_its_time_goes_a_window_at_a_time(

@@ -38,7 +38,7 @@ def values_of(block: Block) -> dict[str, list[tuple[int, float]]]:
     """All samples of a block by metric name and label."""
     found: dict[str, list[tuple[int, float]]] = {}
     series = [own for _, own in block._index.series()]
-    arrays = block._arrays(series)
+    arrays = block._floats(series, block._read(series))
     for i, label_bytes in enumerate(arrays.labels):
         own = slice(int(arrays.firsts[i]), int(arrays.firsts[i] + arrays.counts[i]))
         labels = dict(decode(label_bytes))
@@ -140,6 +140,11 @@ def test_the_batches_of_a_block_go_on_at_any_position(
             assert [own.body for own in Block(path).batches(batch.position)] == [
                 own.body for own in whole[number + 1 :]
             ]
+
+
+def test_a_file_that_is_not_there_is_said_to_be_that(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        sources_of(tmp_path / "nothing")
 
 
 def test_what_is_no_block_is_said_to_be_none(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -13,12 +14,13 @@ import numpy as np
 from coordinator.calls import FanOut, WorkerReply
 from coordinator.links import Links
 from coordinator.vectors.area import Searched, VectorArea
+from coordinator.vectors.batching import Found, SearchBatches, SearchKind
 from coordinator.vectors.search import SearchRequest
 from shared import wire
 from shared.config import Settings
 from shared.control import LocalControl
 from shared.errors import Internal
-from shared.messages.vectors import CollectionsReply, Floats, SearchReply, ShardCollections, pack_blobs
+from shared.messages.vectors import CollectionsReply, Floats, SearchBody, SearchReply, ShardCollections, pack_blobs
 from shared.telemetry import REQUEST_ID
 from shared.wire import Frame, Reply
 
@@ -150,3 +152,27 @@ async def test_a_canceled_search_leaves_the_others_of_its_batch_their_answers(tm
     searches[1].cancel()
     assert [(await searches[number]).lists[0].ids for number in (0, 2)] == [[b"0"], [b"2"]]
     assert not links.left
+
+
+async def test_a_search_canceled_just_before_its_batch_is_sent_leaves_the_others_their_answers() -> None:
+    """Its end is noticed only when the batch has been sent, from which it is missing."""
+    held: list[asyncio.Future[None]] = []
+
+    async def ask(_: SearchBody, queries: Floats) -> Found:
+        held.append(asyncio.get_running_loop().create_future())
+        await held[-1]
+        return cast(Found, (SimpleNamespace(lists=queries, unknown=0, vectors=0, nearest=None), None))
+
+    batches = SearchBatches(ask, 5.0)
+    kind = SearchKind(cast(SearchBody, SimpleNamespace(collection=None)), b"")
+    first, canceled, other = (batches.begin(kind, np.zeros((1, 2), dtype=np.float32)) for _ in range(3))
+    await asyncio.sleep(0.01)
+    asyncio.get_running_loop().call_soon(canceled.cancel)
+    held[0].set_result(None)  # the next batch is sent after the cancellation, and in the same turn of the event loop
+    await first
+    async with asyncio.timeout(2.0):
+        while len(held) < 2:
+            await asyncio.sleep(0.001)
+        held[1].set_result(None)
+        await other
+    batches.stop()

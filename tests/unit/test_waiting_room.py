@@ -20,7 +20,7 @@ READ, WRITE = "/api/v1/query", "/api/v1/log/append"
 class Pressure:
     def __init__(self) -> None:
         self.places = 0
-        self.places_for_reads = 1 << 30
+        self.places_for_reads = self.places_for_writes = 1 << 30
         self.is_standing = True
         self.oldest_read = 0.0
 
@@ -32,6 +32,9 @@ class Pressure:
 
     def has_place_for_read(self) -> bool:
         return self.places_for_reads > 0
+
+    def has_place_for_write(self) -> bool:
+        return self.places_for_writes > 0
 
     def gave_up(self, what: str, waiting: int) -> str:
         return f"{what} {waiting}"
@@ -246,6 +249,35 @@ def test_a_room_that_stays_full_and_does_not_drain_is_no_burst(
     assert len(house.room) == (module.ROOM_OVERFULL if is_overload else lengths[-1])
 
 
+def test_reads_go_on_while_writes_wait_for_other_writes(house: House) -> None:
+    client = Client("a")
+    house.pressure.places_for_writes = 0
+    house.enters("write", client, WRITE)
+    house.enters("read", client)
+    assert house.turns(5) == ["read"]
+    house.pressure.places_for_writes = 1
+    assert house.turns(5) == ["write"]
+
+
+def test_a_queue_is_long_with_more_than_some_tens_of_clients_and_for_a_while_after_there_was_no_room(
+    house: House, clock: list[float]
+) -> None:
+    house.pressure.is_standing = False
+    client = Client("a")
+    house.fill(client)
+    assert not house.room.queue_is_long
+    house.enters("new", client)
+    assert house.room.queue_is_long
+    house.turns(ROOM + 1)
+    assert not house.room.queue_is_long
+    house.pressure.is_standing, house.pressure.places = True, 0
+    house.fill(client, ROOM + 1)
+    house.turns(ROOM)
+    assert house.room.queue_is_long
+    clock[0] += module.OVERFULL_S
+    assert not house.room.queue_is_long
+
+
 async def test_a_place_that_is_given_up_in_the_middle_of_a_request_gives_a_turn_at_once(house: House) -> None:
     house.pressure.places, house.pressure.places_for_reads = 5, 0
     house.enters("read", Client("a"))
@@ -263,11 +295,11 @@ async def test_a_read_that_waits_for_records_gives_up_its_place() -> None:
     freed: list[str] = []
     admission.freed = lambda: freed.append("freed")
     holder = Holder(Client("a"))
-    admission.announce(holder, is_read=True)
+    admission.announce(holder, READ)
     admission.begun(holder)
     admission.enter(holder, may_use_reserve=False)
     with admission.following(holder):
-        assert admission.fresh_reads() == 0
+        assert len(admission.reads) == 0
     assert freed == ["freed"]
 
 

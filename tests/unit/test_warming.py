@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from coordinator import warm
 from shared.kernel_cache import VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -14,7 +17,7 @@ WITHIN_S = 120.0
 
 PROGRAM = """
 import os, sys
-from numba import types
+from shared import kernel_types as types
 from shared import telemetry, warming
 from shared.kernels import kernel
 
@@ -63,3 +66,15 @@ def test_beside_requests_kernels_are_compiled_only_while_nothing_else_runs(tmp_p
     assert done.stdout == "True 19\n"
     assert "kernels compiled" in done.stderr
     assert len(list((tmp_path / "cache").glob("__main__.*.code"))) == 2
+
+
+def test_warming_has_bytecode_written_also_where_processes_are_told_to_write_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "filling.py").write_text("import imported\n")
+    (tmp_path / "imported.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    assert warm._started("filling").wait(WITHIN_S) == 0
+    assert "imported" in {path.name.partition(".")[0] for path in (tmp_path / "__pycache__").iterdir()}

@@ -9,11 +9,11 @@ Records are rows of a table over some bytes (shared.log_blocks).
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 
+from shared import kernel_types as types
 from shared.kernels import kernel
 from shared.log_blocks import HAS_HEADERS, KEY, KEY_LENGTH, VALUE, VALUE_LENGTH, Hashes, Ints, IntsOut, Octets, Table
-from shared.xxh64 import Bytes, copy_bytes
+from shared.xxh64 import Bytes, copy_bytes, store_word
 from worker.logs.runs import TIME_SPAN_MS_MAX, TIMED
 
 RUN = ord("r")
@@ -27,7 +27,7 @@ RUN_RECORD_BYTES = 16
 _OWNER_BITS = np.uint64(20)  # the lowest bits of all hashes on a shard say little: they chose the shard
 
 
-@kernel(types.boolean(Bytes, types.int64, Bytes, types.int64, types.int64), first=True)
+@kernel(types.boolean(Bytes, types.int64, Bytes, types.int64, types.int64), first=True, allocates=False)
 def _equal(a: np.ndarray, a_at: int, b: np.ndarray, b_at: int, size: int) -> bool:
     at = 0
     while at < size and a[a_at + at] == b[b_at + at]:
@@ -35,7 +35,7 @@ def _equal(a: np.ndarray, a_at: int, b: np.ndarray, b_at: int, size: int) -> boo
     return at == size
 
 
-@kernel(types.int64(Bytes, Table, Hashes, types.uint64, Bytes, IntsOut), first=True)
+@kernel(types.int64(Bytes, Table, Hashes, types.uint64, Bytes, IntsOut), first=True, allocates=False)
 def find_key(
     data: np.ndarray, table: np.ndarray, hashes: np.ndarray, digest: int, key: np.ndarray, out: np.ndarray
 ) -> int:
@@ -93,21 +93,18 @@ def by_key(
     return count
 
 
-@kernel(types.int64(Octets, types.int64, types.uint64, types.int64), first=True)
+@kernel(types.int64(Octets, types.int64, types.uint64, types.int64), first=True, allocates=False)
 def _put_high_first(out: np.ndarray, at: int, value: int, size: int) -> int:
     for i in range(size):
         out[at + i] = np.uint8(np.uint64(value) >> np.uint64(8 * (size - 1 - i)) & np.uint64(255))
     return at + size
 
 
-@kernel(types.int64(Octets, types.int64, types.uint64, types.int64), first=True)
-def _put_low_first(out: np.ndarray, at: int, value: int, size: int) -> int:
-    for i in range(size):
-        out[at + i] = np.uint8(np.uint64(value) >> np.uint64(8 * i) & np.uint64(255))
-    return at + size
-
-
-@kernel(types.int64(Bytes, types.int64, types.int64, types.int64, types.uint64, Octets, types.int64), first=True)
+@kernel(
+    types.int64(Bytes, types.int64, types.int64, types.int64, types.uint64, Octets, types.int64),
+    first=True,
+    allocates=False,
+)
 def _put_row_key(data: np.ndarray, key: int, length: int, segment: int, number: int, out: np.ndarray, at: int) -> int:
     """The key of a run's row, as `worker.logs.rows` describes it."""
     out[at] = np.uint8(RUN)
@@ -127,6 +124,7 @@ def _put_row_key(data: np.ndarray, key: int, length: int, segment: int, number: 
         Bytes, Table, Hashes, Ints, Ints, Ints, types.int64, types.int64, types.int64, Octets, IntsOut, Octets, IntsOut
     ),
     first=True,
+    allocates=False,
 )
 def pack_runs(
     data: np.ndarray,
@@ -162,19 +160,22 @@ def pack_runs(
                 last += 1
             row = order[first]
             key_at = _put_row_key(data, table[row, KEY], table[row, KEY_LENGTH], segment, numbers[row], keys, key_at)
-            run_at = _put_low_first(runs, run_at, np.uint64(last - first | TIMED), 4)
-            run_at = _put_low_first(runs, run_at, np.uint64(base), 8)
+            store_word(runs, run_at, np.uint32(last - first | TIMED))
+            store_word(runs, run_at + 4, np.uint64(base))
+            run_at += RUN_HEAD_BYTES
             lengths = run_at + (last - first) * SEQUENCE_BYTES
             delays = lengths + (last - first) * 4
             values = run_at + (last - first) * RUN_RECORD_BYTES
             for i in range(first, last):
                 row = order[i]
                 length = table[row, VALUE_LENGTH]
-                run_at = _put_low_first(runs, run_at, numbers[row], SEQUENCE_BYTES)
-                marked = length | table[row, HAS_HEADERS] << 31
-                lengths = _put_low_first(runs, lengths, np.uint64(marked), 4)
-                delays = _put_low_first(runs, delays, np.uint64(times[row] - base), 4)
+                store_word(runs, run_at, numbers[row])
+                store_word(runs, lengths, np.uint32(length | table[row, HAS_HEADERS] << 31))
+                store_word(runs, delays, np.uint32(times[row] - base))
                 copy_bytes(runs, values, data, table[row, VALUE], length)
+                run_at += SEQUENCE_BYTES
+                lengths += 4
+                delays += 4
                 values += length
             run_at = values
             key_ends[count], run_ends[count] = key_at, run_at

@@ -13,9 +13,9 @@ from threading import Lock
 
 import msgspec
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
 from shared.config import Settings
 from shared.kernels import kernel
 from shared.xxh64 import Bytes, copy_bytes, equal_bytes

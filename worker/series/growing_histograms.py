@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import from_dtype, types
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
 from shared.histograms.batch import INTS, HistogramBatch, HistogramColumns, Ints, Layouts, sealed
 from shared.histograms.frame_layout import get_numbers, number, sections, size_of
 from shared.histograms.frames import with_used_layouts
@@ -36,8 +36,8 @@ _ROW = np.dtype(
 )
 """A row. Its counts are numbers of the type `code`, from byte `start` of the words of counts on, as many as its layout
 has buckets."""
-_ROWS = types.Array(from_dtype(_ROW), 1, "C")
-_ROWS_IN = types.Array(from_dtype(_ROW), 1, "C", readonly=True)
+_ROWS = types.Array(types.Record(_ROW), 1, "C")
+_ROWS_IN = types.Array(types.Record(_ROW), 1, "C", readonly=True)
 _TAKEN = types.NamedTuple(
     [
         types.Array(own, 1, "C")

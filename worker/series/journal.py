@@ -62,8 +62,9 @@ Record = Written | Deletion | ExemplarRecord
 def encode(record: Record | NumberedSamples, sequence: int) -> list[Frame]:
     """The payload of the record for the log; `decode` reads it."""
     if isinstance(record, NumberedSamples):
-        _HEADER.pack_into(record.record.data, 0, _SAMPLES, _VERSION, 0, record.runs, len(record.series), sequence)
-        return [record.record.data]
+        kind = _SAMPLES if record.histograms is None else _EXTENDED_SAMPLES
+        _HEADER.pack_into(record.record.data, 0, kind, _VERSION, 0, record.runs, len(record.series), sequence)
+        return record.frames()
     if isinstance(record, ExemplarRecord):
         header = _HEADER.pack(_EXEMPLARS, _VERSION, 0, len(record), len(record.labels), sequence)
         return [header, *record.frames()]

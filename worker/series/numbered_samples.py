@@ -8,14 +8,19 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
+from shared.histograms.packed import PackedHistograms, joined
+from shared.histograms.references import refers
 from shared.kernels import kernel
-from shared.reference_frames import COUNT_SHIFT, HEADER_WORDS, NUMBER, ReferenceColumns
+from shared.reference_frames import COUNT_SHIFT, NUMBER, ReferenceColumns
+from shared.wire import Frame
+from worker.series.sample_record import EXTENSION
 
 ROOM_WORDS = 3
 """Words before the columns of a record, for the header that the journal writes."""
+_EXTENSION_WORDS = EXTENSION.size // 8
 
 _WORDS = types.Array(types.int64, 1, "C")
 _HALVES = types.Array(types.int32, 1, "C")
@@ -23,40 +28,59 @@ _HALVES = types.Array(types.int32, 1, "C")
 
 @dataclass(slots=True, eq=False)
 class NumberedSamples:
-    """`record` int64[…]: room for a header, then the columns as `sample_record.decode` reads them. `series` int64[n]:
-    the number of the series of each sample. What else the head takes is as in `sample_record.Written`."""
+    """`record` int64[…]: room for a header, then the columns as `sample_record.decode` reads them, from word `begin`
+    on, but for the histograms. `series` int64[n]: the number of the series of each sample. What else the head takes is
+    as in `sample_record.Written`."""
 
     record: NDArray[np.int64]
+    begin: int
     series: NDArray[np.int64]
     runs: int
     latest_ms: int
+    histograms: PackedHistograms | None = None
     start_timestamps_ms: ClassVar[None] = None
-    histograms: ClassVar[None] = None
 
     @classmethod
     def of(cls, frames: Sequence[ReferenceColumns], permanent: NDArray[np.int64]) -> NumberedSamples:
         """The samples of frames without start timestamps, in their order. permanent[number]: the id of a series."""
         runs = samples = 0
+        packed = list[PackedHistograms]()
         for frame in frames:
             runs += frame.runs
             samples += frame.samples
-        record = np.empty(ROOM_WORDS + 2 * samples + runs, dtype=np.int64)
+            if frame.histograms is not None:
+                packed.append(frame.histograms)
+        begin = ROOM_WORDS + _EXTENSION_WORDS if packed else ROOM_WORDS
+        record = np.empty(begin + 2 * samples + runs, dtype=np.int64)
         series = np.empty(samples, dtype=np.int64)
         halves = record.view(np.int32)
-        run = sample = 0
+        run = sample = row = 0
         for frame in frames:
-            _add(frame.words, frame.runs, frame.samples, permanent, run, runs, sample, samples, record, halves, series)
+            _add(
+                frame.words, frame.begin, frame.runs, frame.samples, row, permanent, begin, run, runs, sample, samples,
+                record, halves, series,
+            )  # fmt: skip
             run += frame.runs
             sample += frame.samples
-        return cls(record, series, runs, max(frame.latest_ms for frame in frames))
+            row += 0 if frame.histograms is None else len(frame.histograms)
+        latest_ms = max(frame.latest_ms for frame in frames)
+        return cls(record, begin, series, runs, latest_ms, joined(packed) if packed else None)
+
+    def frames(self) -> list[Frame]:
+        """The record with room for its header, of 8 · ROOM_WORDS bytes."""
+        if self.histograms is None:
+            return [self.record.data]
+        EXTENSION.pack_into(self.record.data, 8 * ROOM_WORDS, 0, self.histograms.nbytes)
+        runs_at = self.begin + 2 * len(self.series)
+        return [self.record[:runs_at].data, *self.histograms.bytes(), self.record[runs_at:].data]
 
     @property
     def times_ms(self) -> NDArray[np.int64]:
-        return self.record[ROOM_WORDS : ROOM_WORDS + len(self.series)]
+        return self.record[self.begin : self.begin + len(self.series)]
 
     @property
     def values(self) -> NDArray[np.float64]:
-        begin = ROOM_WORDS + len(self.series)
+        begin = self.begin + len(self.series)
         return self.record[begin : begin + len(self.series)].view(np.float64)
 
     def rows(self) -> NDArray[np.int64]:
@@ -65,17 +89,20 @@ class NumberedSamples:
 
 @kernel(
     types.void(
-        _WORDS, types.int64, types.int64, types.Array(types.int64, 1, "C", readonly=True), types.int64, types.int64,
-        types.int64, types.int64, _WORDS, _HALVES, _WORDS,
+        _WORDS, types.int64, types.int64, types.int64, types.int64, types.Array(types.int64, 1, "C", readonly=True),
+        types.int64, types.int64, types.int64, types.int64, types.int64, _WORDS, _HALVES, _WORDS,
     ),
     first=True,
     allocates=False,
 )  # fmt: skip
 def _add(
     words: np.ndarray,
+    own_begin: int,
     runs: int,
     samples: int,
+    first_row: int,
     permanent: np.ndarray,
+    begin: int,
     run: int,
     runs_total: int,
     sample: int,
@@ -84,18 +111,20 @@ def _add(
     halves: np.ndarray,
     series: np.ndarray,
 ) -> None:
-    """Add a frame to a record of which `halves` is a view, and its series to those of all samples, behind as many runs
-    and samples of earlier frames."""
-    times = ROOM_WORDS + sample
+    """Add a frame, whose runs are in its words from `own_begin` on, to a record of which `halves` is a view and whose
+    columns begin at word `begin`, and its series to those of all samples, behind as many runs and samples of earlier
+    frames. Its histograms are those from row `first_row` on."""
+    times = begin + sample
     values = times + samples_total
-    source = HEADER_WORDS + runs
+    source = own_begin + runs
     for i in range(samples):
         record[times + i] = words[source + i]
-        record[values + i] = words[source + samples + i]
-    ids = 2 * (ROOM_WORDS + 2 * samples_total) + run
+        bits = words[source + samples + i]
+        record[values + i] = bits + first_row if refers(bits) else bits
+    ids = 2 * (begin + 2 * samples_total) + run
     counts = ids + runs_total
     for i in range(runs):
-        number, count = words[HEADER_WORDS + i] & NUMBER, words[HEADER_WORDS + i] >> COUNT_SHIFT
+        number, count = words[own_begin + i] & NUMBER, words[own_begin + i] >> COUNT_SHIFT
         halves[ids + i] = np.int32(permanent[number])
         halves[counts + i] = np.int32(count)
         for _ in range(count):

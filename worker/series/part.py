@@ -273,7 +273,9 @@ class SeriesPart:
                 copied = contents.head.copied(ids, start_ms, end_ms)
                 layers, permanent = contents.layers, contents.permanent.rows()
             below, recent = layers.pieces(ids, permanent[ids], start_ms, end_ms), copied.samples()
-            return join([*below, Piece.of(recent)], len(ids)) if below else recent
+            if not below:
+                return recent
+            return join([*below, Piece.of(recent)] if len(recent.values) else below, len(ids))
 
         return self._around_damage(read)
 

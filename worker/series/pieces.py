@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
 from shared.histograms.batch import HistogramBatch
 from shared.histograms.references import refers, used_of
 from shared.kernels import kernel
@@ -44,16 +44,16 @@ def _clip(times: np.ndarray, starts: np.ndarray, ends: np.ndarray, start_ms: int
         starts[i], ends[i] = low, max(low, high)
 
 
-@kernel(types.void(_INTS_IN, _INTS_IN, _INTS), allocates=False)
-def _add(rows: np.ndarray, counts: np.ndarray, out: np.ndarray) -> None:
-    """Add the count of each run to that of its row."""
+@kernel(types.void(_INTS_IN, _INTS_IN, _INTS, _INTS, _INTS), allocates=False)
+def _lay_out(rows: np.ndarray, counts: np.ndarray, offsets: np.ndarray, cursors: np.ndarray, at: np.ndarray) -> None:
+    """Fill at[i] with the place of run i, after the runs before it of the same row, and offsets[r] with that of the
+    first run of row r. `cursors` has room for one number for each row."""
+    offsets[:] = 0
     for i in range(len(rows)):
-        out[rows[i]] += counts[i]
-
-
-@kernel(types.void(_INTS_IN, _INTS_IN, _INTS, _INTS), allocates=False)
-def _reserve(rows: np.ndarray, counts: np.ndarray, cursors: np.ndarray, at: np.ndarray) -> None:
-    """Give each run its place at[i], after the samples that its row already has, and advance the cursor of the row."""
+        offsets[rows[i] + 1] += counts[i]
+    for row in range(len(cursors)):
+        cursors[row] = offsets[row]
+        offsets[row + 1] += offsets[row]
     for i in range(len(rows)):
         at[i] = cursors[rows[i]]
         cursors[rows[i]] += counts[i]
@@ -200,31 +200,31 @@ _TIME_MIN, _TIME_MAX = np.iinfo(np.int64).min + 1, np.iinfo(np.int64).max - 1
 def join(parts: Sequence[Part], rows: int) -> Samples:
     """The samples of all parts by row, ascending in time. Among equal times, the sample of the last part counts. The
     batch of the result has the histograms that are referred to, and no others. Raises what decoding a part raises."""
-    counts = np.zeros(rows, dtype=np.int64)
-    for part in parts:
-        _add(part.rows, part.counts, counts)
-    offsets = np.concatenate(([0], np.cumsum(counts)))
+    nothing = np.zeros(0, dtype=np.int64)
+    run_rows = np.concatenate([nothing, *(part.rows for part in parts)])
+    counts = np.concatenate([nothing, *(part.counts for part in parts)])
+    offsets, at = np.empty(rows + 1, dtype=np.int64), np.empty(len(counts), dtype=np.int64)
+    _lay_out(run_rows, counts, offsets, np.empty(rows, dtype=np.int64), at)
     samples = Samples(offsets, np.empty(offsets[-1], dtype=np.int64), np.empty(offsets[-1], dtype=np.float64))
     if any(isinstance(part, Piece) and part.start_timestamps_ms is not None for part in parts):
         samples.start_timestamps_ms = np.zeros(offsets[-1], dtype=np.int64)
-    cursors, late = offsets[:-1].copy(), np.zeros(rows, dtype=np.bool_)
     batches: list[HistogramBatch] = []
-    histograms = 0
+    histograms = last = 0
     for part in parts:
-        part_counts = part.counts
-        at = np.empty(len(part_counts), dtype=np.int64)
-        _reserve(part.rows, part_counts, cursors, at)
-        part.write(at, samples.timestamps_ms, samples.values)
-        _mark_late(part.rows, part_counts, at, offsets, samples.timestamps_ms, late)
+        first, last = last, last + len(part.rows)
+        part_at = at[first:last]
+        part.write(part_at, samples.timestamps_ms, samples.values)
         if not isinstance(part, Piece):
             continue
         if part.start_timestamps_ms is not None:
             starts, ends = np.ascontiguousarray(part.starts), np.ascontiguousarray(part.ends)
-            _copy_start_times(part.start_timestamps_ms, starts, ends, at, samples.start_timestamps_ms)
+            _copy_start_times(part.start_timestamps_ms, starts, ends, part_at, samples.start_timestamps_ms)
         if part.histograms is not None:
-            _move_references(at, part_counts, histograms, samples.values.view(np.int64))
+            _move_references(part_at, counts[first:last], histograms, samples.values.view(np.int64))
             batches.append(part.histograms)
             histograms += len(part.histograms)
+    late = np.zeros(rows, dtype=np.bool_)
+    _mark_late(run_rows, counts, at, offsets, samples.timestamps_ms, late)
     if late.any():
         samples = in_order(samples, late)
     if batches:

@@ -19,7 +19,7 @@ from shared.start_timestamps import StartTimestamps
 from shared.wire import Frame
 from worker.series.arena import BEFORE
 
-_EXTENSION = struct.Struct("<QQ")
+EXTENSION = struct.Struct("<QQ")
 """At the beginning of an extended record: the numbers of start timestamps, and of bytes of histograms."""
 
 
@@ -39,8 +39,8 @@ class Written:
     @classmethod
     def of_columns(cls, columns: SampleColumns | ReferenceColumns, series: NDArray[np.int64]) -> Written:
         """What came on the wire. `series` int64[runs]: the ids."""
-        histograms = columns.histograms if isinstance(columns, SampleColumns) else None
-        return cls(series, columns.counts, columns.times_ms, columns.values, columns.start_timestamps_ms, histograms)
+        starts, histograms = columns.start_timestamps_ms, columns.histograms
+        return cls(series, columns.counts, columns.times_ms, columns.values, starts, histograms)
 
     @property
     def is_extended(self) -> bool:
@@ -90,7 +90,7 @@ class Written:
         histogram_bytes, histograms = 0, list[Frame]()
         if self.histograms is not None:  # as they came
             histogram_bytes, histograms = self.histograms.nbytes, self.histograms.bytes()
-        return [_EXTENSION.pack(len(starts) // 8, histogram_bytes), *samples, starts, *histograms, *runs]
+        return [EXTENSION.pack(len(starts) // 8, histogram_bytes), *samples, starts, *histograms, *runs]
 
 
 def joined(parts: Sequence[Written]) -> Written:
@@ -117,8 +117,8 @@ def decode(data: Frame, runs: int, samples: int, *, is_extended: bool) -> Writte
     octets = memoryview(data).cast("B")
     at, starts, histogram_bytes = 0, 0, 0
     if is_extended:
-        starts, histogram_bytes = _EXTENSION.unpack_from(octets)
-        at = _EXTENSION.size
+        starts, histogram_bytes = EXTENSION.unpack_from(octets)
+        at = EXTENSION.size
     size = at + 16 * samples + 8 * starts + histogram_bytes + 8 * runs
     if size != octets.nbytes:
         raise ValueError(f"it has {octets.nbytes} bytes; {runs} runs of {samples} samples have {size}")

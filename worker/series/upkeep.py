@@ -26,6 +26,7 @@ from shared.errors import TriptychError
 from shared.measurements import LONG_S, Latencies
 from shared.promql.model import Samples
 from shared.telemetry import event
+from shared.wall_clock import WallClock
 from worker.series.blocks import compaction, retention
 from worker.series.blocks.archive import Archive
 from worker.series.blocks.block import Block, BlockRow, CorruptBlock
@@ -83,7 +84,7 @@ class Upkeep:
         self._background = services.background
         self._wake = Event()
         self._stopping = Event()
-        self._clock = retention.WallClock()
+        self._clock = WallClock()
         self._next_drop_s = 0.0
         self.seals, self.merges = Latencies(LONG_S), Latencies(LONG_S)
         self.seals_for = dict.fromkeys(REASONS, 0)

@@ -16,10 +16,10 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 from usearch.index import Index, MetricKind
 
+from shared import kernel_types as types
 from shared.kernels import kernel
 from shared.messages.vectors import Floats
 from worker.vectors.similarity import Rows

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
 from shared.kernels import kernel
 from shared.messages.vectors import pack_blobs
 from shared.wire import Frame

@@ -16,6 +16,7 @@ from coordinator.log.records import Append
 from coordinator.negotiation import PROTOBUF, boolean, content_type, wants_protobuf
 from coordinator.responses import json_answer
 from proto import log_pb2
+from shared.config import Settings
 
 INLINE_BYTES_MAX = 128 << 10
 WALKED_BYTES_MAX = 256 << 10
@@ -54,11 +55,16 @@ async def _batch(request: web.Request) -> Append:
     settings = context.settings
     body = await read_body(request, settings.body_bytes_max)
     kind = content_type(request)
-    if len(body) <= INLINE_BYTES_MAX:
-        return records.parse(kind, body, settings)
-    if len(body) <= WALKED_BYTES_MAX and (batch := records.walked(kind, body, settings)) is not None:
+    if (batch := read_at_once(kind, body, settings)) is not None:
         return batch
     return await context.decodings.run(len(body), lambda: records.parse(kind, body, settings).cut(context.links.shards))
+
+
+def read_at_once(kind: str, body: bytes, settings: Settings) -> Append | None:
+    """The batch in the body, if it may be read on the event loop; else None. Raises what `records.parse` does."""
+    if len(body) <= INLINE_BYTES_MAX:
+        return records.parse(kind, body, settings)
+    return records.walked(kind, body, settings) if len(body) <= WALKED_BYTES_MAX else None
 
 
 ROUTES: list[web.RouteDef] = [web.post("/api/v1/log/append", append)]

@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numba import types
 
+from shared import kernel_types as types
 from shared.histograms.batch import EDGES, LAYOUTS, ROWS, HistogramBatch
 from shared.histograms.references import is_reference, refers, row_of, rows_of
 from shared.histograms.text import CLOSED, OPEN_LEFT, OPEN_RIGHT

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import orjson
-from numba import types
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
 from shared.kernels import inlined
 from shared.labels import LabelFrame
 from shared.promql.model import Int

@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
 from shared.ahead import mapped
 from shared.kernels import kernel
 from shared.promql.model import Grid, Int, Matrix, RangeVector

@@ -19,18 +19,22 @@ from coordinator.transfer.csv_reading import Columns
 from coordinator.transfer.json_lines import JsonLines
 from coordinator.transfer.json_reading import LabelSets
 from coordinator.transfer.refusals import Refusals
-from coordinator.transfer.series_body import SeriesArrays
+from coordinator.transfer.series_body import SeriesArrays, series_field
 from coordinator.transfer.slices import Slice
 from coordinator.transfer.text_source import TextSource, line_slices
+from coordinator.transfer.tsdb_histograms import Decoder
 from coordinator.transfer.tsdb_index import Index
+from shared import labels
 from shared.config import Settings
 from shared.errors import TriptychError
 from shared.labels import LabelFrame, Symbols
 from shared.promql.model import Samples
 from tests.fuzz.target import Target
+from tests.histogram_chunks import Layout, Row, chunk_data
 
 LIMITS = Limits.of(Settings())
 _BYTES_MAX = 1 << 20
+_DECODER, _UP = Decoder(1 << 20), labels.encode((("__name__", "up"),))
 
 
 def _require_whole(series: SeriesArrays, refusals: Refusals) -> None:
@@ -66,20 +70,29 @@ def _arrow(data: bytes) -> None:
 
 
 def _openmetrics(data: bytes) -> None:
-    reader = openmetrics.Reader()
-    series = reader.read(data)
+    """What is read as a whole is read line by line as well."""
+    series = openmetrics.Reader().read(data)
     assert len(series.labels) == len(series.firsts)
     series.body()
+    reader = openmetrics.Reader()
+    assert sum(reader.read(line + b"\n").samples for line in data.split(b"\n")) == series.samples
 
 
 def _chunk(data: bytes) -> None:
-    """A chunk of XOR data, whose sum is made right."""
+    """The data of a chunk of each encoding."""
     size = np.frombuffer(data, np.uint8)
     table = np.array([[tsdb_chunks.GOOD, 0, len(size), int.from_bytes(data[:2], "big")]], dtype=np.int64)
     if len(data) < 2:
         return
     times, words = np.empty(table[0, 3], np.int64), np.empty(table[0, 3], np.uint64)
     tsdb_chunks.decode(size, table, np.zeros(1, np.int64), times, words)
+    for encoding in (tsdb_chunks.HISTOGRAM, tsdb_chunks.FLOAT_HISTOGRAM):
+        whole = np.frombuffer(bytes([encoding]) + data, np.uint8)
+        table = np.array([[tsdb_chunks.HISTOGRAMS, 1, len(whole), 0]], dtype=np.int64)
+        for chunks in _DECODER.read(whole, table, [[(5, 7)]]):
+            for _, fields in chunks:
+                cut = remote_write.cut(series_field(_UP, fields), 3, LIMITS)
+                assert cut.histograms + cut.refused_count > 0, "histograms are lost"
     tsdb_chunks.find(size, np.arange(-1, len(data) + 1), np.zeros((len(data) + 2, 4), np.int64))
 
 
@@ -110,6 +123,13 @@ def _arrow_seeds() -> Iterable[bytes]:
     yield b"".join([writer.head, *writer.chunks(_seed_slice()), writer.tail])
 
 
+def _histogram_chunks() -> Iterable[bytes]:
+    for is_float in (False, True):
+        layout = Layout(-53, 0.0, [(0, 2)], [], [1.5, 1e9]) if is_float else Layout(3, 0.1, [(-2, 2), (3, 1)], [(1, 1)])
+        rows = [Row(5 * k, 9.0 + k, 1.0, 2.5, [1.0] * layout.buckets) for k in range(4)]
+        yield chunk_data(layout, rows, is_float=is_float, flags=2)
+
+
 def _index_seed() -> bytes:
     """An index of one series with two chunks."""
     symbols = [b"", b"__name__", b"up"]
@@ -133,10 +153,13 @@ TARGETS = [
     Target(
         "transfer-openmetrics",
         _openmetrics,
-        lambda: [b'# TYPE a gauge\na{b="c\\n}"} 1 1.5 # {x="y"} 1\n{"n",d="e"} NaN 2\n# EOF\n'],
+        lambda: [
+            b'# TYPE a gauge\na{b="c\\n}"} 1 1.5 # {x="y"} 1\n{"n",d="e"} NaN 2\n# EOF\n',
+            b'a{b="c"} 1 1\r\na{b="d"} -Inf 1\na{b="c"} 0.30000000000000004 2.0015\n',
+        ],
         refusals=(TriptychError, ValueError),
-        tokens=("{", '"', "\\", " 1 ", "# EOF", "\n"),
+        tokens=("{", '"', "\\", " 1 ", "# EOF", "\n", "\r", "\t", "1e22", "+Inf", "_"),
     ),
-    Target("transfer-tsdb-chunk", _chunk, lambda: [bytes([0, 3, 2, *range(40)])]),
+    Target("transfer-tsdb-chunk", _chunk, lambda: [bytes([0, 3, 2, *range(40)]), *_histogram_chunks()]),
     Target("transfer-tsdb-index", _index, lambda: [_index_seed()], refusals=(ValueError,)),
 ]

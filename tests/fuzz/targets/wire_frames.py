@@ -63,6 +63,7 @@ def _references(data: bytes) -> None:
     columns = reference_frames.parse(data)
     together = sample_record.joined([Written.of_columns(columns, columns.series)] * 2)
     assert len(together.rows()) == len(together.times_ms)
+    assert references.refer_into(together.values, 0 if together.histograms is None else len(together.histograms))
 
 
 def _value(data: bytes) -> None:
@@ -167,6 +168,15 @@ def _reference_frames() -> Iterator[bytes]:
     for starts in ((), (7, 9, 0)):
         words = [reference_frames.MARK, 5, 2, 3, len(starts), 1 | 1 << 32, 4 | 2 << 32, 10, 10, 20, 0, 0, 0, *starts]
         yield np.array(words, dtype=np.int64).tobytes()
+    for body in bodies():  # the same with histograms
+        for frame in (frame for frames in remote_write.cut(body, 1, LIMITS).parts.values() for frame in frames):
+            columns = None if exemplar_frames.is_exemplars(frame) else sample_frames.parse(frame)
+            if columns is not None and columns.histograms is not None:
+                packed = b"".join(columns.histograms.bytes())
+                runs = (np.arange(len(columns.counts)) | columns.counts << reference_frames.COUNT_SHIFT).tolist()
+                head = [reference_frames.HISTOGRAMS_MARK, 5, len(runs), len(columns.values), 0, len(packed) // 8, *runs]
+                arrays = (np.array(head, dtype=np.int64), columns.times_ms, columns.values)
+                yield b"".join((*(array.tobytes() for array in arrays), packed))
 
 
 def _exemplar_frames() -> Iterator[bytes]:

@@ -15,7 +15,6 @@ import struct
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -172,14 +171,9 @@ class Block:
         rows, runs = directory.find(ids, start_ms, end_ms)
         if not len(runs):
             return []
-        if (runs[1:] < runs[:-1]).any():
-            by_place = np.argsort(runs, kind="stable")
-            rows, runs = rows[by_place], runs[by_place]
-        chunk = np.searchsorted(directory.chunk_runs, runs, side="right") - 1
-        cuts = np.flatnonzero(chunk[1:] != chunk[:-1]) + 1
         parts: list[Part] = []
-        for first, last in pairwise([0, *cuts.tolist(), len(runs)]):
-            parts += self._of_chunk(directory, int(chunk[first]), rows[first:last], runs[first:last], start_ms, end_ms)
+        for chunk, own_rows, own_runs in directory.by_chunk(rows, runs):
+            parts += self._of_chunk(directory, chunk, own_rows, own_runs, start_ms, end_ms)
         return parts
 
     def _of_chunk(
@@ -250,7 +244,7 @@ class Block:
         data = self._chunk_bytes(directory, number)
         runs = slice(*directory.chunk_runs[number : number + 2].tolist())
         try:
-            return sections.opened(data, directory.counts[runs].astype(np.int64), directory.earliest[runs])
+            return sections.opened(data, directory.counts[runs].astype(np.int64), directory.earliest[runs], self._cache)
         except (ValueError, struct.error) as error:
             raise self.undecodable(number, error) from error
 

@@ -1,21 +1,31 @@
-"""A cache of the decoded directories and chunks of blocks, with a bound on its size."""
+"""A cache of the directories and chunks of blocks, with a bound on its size."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
+
+
+class Borrower(Protocol):
+    """An item that holds more, which it can make again, while the cache has room for it."""
+
+    def give_back(self) -> None:
+        """Free what the room was lent for. Does not wait and does not call the cache."""
+        ...
 
 
 class DecodedCache:
-    """Drops the least recently used items first, so that all items together stay within `bytes_max`. Safe to use from
-    many threads. Items are shared and must not be written to."""
+    """Drops the least recently used items first, so that all items together stay within `bytes_max`. Room that items
+    do not need is lent, and taken back before any item is dropped. Safe to use from many threads. Items are shared and
+    must not be written to."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._entries: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-        self._bytes = 0
+        self._loans: OrderedDict[Borrower, int] = OrderedDict()
+        self._bytes = self._lent_bytes = 0  # of items and loans together, and of the loans
         self._lock = Lock()
         self.hits = self.misses = 0
         """How often `get` found an item, and how often it did not."""
@@ -46,5 +56,34 @@ class DecodedCache:
             replaced = self._entries.pop(key, None)
             self._bytes += size_bytes - (replaced[1] if replaced else 0)
             self._entries[key] = (item, size_bytes)
+            self._take_back()
             while self._bytes > self._bytes_max:
                 self._bytes -= self._entries.popitem(last=False)[1][1]
+
+    def lend(self, borrower: Borrower, size_bytes: int) -> bool:
+        """Whether `borrower` may hold so many bytes more until it is told to give them back; it has one loan at most.
+        The least recently used loans end for it, but no item is dropped."""
+        with self._lock:
+            if borrower in self._loans:
+                return True
+            if self._bytes - self._lent_bytes + size_bytes > self._bytes_max:
+                return False
+            self._bytes += size_bytes
+            self._take_back()
+            self._loans[borrower] = size_bytes
+            self._lent_bytes += size_bytes
+            return True
+
+    def used(self, borrower: Borrower) -> None:
+        """What was lent to `borrower` was of use again."""
+        with self._lock:
+            if borrower in self._loans:
+                self._loans.move_to_end(borrower)
+
+    def _take_back(self) -> None:
+        """End loans while there is too much; the caller has the lock."""
+        while self._bytes > self._bytes_max and self._loans:
+            borrower, size_bytes = self._loans.popitem(last=False)
+            self._bytes -= size_bytes
+            self._lent_bytes -= size_bytes
+            borrower.give_back()

@@ -14,10 +14,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 from pcodec import ChunkConfig, DeltaSpec, ModeSpec
 
+from shared import kernel_types as types
 from shared.histograms.batch import INTS, Ints
 from shared.kernels import kernel
 from worker.series.blocks import chunks_v1

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
 from shared.kernels import kernel
 from worker.series.blocks.compression import fill
 

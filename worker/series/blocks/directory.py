@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numba import types
 from numpy.typing import DTypeLike, NDArray
 from pcodec import ChunkConfig, standalone
 
+from shared import kernel_types as types
 from shared.histograms.batch import INTS, Ints
 from shared.kernels import kernel
 from worker.series.blocks.chunks import CHUNK_SAMPLES
@@ -60,6 +61,28 @@ def _find(
     return found
 
 
+@kernel(types.int64(INTS, INTS, types.int64[::1], types.int64[::1]), allocates=False)
+def _cut_by_chunk(runs: Ints, chunk_runs: Ints, chunks: Ints, ends: Ints) -> int:
+    """Fill `chunks` with the chunks that have these runs, and `ends` with where the runs of each end. Returns how many
+    chunks there are, −1 if the runs do not ascend."""
+    cuts, chunk_end = 0, chunk_runs[0]
+    for i in range(len(runs)):
+        if i > 0 and runs[i] < runs[i - 1]:
+            return -1
+        if runs[i] >= chunk_end:
+            low, high = 0, len(chunk_runs) - 1
+            while high - low > 1:
+                middle = (low + high) >> 1
+                if chunk_runs[middle] <= runs[i]:
+                    low = middle
+                else:
+                    high = middle
+            chunks[cuts], chunk_end = low, chunk_runs[low + 1]
+            cuts += 1
+        ends[cuts - 1] = i + 1
+    return cuts
+
+
 @dataclass(frozen=True, slots=True)
 class Directory:
     """The runs in the order of the file: `ids` and `counts` int32[runs], `earliest` and `latest` int64[runs] in Unix
@@ -93,6 +116,21 @@ class Directory:
             room = _find(self.sorted_ids, self.order, self.earliest, self.latest, ids, start_ms, end_ms, rows, runs)
             if room <= len(rows):
                 return rows[:room], runs[:room]
+
+    def by_chunk(self, rows: Ints, runs: Ints) -> Iterator[tuple[int, Ints, Ints]]:
+        """(chunk, its rows, its runs) for each chunk that has some of these runs, in the order of the file. The runs of
+        a chunk ascend, and those of one series stay in order of time."""
+        room = min(len(runs), len(self.chunk_hashes))
+        chunks, ends = np.empty(room, np.int64), np.empty(room, np.int64)
+        count = _cut_by_chunk(runs, self.chunk_runs, chunks, ends)
+        if count < 0:
+            by_place = np.argsort(runs, kind="stable")
+            rows, runs = rows[by_place], runs[by_place]
+            count = _cut_by_chunk(runs, self.chunk_runs, chunks, ends)
+        first = 0
+        for chunk, last in zip(chunks[:count].tolist(), ends[:count].tolist(), strict=True):
+            yield chunk, rows[first:last], runs[first:last]
+            first = last
 
     def chunk_shares(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """float64[n]: what each series has of the samples of its chunks, such as 1.5 for a chunk and a half. A chunk is

@@ -17,9 +17,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
 from numpy.typing import DTypeLike, NDArray
 
+from shared import kernel_types as types
 from shared.histograms.batch import (
     FLOATS,
     INTS,

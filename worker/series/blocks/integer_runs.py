@@ -10,8 +10,8 @@ Sums may wrap around.
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 
+from shared import kernel_types as types
 from shared.histograms.batch import INTS, Ints
 from shared.kernels import inlined, kernel
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+from threading import Lock
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
+from shared.array_memory import uncounted
 from shared.histograms.batch import INTS, Ints
 from shared.histograms.references import refers
 from shared.kernels import inlined, kernel
+from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.chunk_layout import (
     CONSTANT,
     FLOATS,
@@ -33,26 +37,41 @@ from worker.series.pieces import first_at_least
 
 Flags = NDArray[np.bool_]
 
-_T_KIND, _T_WALK, _T_SLOPE, _T_AT, _T_PAGE, _V_KIND, _V_WALK, _V_BASE, _V_SLOPE, _V_AT = range(10)
-"""Columns of the table of runs. `AT`: where the numbers of the run begin among those of its kind. The base of a run of
-one value that is not whole has its bits."""
-_COLUMNS = 10
+_T_KIND, _T_WALK, _T_SLOPE, _T_AT, _T_PAGE, _V_KIND, _V_WALK, _V_BASE, _V_SLOPE, _V_AT, _V_PAGE = range(11)
+"""Columns of the table of runs. `AT`: where the numbers of the run begin among those of its kind; `PAGE`: the page that
+has them. The base of a run of one value that is not whole has its bits."""
+_COLUMNS = 11
 _PAGE_BYTES = 500
 """What the places of a page's arrays take as Python objects, about."""
 _NAN_BITS = 0x7FF8000000000000
 
 _FLAGS = types.Array(types.boolean, 1, "C")
+_PAGES = types.Array(types.boolean, 2, "C")
+_PAGES_IN = types.Array(types.boolean, 2, "C", readonly=True)
 _TABLE = types.Array(types.int64, 2, "C")
 _TABLE_IN = types.Array(types.int64, 2, "C", readonly=True)
 _NARROW_IN = types.Array(types.int16, 1, "C", readonly=True)
 
 
+@dataclass(slots=True)
+class _Pages:
+    """Decompressed pages. `streams`: the arrays of a chunk, each of all its pages; `is_filled`: bool[2, pages], which
+    of them have the rests of times, and those of values; `is_whole`: whether all do. Filled pages do not change; a
+    thread that fills others holds `filling`."""
+
+    streams: list[NDArray]
+    is_filled: Flags
+    is_whole: bool = False
+    filling: Lock = field(default_factory=Lock)
+
+
 class PagedChunk:
     """A chunk whose checksum is right, with the numbers of its runs decoded and its pages as they are. `counts` and
-    `firsts`, int64[runs]: the lengths and the first times of its runs. Raises ValueError or struct.error if the bytes
-    are not such a chunk; reading may raise ValueError, too."""
+    `firsts`, int64[runs]: the lengths and the first times of its runs. Pages of a chunk that is read again stay
+    decompressed while `cache` has room for them. Raises ValueError or struct.error if the bytes are not such a chunk;
+    reading may raise ValueError, too."""
 
-    def __init__(self, data: bytes, counts: Ints, firsts: Ints) -> None:
+    def __init__(self, data: bytes, counts: Ints, firsts: Ints, cache: DecodedCache | None = None) -> None:
         version, _, _, pages, *sizes = HEADER.unpack_from(data)
         if version != VERSION:
             raise ValueError(f"chunk version {version} is not known to this release")
@@ -68,9 +87,14 @@ class PagedChunk:
         if self._stream_at[-1] != len(data):
             raise ValueError(f"its arrays end at byte {self._stream_at[-1]} of {len(data)}")
         self._table, before = self._rules([data[at:end] for at, end in pairwise(columns_at)])
-        if ((table[:, 1:] > 0) != (before[1:] > before[:-1])).any():
+        has_numbers = before[1:] > before[:-1]
+        if ((table[:, 1:] > 0) != has_numbers).any():
             raise ValueError("a page lacks an array, or has one without numbers")
         self._before: list[list[int]] = before.tolist()
+        self._has_numbers = has_numbers
+        self._cache = cache
+        self._kept: _Pages | None = None
+        self._read_up_to = -1  # the last run of the last read
 
     @property
     def nbytes(self) -> int:
@@ -116,7 +140,10 @@ class PagedChunk:
     ) -> None:
         """Write the samples of these runs, ascending, to the arrays, those of runs[i] from at[i] on. NaNs with the bits
         of references to histograms become ordinary ones unless `keeps_references`."""
-        streams = self._decompressed(runs, len(STREAMS))
+        kept = self._kept
+        if kept is not None and self._cache is not None:
+            self._cache.used(self)
+        streams = kept.streams if kept is not None and kept.is_whole else self._filled(runs, kept)
         _write_times(runs, at, self._counts, self._firsts, self._table, *streams[:TIMES_STREAMS], times_ms)
         stored, bits = streams[TIMES_STREAMS:], values.view(np.int64)
         _write_values(runs, at, self._counts, self._table, *stored, keeps_references, bits, values)
@@ -140,21 +167,56 @@ class PagedChunk:
         _seek(times_ms, at, self._counts, start_ms, end_ms, inside)
         return inside
 
+    def give_back(self) -> None:
+        """Forget the decompressed pages, which a read that is under way still has. See `Borrower`."""
+        self._kept = None
+
+    def _filled(self, runs: Ints, kept: _Pages | None) -> list[NDArray]:
+        """All streams of the chunk, with the pages that these runs need. A query reads the runs of a chunk in their
+        order, so a read that goes back is of another query: the chunk is in demand."""
+        if kept is None:
+            is_again = len(runs) > 0 and int(runs[0]) <= self._read_up_to
+            self._read_up_to = int(runs[-1]) if len(runs) else -1
+            if self._cache is None or not is_again:
+                return self._decompressed(runs, len(STREAMS))
+            with uncounted():
+                kept = _Pages(self._empty_streams(len(STREAMS)), self._empty_pages())
+            self._kept = kept  # before the loan, since another thread may end the loan at once
+            if not self._cache.lend(self, sum(stream.nbytes for stream in kept.streams)):
+                self._kept = None
+        is_missing = np.zeros_like(kept.is_filled)
+        if _mark_missing(runs, self._table, kept.is_filled, is_missing):
+            with kept.filling:  # pages are not what they will be while they are decompressed
+                is_missing &= ~kept.is_filled
+                self._decompress(is_missing, kept.streams)
+                kept.is_filled |= is_missing
+                kept.is_whole = bool(kept.is_filled.all())
+        return kept.streams
+
     def _decompressed(self, runs: Ints, kinds: int) -> list[NDArray]:
         """The first `kinds` streams of the chunk, filled in the pages that have the times and values of these runs."""
+        streams = self._empty_streams(kinds)
         is_wanted = np.zeros((2, len(self._page_ends)), np.bool_)
-        is_wanted[0, self._table[runs, _T_PAGE]] = True
-        is_wanted[1, np.searchsorted(self._page_ends, runs, side="right")] = True
-        streams: list[NDArray] = [
-            np.empty(size, dtype) for size, dtype in zip(self._before[-1][:kinds], STREAMS, strict=False)
-        ]
+        if _mark_missing(runs, self._table, np.zeros_like(is_wanted), is_wanted):
+            self._decompress(is_wanted, streams)
+        return streams
+
+    def _empty_pages(self) -> Flags:
+        """bool[2, pages]: which pages have no rests of times, and which have none of values."""
+        has = self._has_numbers
+        return ~np.stack((has[:, :TIMES_STREAMS].any(axis=1), has[:, TIMES_STREAMS:].any(axis=1)))
+
+    def _empty_streams(self, kinds: int) -> list[NDArray]:
+        return [np.empty(size, dtype) for size, dtype in zip(self._before[-1][:kinds], STREAMS, strict=False)]
+
+    def _decompress(self, is_wanted: Flags, streams: list[NDArray]) -> None:
+        """Fill the wanted pages of these streams."""
         for are_values, page in zip(*(places.tolist() for places in is_wanted.nonzero()), strict=True):
             first, begins, ends = page * len(STREAMS), self._before[page], self._before[page + 1]
-            for kind in range(TIMES_STREAMS, kinds) if are_values else range(TIMES_STREAMS):
+            for kind in range(TIMES_STREAMS, len(streams)) if are_values else range(TIMES_STREAMS):
                 if begins[kind] < ends[kind]:
                     at, end = self._stream_at[first + kind], self._stream_at[first + kind + 1]
                     fill(self._data[at:end], streams[kind][begins[kind] : ends[kind]])
-        return streams
 
 
 @kernel(types.boolean(INTS, INTS, INTS, INTS, INTS, INTS, INTS, _TABLE, _TABLE), allocates=False)
@@ -191,7 +253,7 @@ def _survey(
                     before[page + 1, kind - NARROW] += count
             of_values = kinds[run] >> VALUES_SHIFT
             kind = of_values & VALUES_KIND
-            own[_V_KIND], own[_V_WALK] = kind, (of_values & VALUES_WALK) != 0
+            own[_V_KIND], own[_V_WALK], own[_V_PAGE] = kind, (of_values & VALUES_WALK) != 0, page
             own[_V_BASE] = own[_V_SLOPE] = own[_V_AT] = 0
             if kind == CONSTANT:
                 own[_V_BASE] = constants[in_constants]
@@ -205,6 +267,22 @@ def _survey(
                 before[page + 1, stream] += count
             run += 1
     return True
+
+
+@kernel(types.boolean(INTS, _TABLE_IN, _PAGES_IN, _PAGES), allocates=False)
+def _mark_missing(runs: Ints, table: Ints, is_filled: Flags, is_missing: Flags) -> bool:
+    """Mark the pages of the times, and of the values, of these runs that are not filled: bool[2, pages] each. Returns
+    whether there are any."""
+    missing = 0
+    for i in range(len(runs)):
+        of_times, of_values = table[runs[i], _T_PAGE], table[runs[i], _V_PAGE]
+        if not is_filled[0, of_times]:
+            is_missing[0, of_times] = True
+            missing += 1
+        if not is_filled[1, of_values]:
+            is_missing[1, of_values] = True
+            missing += 1
+    return missing > 0
 
 
 @kernel(types.void(INTS, INTS, INTS, INTS, _TABLE_IN, _NARROW_IN, INTS, types.int64[::1]), allocates=False)

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
 from shared.histograms.batch import INTS, HistogramBatch, Ints
 from shared.histograms.interning import with_distinct_layouts
 from shared.histograms.references import (
@@ -32,6 +32,7 @@ from shared.histograms.references import (
 )
 from shared.kernels import kernel
 from worker.series.blocks import chunks, histograms
+from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.compression import compressed, fill
 from worker.series.blocks.paged_chunk import Flags, PagedChunk
 
@@ -115,10 +116,11 @@ def encode(counts: Ints, chunk: Chunk) -> bytes:
     return b"".join((_HEADER.pack(_VERSION, 0, 0, len(data), *map(len, sections)), data, *sections))
 
 
-def opened(data: bytes, counts: Ints, firsts: Ints) -> Chunk | PagedChunk:
-    """A chunk whose checksum is right, decoded unless it has pages. `counts` and `firsts`, int64[runs], are the lengths
-    and the first times of its runs. Raises ValueError or struct.error if the bytes are not a valid chunk."""
-    return PagedChunk(data, counts, firsts) if chunks.is_paged(data) else decode(data, counts, firsts)
+def opened(data: bytes, counts: Ints, firsts: Ints, cache: DecodedCache) -> Chunk | PagedChunk:
+    """A chunk whose checksum is right, decoded unless it has pages; those that are read again are kept decompressed
+    while `cache` has room. `counts` and `firsts`, int64[runs], are the lengths and the first times of its runs. Raises
+    ValueError or struct.error if the bytes are not a valid chunk."""
+    return PagedChunk(data, counts, firsts, cache) if chunks.is_paged(data) else decode(data, counts, firsts)
 
 
 def decode(data: bytes, counts: Ints, firsts: Ints) -> Chunk:

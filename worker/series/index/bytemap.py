@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
 from shared.kernels import kernel
 from shared.xxh64 import Bytes, copy_bytes, equal_bytes
 from worker.series.growing_array import GrowingArray

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
 from shared.kernels import kernel
 from shared.labels import Symbols
 from shared.protobuf_fields import checked_length

@@ -8,8 +8,8 @@ that the processor does for several steps at a time.
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 
+from shared import kernel_types as types
 from shared.kernels import inlined, kernel
 from shared.promql.engine.kernels.extrapolation import factor, limited_start, reach
 from shared.promql.engine.kernels.windows import (

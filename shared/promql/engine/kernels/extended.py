@@ -7,8 +7,8 @@ selectors) and Prometheus's proposal PROM-52. Nothing is extrapolated.
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 
+from shared import kernel_types as types
 from shared.kernels import inlined, kernel
 from shared.promql.engine.kernels.counters import DELTA, RATE, counter_resets, is_reset, lost_at
 from shared.promql.engine.kernels.windows import EDGES, FLAGS, PRESENT_OUT, SERIES, VALUES_OUT, advance, longest_series

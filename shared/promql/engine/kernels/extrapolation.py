@@ -5,8 +5,7 @@ Source: https://prometheus.io/docs/prometheus/latest/querying/functions/#rate. A
 
 from __future__ import annotations
 
-from numba import types
-
+from shared import kernel_types as types
 from shared.kernels import inlined, kernel
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import types
 
+from shared import kernel_types as types
 from shared.kernels import kernel
 from shared.promql.model import Bool, Float, Int
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import types
-
+from shared import kernel_types as types
 from shared.kernels import inlined, kernel
 from shared.promql.engine.kernels.extended import next_window
 from shared.promql.engine.kernels.extrapolation import extrapolation

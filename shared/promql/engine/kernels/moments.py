@@ -9,8 +9,8 @@ and prefix sums slide.
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 
+from shared import kernel_types as types
 from shared.kernels import kernel
 from shared.promql.engine.kernels.windows import (
     EDGES,

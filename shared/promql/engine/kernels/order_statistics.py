@@ -7,8 +7,8 @@ the window: each moves at most as many values as the window has.
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 
+from shared import kernel_types as types
 from shared.kernels import inlined, kernel
 from shared.promql.engine.kernels.windows import EDGES, FLOATS, PRESENT_OUT, SERIES, VALUES_OUT, advance, longest_series
 from shared.promql.model import Bool, Float, Int

@@ -6,8 +6,8 @@ Shapes as in `windows`. These kernels visit every sample of every window, so the
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 
+from shared import kernel_types as types
 from shared.kernels import kernel
 from shared.promql.engine.kernels.moments import add
 from shared.promql.engine.kernels.windows import EDGES, FLOATS, INTS, PRESENT_OUT, SERIES, VALUES_OUT, advance

@@ -12,8 +12,8 @@ integer opcode instead of variants, because the first start waits for every vari
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 
+from shared import kernel_types as types
 from shared.kernels import inlined, kernel
 from shared.promql.model import Bool, Float, Int
 

@@ -15,6 +15,8 @@ from typing import Any, BinaryIO
 import orjson
 
 from coordinator.command_client import Client, CommandError
+from coordinator.commands.output import INCOMPLETE
+from coordinator.commands.progress import amounts
 from coordinator.transfer import log_files, vector_files
 from coordinator.transfer.arrow import ArrowStream, ParquetFile
 from coordinator.transfer.sample_files import sources_of
@@ -22,11 +24,6 @@ from coordinator.transfer.uploading import STATE_SUFFIX, Outcome, State, Uploade
 from shared.errors import BadData
 
 REFUSED_SHOWN = 5
-METRIC_FORMATS = ("jsonl", "csv", "arrow", "parquet")
-LOG_FORMATS = ("jsonl", "arrow", "parquet")
-VECTOR_FORMATS = ("jsonl", "arrow", "parquet", "npy")
-INCOMPLETE = 3
-"""Exit code: the rest was done, and the error stream says what was not."""
 
 
 @contextmanager
@@ -36,25 +33,6 @@ def errors() -> Iterator[None]:
         yield
     except (ValueError, BadData) as error:
         raise CommandError(str(error)) from error
-
-
-@contextmanager
-def progress(title: str, total: int, unit: str) -> Iterator[Callable[[int, str], None]]:
-    """A bar on the error stream if that is a terminal; the function takes how much is done more, and a text."""
-    if not sys.stderr.isatty():
-        yield lambda done, text: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("{task.fields[text]}"), console=Console(stderr=True)) as bar:
-        task = bar.add_task(title, total=total or None, text=unit)
-
-        def tell(done: int, text: str) -> None:
-            bar.update(task, advance=done, text=text)
-
-        yield tell
 
 
 def import_samples(
@@ -78,7 +56,7 @@ def import_samples(
         state = State.read(path, client.url)
         sources = [source for own in paths for source in sources_of(own, kind, columns, skips)]
         total = sum(source.size for source in sources)
-        with progress("import", total, "0 samples") as tell:
+        with amounts("import", total, "0 samples") as tell:
             uploader = Uploader(client, outcome, lambda batch: tell(batch.size, f"{outcome.samples:,} samples"))
             try:
                 for source in sources:
@@ -130,7 +108,7 @@ def export_samples(
     """Export the samples of series into a file. Returns the exit code. Raises CommandError; no file is left then."""
     parameters: dict[str, Any] = {"match[]": list(match), "format": kind}
     parameters |= {name: text for name, text in (("start", start), ("end", end)) if text}
-    with progress("export", 0, "0 bytes") as tell, written_whole(path) as file:
+    with amounts("export", 0, "0 bytes") as tell, written_whole(path) as file:
         size = 0
         for piece in client.stream("/api/v1/export", **parameters):
             file.write(piece)
@@ -196,7 +174,7 @@ def export_vectors(
 def _write_items(
     pages: Iterable[list[dict[str, Any]]], writer: LinesWriter | BatchWriter, path: Path | None, what: str
 ) -> None:
-    with progress("export", 0, f"0 {what}") as tell, written_whole(path) as file:
+    with amounts("export", 0, f"0 {what}") as tell, written_whole(path) as file:
         count = 0
         file.write(writer.head)
         for items in pages:
@@ -215,7 +193,7 @@ def _export_npy(pages: Iterable[list[dict[str, Any]]], path: Path, ids_path: Pat
         return np.lib.format.magic(1, 0) + (118).to_bytes(2, "little") + text.ljust(117).encode() + b"\n"
 
     count = dimension = left_out = 0
-    with progress("export", 0, "0 vectors") as tell, written_whole(path) as file, written_whole(ids_path) as ids:
+    with amounts("export", 0, "0 vectors") as tell, written_whole(path) as file, written_whole(ids_path) as ids:
         file.write(head(0, 0))
         for vectors in pages:
             rows = vector_files.matrix(vectors)
@@ -243,7 +221,7 @@ def import_log(client: Client, path: Path, output: BinaryIO, *, kind: str, produ
     done = state.position(path.name, identity)
     name = producer or "import/" + base64.b32encode(sha256(identity.encode()).digest()[:15]).decode()
     count = 0
-    with errors(), progress("import", 0, "0 records") as tell:
+    with errors(), amounts("import", 0, "0 records") as tell:
         for number, batch in enumerate(log_files.batches(log_files.read(path, kind))):
             count += len(batch)
             if number < done:
@@ -266,7 +244,7 @@ def import_vectors(
 ) -> int:
     """Upsert the vectors of a file, which may be repeated. Returns the exit code."""
     count = 0
-    with errors(), progress("import", 0, "0 vectors") as tell:
+    with errors(), amounts("import", 0, "0 vectors") as tell:
         for batch in vector_files.batches(vector_files.read(path, kind, ids_path)):
             client.call("POST", "/api/v1/vector/write", {"collection": collection, "upsertVectors": batch})
             count += len(batch)

@@ -1,0 +1,66 @@
+"""Requests to other services: names of hosts, and files of secrets, are read in threads of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import cache, partial
+from queue import SimpleQueue
+from threading import Thread
+from typing import TypeVar
+
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+BLOCKING_THREADS = 8
+"""For what may hang, such as a name server or a file on a network: requests to the service have other threads."""
+_blocking: SimpleQueue[Callable[[], None]] = SimpleQueue()
+
+T = TypeVar("T")
+
+
+async def blocking(function: Callable[[], T]) -> T:
+    """`function()` in a thread for what may hang, which does not keep the process from ending."""
+    _start_threads()
+    result: Future[T] = Future()
+
+    def run() -> None:
+        if result.set_running_or_notify_cancel():
+            try:
+                result.set_result(function())
+            except Exception as error:
+                result.set_exception(error)
+
+    _blocking.put(run)
+    return await asyncio.wrap_future(result)
+
+
+@cache
+def _start_threads() -> None:
+    for number in range(BLOCKING_THREADS):
+        Thread(target=_serve, name=f"outgoing-{number}", daemon=True).start()
+
+
+def _serve() -> None:
+    while True:
+        _blocking.get()()
+
+
+class Resolver(AbstractResolver):
+    """Names of hosts, by the system."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        find = partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG)
+        flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+        return [
+            ResolveResult(
+                hostname=host, host=str(address[0]), port=int(address[1]), family=kind, proto=protocol, flags=flags
+            )
+            for kind, _, protocol, _, address in await blocking(find)
+        ]
+
+    async def close(self) -> None:
+        """There is nothing to close."""

@@ -1,0 +1,304 @@
+"""Decoded histograms of a remote-write request, grouped by shard and written as the frames that the workers read.
+
+Of a series that the shard has given a number, a frame has the number (`shared.reference_frames`), and of any other one
+its labels (`shared.sample_frames`).
+"""
+
+# In a kernel's types a numpy integer and an int are one.
+# mypy: disable-error-code="assignment, return-value"
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.series import division
+from coordinator.series.division import Rows
+from coordinator.series.walk import CREATED, LABELS, LABELS_END, NUMBERED
+from coordinator.series.walked import Walk
+from shared import kernel_types as types
+from shared.histograms import frame_writing
+from shared.histograms.batch import STALE_SUM_BITS
+from shared.histograms.decoding import Decoded
+from shared.histograms.references import reference_bits
+from shared.kernels import inlined, kernel
+from shared.promql.model import STALE_NAN_BITS
+from shared.reference_frames import COUNT_SHIFT, HISTOGRAMS_HEADER_WORDS, HISTOGRAMS_MARK, histogram_frame_words
+from shared.sample_frames import EXTENDED_MARK, TAIL_WORDS, TIME_MS_MAX, TIME_MS_MIN, frame_words
+from shared.wire import Frame
+from shared.xxh64 import Bytes, copy_bytes
+
+# What is counted of a group, which is the series of a shard that are sent with their labels, or those that are sent by
+# their numbers. Of OWN_STARTS, only whether there are any matters.
+SERIES, OWN_SAMPLES, LABEL_BYTES, OWN_STARTS, ORDER_END, KEPT_END = range(6)
+TOTALS = 6
+
+_TABLE = types.Array(types.int64, 2, "C")
+_INTS = types.Array(types.int64, 1, "C")
+_INTS_IN = types.Array(types.int64, 1, "C", readonly=True)
+_STRIDED = types.Array(types.int64, 1, "A")
+_HASHES = types.Array(types.uint64, 1, "C")
+_OUT = types.Array(types.uint8, 1, "C")
+_NO_EPOCHS = np.empty(0, dtype=np.int64)
+
+
+@dataclass(slots=True)
+class Slice:
+    """Some histograms, divided by shard: the frames with labels of series, whose `rows` in the walk follow, and those
+    with numbers of `known_series` series."""
+
+    frames: list[tuple[int, Frame]]
+    rows: Rows
+    frames_of_known: list[tuple[int, Frame]]
+    known_series: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedHistograms:
+    """The rows of decoded histograms by group, those of a series next to each other: rows order[ORDER_END of the group
+    before:ORDER_END]. `kept`, of which there are KEPT_END, has all but the stale markers."""
+
+    sources: NDArray[np.int64]
+    """int64[n]: the series of each row, as they follow each other in the walk."""
+    starts_ms: NDArray[np.int64]
+    groups: NDArray[np.int64]
+    """int64[n]: the shard of each row, plus the number of shards if its series is known; -1 for one that is not
+    valid."""
+    order: NDArray[np.int64]
+    kept: NDArray[np.int64]
+    totals: NDArray[np.int64]
+    """int64[2 * shards, TOTALS]."""
+
+    @classmethod
+    def of(cls, walk: Walk, sources: NDArray[np.int64], decoded: Decoded, shards: int) -> GroupedHistograms:
+        sources = np.ascontiguousarray(sources)
+        starts, groups, order, kept = np.empty((4, len(sources)), dtype=np.int64)
+        totals = np.zeros((2 * shards, TOTALS), dtype=np.int64)
+        sums = decoded.batch.columns.sum.view(np.int64)
+        _sort(
+            walk.table, walk.hashes, sources, decoded.faults, decoded.timestamps_ms, decoded.start_timestamps_ms, sums,
+            starts, groups, totals, order, kept,
+        )  # fmt: skip
+        ends = totals[-1]
+        return cls(sources, starts, groups, order[: ends[ORDER_END]], kept[: ends[KEPT_END]], totals)
+
+    def refused(self) -> NDArray[np.int64]:
+        """The rows that are not valid."""
+        return np.flatnonzero(self.groups < 0)
+
+    def slice(self, walk: Walk, decoded: Decoded) -> Slice:
+        shards = len(self.totals) // 2
+        frames = list(self._frames(walk, decoded))
+        known = int(self.totals[shards:, SERIES].sum())
+        whole = [(group, frame) for group, frame in frames if group < shards]
+        by_number = [(group - shards, frame) for group, frame in frames if group >= shards]
+        return Slice(whole, self._rows_with_labels(shards), by_number, known)
+
+    def _rows_with_labels(self, shards: int) -> Rows:
+        series = self.sources[self.order[: self.totals[shards - 1, ORDER_END]]]
+        is_first = np.diff(series, prepend=-1) != 0
+        return Rows(series[is_first], self.totals[:shards, [SERIES, OWN_SAMPLES, LABEL_BYTES]])
+
+    def _frames(self, walk: Walk, decoded: Decoded) -> Iterator[tuple[int, Frame]]:
+        """(group, frame) of every group that has some."""
+        plan = frame_writing.Plan.of(decoded.batch, self.kept, self.totals[:, KEPT_END])
+        histogram_bytes = plan.table[:, frame_writing.BYTES]
+        sizes, places, at = [], [], 0
+        groups = zip(self.totals.tolist(), histogram_bytes.tolist(), strict=True)
+        for group, ((series, samples, label_bytes, starts, *_), own_bytes) in enumerate(groups):
+            own_starts = samples if starts else 0
+            if group < len(self.totals) // 2:
+                before = frame_words(series, samples, label_bytes) + own_starts
+                size = before + own_bytes // 8 + TAIL_WORDS
+            else:
+                before = histogram_frame_words(series, samples, own_starts, 0)
+                size = before + own_bytes // 8
+            places.append(8 * (at + before))
+            sizes.append(size if samples else 0)
+            at += sizes[-1]
+        words = np.empty(at, dtype=np.int64)
+        octets = words.view(np.uint8)
+        plan.write(octets, np.array(places, dtype=np.int64))
+        epochs = _NO_EPOCHS if walk.epochs is None else walk.epochs  # of known series only
+        sums = decoded.batch.columns.sum.view(np.int64)
+        at_known = _fill_frames(
+            walk.label_data, walk.table, walk.hashes, self.sources, decoded.timestamps_ms, self.starts_ms, sums,
+            self.order, self.totals, histogram_bytes, words, octets,
+        )  # fmt: skip
+        _fill_references(
+            walk.table, self.sources, decoded.timestamps_ms, self.starts_ms, sums, self.order, self.totals,
+            histogram_bytes, epochs, words, at_known,
+        )  # fmt: skip
+        return division.frames_of(words, sizes)
+
+
+@kernel(
+    types.void(_TABLE, _HASHES, _INTS_IN, Bytes, _INTS_IN, _INTS_IN, _INTS_IN, _INTS, _INTS, _TABLE, _INTS, _INTS),
+    first=True,
+    allocates=False,
+)
+def _sort(
+    table: np.ndarray,
+    hashes: np.ndarray,
+    sources: np.ndarray,
+    faults: np.ndarray,
+    times: np.ndarray,
+    own_starts: np.ndarray,
+    sums: np.ndarray,
+    starts: np.ndarray,
+    groups: np.ndarray,
+    totals: np.ndarray,
+    order: np.ndarray,
+    kept: np.ndarray,
+) -> None:
+    """Fill in the fields of a `GroupedHistograms`; `totals` has zeros before."""
+    last, group, shards = np.int64(-1), np.int64(-1), len(totals) // 2
+    for row in range(len(sources)):
+        source = sources[row]
+        start = own_starts[row] if own_starts[row] != 0 else table[source, CREATED]
+        starts[row], groups[row] = start, -1
+        if faults[row] != 0 or not _is_time(times[row]) or not _is_time(start):
+            continue
+        if source != last:
+            last, group = source, np.int64(hashes[source] % np.uint64(shards))
+            group += shards if table[source, NUMBERED] > 0 else 0
+            totals[group, SERIES] += 1
+            totals[group, LABEL_BYTES] += table[source, LABELS_END] - table[source, LABELS]
+        groups[row] = group
+        totals[group, OWN_SAMPLES] += 1
+        totals[group, OWN_STARTS] += np.int64(start != 0)
+        totals[group, KEPT_END] += np.int64(sums[row] != STALE_SUM_BITS)
+    first, first_kept = np.int64(0), np.int64(0)
+    for group in range(len(totals)):  # where each begins; the next loop moves that to its end
+        totals[group, ORDER_END] = first
+        first += totals[group, OWN_SAMPLES]
+        histograms = totals[group, KEPT_END]
+        totals[group, KEPT_END] = first_kept
+        first_kept += histograms
+    for row in range(len(sources)):
+        group = groups[row]
+        if group >= 0:
+            order[totals[group, ORDER_END]] = row
+            totals[group, ORDER_END] += 1
+            if sums[row] != STALE_SUM_BITS:
+                kept[totals[group, KEPT_END]] = row
+                totals[group, KEPT_END] += 1
+
+
+@inlined(allocates=False)
+def _is_time(time_ms: int) -> bool:
+    return TIME_MS_MIN <= time_ms <= TIME_MS_MAX
+
+
+@kernel(
+    types.int64(
+        Bytes, _TABLE, _HASHES, _INTS_IN, _INTS_IN, _INTS, _INTS_IN, _INTS, _TABLE, _STRIDED, _INTS, _OUT
+    ),
+    first=True,
+    allocates=False,
+)  # fmt: skip
+def _fill_frames(
+    label_data: np.ndarray,
+    table: np.ndarray,
+    hashes: np.ndarray,
+    sources: np.ndarray,
+    times_ms: np.ndarray,
+    starts_ms: np.ndarray,
+    sums: np.ndarray,
+    order: np.ndarray,
+    totals: np.ndarray,
+    histogram_bytes: np.ndarray,
+    words: np.ndarray,
+    octets: np.ndarray,
+) -> int:
+    """Write the frames with labels (`shared.sample_frames`) of each shard one after another into `words`, of whose
+    memory `octets` is a view; returns where they end. The bytes of the histograms, of which each group has so many, are
+    left as they are."""
+    first, at = np.int64(0), np.int64(0)
+    for shard in range(len(totals) // 2):
+        series, samples, label_bytes = totals[shard, SERIES], totals[shard, OWN_SAMPLES], totals[shard, LABEL_BYTES]
+        if samples == 0:
+            continue
+        own_hashes, offsets, counts, times, values, labels, starts = division.begin_frame(
+            words, at, EXTENDED_MARK, series, samples, label_bytes
+        )
+        octet, run, histograms, last = 8 * labels, np.int64(-1), np.int64(0), np.int64(-1)
+        for i in range(samples):
+            row = order[first + i]
+            source = sources[row]
+            if source != last:
+                last = source
+                run += 1
+                size = table[source, LABELS_END] - table[source, LABELS]
+                copy_bytes(octets, octet, label_data, table[source, LABELS], size)
+                words[own_hashes + run], words[counts + run] = np.int64(hashes[source]), 0
+                words[offsets + run] = octet - 8 * labels
+                octet += size
+            words[counts + run] += 1
+            words[times + i] = times_ms[row]
+            is_stale = sums[row] == STALE_SUM_BITS
+            words[values + i] = STALE_NAN_BITS if is_stale else reference_bits(histograms)
+            histograms += np.int64(not is_stale)
+        words[offsets + series] = octet - 8 * labels
+        own_starts = samples if totals[shard, OWN_STARTS] > 0 else 0
+        for i in range(own_starts):
+            words[starts + i] = starts_ms[order[first + i]]
+        tail = starts + own_starts + histogram_bytes[shard] // 8
+        words[tail], words[tail + 1] = own_starts, histogram_bytes[shard]
+        at = tail + TAIL_WORDS
+        first += samples
+    return at
+
+
+@kernel(
+    types.void(_TABLE, _INTS_IN, _INTS_IN, _INTS, _INTS_IN, _INTS, _TABLE, _STRIDED, _INTS, _INTS, types.int64),
+    first=True,
+    allocates=False,
+)
+def _fill_references(
+    table: np.ndarray,
+    sources: np.ndarray,
+    times_ms: np.ndarray,
+    starts_ms: np.ndarray,
+    sums: np.ndarray,
+    order: np.ndarray,
+    totals: np.ndarray,
+    histogram_bytes: np.ndarray,
+    epochs: np.ndarray,
+    words: np.ndarray,
+    at: int,
+) -> None:
+    """As `_fill_frames`, of the frames with numbers (`shared.reference_frames`), from words[at] on."""
+    shards = len(totals) // 2
+    first = totals[shards - 1, ORDER_END]
+    for shard in range(shards):
+        group = shards + shard
+        series, samples = totals[group, SERIES], totals[group, OWN_SAMPLES]
+        if samples == 0:
+            continue
+        own_starts = samples if totals[group, OWN_STARTS] > 0 else 0
+        words[at], words[at + 1], words[at + 2], words[at + 3] = HISTOGRAMS_MARK, epochs[shard], series, samples
+        words[at + 4], words[at + 5] = own_starts, histogram_bytes[group] // 8
+        run = at + HISTOGRAMS_HEADER_WORDS - 1
+        times = run + 1 + series
+        values = times + samples
+        starts = values + samples
+        histograms, last = np.int64(0), np.int64(-1)
+        for i in range(samples):
+            row = order[first + i]
+            if sources[row] != last:
+                last = sources[row]
+                run += 1
+                words[run] = table[last, NUMBERED] - 1
+            words[run] += 1 << COUNT_SHIFT
+            words[times + i] = times_ms[row]
+            is_stale = sums[row] == STALE_SUM_BITS
+            words[values + i] = STALE_NAN_BITS if is_stale else reference_bits(histograms)
+            histograms += np.int64(not is_stale)
+        for i in range(own_starts):
+            words[starts + i] = starts_ms[order[first + i]]
+        at = starts + own_starts + histogram_bytes[group] // 8
+        first += samples

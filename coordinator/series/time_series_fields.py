@@ -1,0 +1,52 @@
+"""Series of a remote write 1.0 as kernels write them: fields `timeseries` with labels and samples.
+
+For kernels only, which see to it that there is room.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from coordinator.remote_read.bits import put_varint, put_word, varint_size
+from shared.kernels import inlined
+from shared.protobuf_fields import put_length
+from shared.xxh64 import copy_bytes
+
+SERIES_TAG, SAMPLE_TAG, HISTOGRAM_TAG, VALUE_TAG, TIME_TAG, START_TAG = 0x0A, 0x12, 0x22, 0x09, 0x10, 0x18
+SERIES_BYTES_MAX = 48
+"""What a series with one sample has beside its labels: tags, lengths, a sample of 31 bytes."""
+SAMPLE_HEAD_BYTES = 12
+"""Of a sample's field before its time."""
+
+
+@inlined(allocates=False)
+def sample_size(time_ms: Any, start_ms: Any) -> Any:
+    """The bytes of the field of a sample; a start timestamp of 0 is none."""
+    size = SAMPLE_HEAD_BYTES + varint_size(np.uint64(time_ms))
+    if start_ms != 0:
+        size += 1 + varint_size(np.uint64(start_ms))
+    return size
+
+
+@inlined(allocates=False)
+def put_sample(out: Any, at: Any, word: Any, time_ms: Any, start_ms: Any) -> Any:
+    """Write a sample whose value has the bits `word`. Returns where it ends."""
+    out[at], out[at + 1], out[at + 2] = SAMPLE_TAG, np.uint8(sample_size(time_ms, start_ms) - 2), VALUE_TAG
+    put_word(out, at + 3, np.uint64(word))
+    out[at + 11] = TIME_TAG
+    at = put_varint(out, at + SAMPLE_HEAD_BYTES, np.uint64(time_ms))
+    if start_ms != 0:
+        out[at] = START_TAG
+        at = put_varint(out, at + 1, np.uint64(start_ms))
+    return at
+
+
+@inlined(allocates=False)
+def put_series(out: Any, at: Any, labels: Any, begin: Any, size: Any, word: Any, time_ms: Any, start_ms: Any) -> Any:
+    """Write a series with the canonical labels labels[begin:begin + size] and one sample. Returns where it ends."""
+    out[at] = SERIES_TAG
+    at = put_length(out, at + 1, size + sample_size(time_ms, start_ms))
+    copy_bytes(out, at, labels, begin, size)
+    return put_sample(out, at + size, word, time_ms, start_ms)
