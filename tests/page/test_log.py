@@ -90,6 +90,21 @@ def test_a_key_is_typed_completed_and_read_back_and_forth(server: Cluster, show:
     expect(page.get_by_role("alert")).to_contain_text("neither a sequence number nor a time")
 
 
+def test_a_key_pressed_in_the_moment_records_change_goes_on_from_those_that_are_seen(
+    server: Cluster, show: Show, key: str
+) -> None:
+    fill(server, key, 450)
+    page = show(fragment(key=key, **{"from": 0}))
+    expect(rows(page)).to_have_count(200)
+    page.evaluate("""() => new MutationObserver((changes, observer) => {
+        if (!document.querySelector("#main").textContent.includes("line 449")) return;
+        observer.disconnect();
+        document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "n", bubbles: true }));
+    }).observe(document.querySelector("#main"), { childList: true, subtree: true, characterData: true })""")
+    page.keyboard.press("l")
+    expect(page.get_by_text("so far")).to_be_visible()
+
+
 def test_records_of_a_rare_prefix_are_found_backwards(server: Cluster, show: Show, key: str) -> None:
     start = fill(server, f"{key}/a", 30)
     fill(server, "other", 3000)

@@ -1,5 +1,5 @@
 // Keys that do something, wherever the focus is outside of text; a list of them is shown under '?'.
-import { signal, useEffect } from "../vendor.js";
+import { signal, useLayoutEffect } from "../vendor.js";
 
 /** All that are there now: [{keys, label, run}]. `keys`: as KeyboardEvent.key says it, "g m" for one after the other. */
 export const known = signal([]);
@@ -28,9 +28,10 @@ function pressed(event) {
 
 addEventListener("keydown", pressed);
 
-/** Makes keys work while the component is shown: [{keys, label, run}]. `inputs`: as for useEffect. */
+/** Makes keys work while the component is shown: [{keys, label, run}]. `inputs`: as for useEffect. A key works on what is
+ * seen: what it does changes with the document, not after it has been painted. */
 export function useKeys(own, inputs = []) {
-  useEffect(() => {
+  useLayoutEffect(() => {
     known.value = [...known.value, ...own];
     return () => { known.value = known.value.filter((one) => !own.includes(one)); };
   }, inputs);
