@@ -20,7 +20,8 @@ import numpy as np
 from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
 
 from shared import kernel_types as types
-from shared.kernels import NumbaFunction, c_function, inlined
+from shared.kernel_declarations import NumbaFunction
+from shared.kernels import c_function, inlined
 
 _HANDLER_NAME = b"mem_handler"
 _SET_HANDLER, _GET_HANDLER = 304, 305

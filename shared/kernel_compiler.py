@@ -13,11 +13,11 @@ from numba.core.registry import cpu_target
 from numba.extending import intrinsic, typeof_impl
 
 from shared import kernel_cache, kernel_types, machine_code, object_code
+from shared.kernel_declarations import Declared, Inlined, Intrinsic, NumbaFunction
 from shared.kernel_types import Signature, Type
-from shared.kernels import Inlined, Intrinsic, Kernel, NumbaFunction
 from shared.machine_code import MachineCode, ObjectCode
 
-_compiled: dict[Kernel, Any] = {}
+_compiled: dict[Declared, Any] = {}
 """numba's dispatchers of kernels, with all that compiling their callers needs."""
 
 _NUMBA_FUNCTIONS = {"carray": carray}
@@ -26,14 +26,14 @@ known = {str(number): number._code for number in _number_types}
 assert known == kernel_types.scalar_codes(), f"numba {__version__} gives its types other numbers: {known}"
 
 
-def compile_kernel(kernel: Kernel) -> MachineCode | ObjectCode:
+def compile_kernel(kernel: Declared) -> MachineCode | ObjectCode:
     """Compile the kernel into the cache, and the kernels that it calls unless the cache has them."""
     cached = _compile(kernel)
     assert cached.code is not None, f"{kernel.name()} was in the cache"
     return cached.code
 
 
-def _compile(kernel: Kernel) -> _Cache:
+def _compile(kernel: Declared) -> _Cache:
     """Compile the kernel for those that call it; the cache may have what this needs."""
     dispatcher = njit(nogil=True, **kernel.options)(kernel.function)
     dispatcher._cache = cached = _Cache(kernel.name())
@@ -89,8 +89,8 @@ def _code_of(library: Any, symbol: str, environments: list[Any]) -> MachineCode 
         return ObjectCode(content, symbol, tuple(told))
 
 
-@typeof_impl.register(Kernel)
-def _type_of_kernel(called: Kernel, _: Any) -> Any:
+@typeof_impl.register(Declared)
+def _type_of_kernel(called: Declared, _: Any) -> Any:
     """The numba type of a kernel that another kernel calls: its dispatcher, compiled for its own signature."""
     if called not in _compiled:
         called.compile()

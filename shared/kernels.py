@@ -7,15 +7,12 @@ kernel that calls it is compiled, or at the latest by its first call. Nothing is
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import update_wrapper
 from threading import RLock
-from typing import Any, ClassVar, overload
+from typing import Any, overload
 
-from shared import kernel_cache, kernel_calls, kernel_sources, machine_code
+from shared import kernel_cache, kernel_calls, machine_code
+from shared.kernel_declarations import Declared, Inlined, name_of
 from shared.kernel_types import Signature
 from shared.machine_code import MachineCode, ObjectCode
 
@@ -26,28 +23,20 @@ _registry: list[Kernel] = []
 _lock = RLock()
 
 _shares_work = False
-_FORM = 2
-"""Of the files in the cache; another one gives them other names."""
 
 
-class Kernel:
-    """A function of arrays with one declared signature, called by Python and by other kernels alike.
+class Kernel(Declared):
+    """A function that is called by Python and by other kernels alike.
 
-    `is_first`: a process must have it before it takes requests. `options`: of numba's `njit`. `dispatcher` checks the
-    types of arguments and calls the machine code; before the kernel is ready, it is the function itself.
+    `is_first`: a process must have it before it takes requests. `dispatcher` checks the types of arguments and calls
+    the machine code; before the kernel is ready, it is the function itself.
     """
 
     def __init__(
         self, function: Callable[..., Any], signature: Signature, is_first: bool, options: dict[str, Any]
     ) -> None:
-        if not isinstance(signature, Signature):
-            raise TypeError(f"the signature of {function.__qualname__} is made of {type(signature)}: use kernel_types")
-        update_wrapper(self, function)
-        self.function = function
-        self.signature = signature
+        super().__init__(function, signature, options)
         self.is_first = is_first
-        self.options = options
-        self._name: str | None = None
         self.dispatcher: Callable[..., Any] = function
 
     def __call__(self, *arguments: Any) -> Any:
@@ -56,7 +45,6 @@ class Kernel:
         return self.dispatcher(*arguments)
 
     def compile(self) -> None:
-        """Load the kernel from the cache on disk, or compile it, unless that is done already."""
         with _lock:
             if self.load():
                 return
@@ -66,7 +54,9 @@ class Kernel:
                     return
                 if name := self.name():
                     kernel_cache.discard(name, "types")  # without code: what wrote them was ended in between
-                self.become_ready(*machine_code.linked([_compiler().compile_kernel(self)])[0])
+                from shared import kernel_compiler  # which imports all of numba
+
+                self.become_ready(*machine_code.linked([kernel_compiler.compile_kernel(self)])[0])
 
     def load(self) -> bool:
         """Load the kernel from the cache on disk, unless that is done already. Returns False if it is not there."""
@@ -84,13 +74,6 @@ class Kernel:
     def is_ready(self) -> bool:
         return type(self) is not Kernel
 
-    def name(self) -> str | None:
-        """Of the kernel's files in the cache; None for a function whose source is in no file, which is not kept."""
-        with _lock:
-            if self._name is None:
-                self._name = _name_of(self.function, "kernel", self.signature, self.options)
-            return self._name
-
     def become_ready(self, address: int, environment: Any) -> None:
         """Be the machine code at this address."""
         entry_point = kernel_calls.entry_point(self.function, address, environment)
@@ -98,42 +81,6 @@ class Kernel:
         # Python looks for `__call__` in the class: with a class of its own a compiled kernel is called without a
         # Python frame in between, in 20 ns more than the dispatcher instead of 150.
         self.__class__ = type("CompiledKernel", (Kernel,), {"__call__": staticmethod(self.dispatcher)})
-
-
-class Inlined:
-    """A function that is compiled as a part of the kernels that call it. Called by Python, it is not compiled."""
-
-    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
-        update_wrapper(self, function)
-        self.function, self.options = function, options
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self.function(*arguments)
-
-
-class Intrinsic:
-    """A function for kernels that says which instructions it is; see `numba.extending.intrinsic`. `function` imports
-    what it needs of numba when it is called."""
-
-    all: ClassVar[list[Intrinsic]] = []
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        update_wrapper(self, function)
-        self.function = function
-        self.all.append(self)
-
-    def __call__(self, *_: Any) -> Any:
-        raise TypeError(f"{self.function.__name__} is for compiled kernels only")
-
-
-class NumbaFunction:
-    """A function that numba has for kernels, by its name there."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(self, *arguments: Any) -> Any:
-        return getattr(importlib.import_module("numba"), self.name)(*arguments)
 
 
 def kernel(
@@ -176,11 +123,13 @@ def _memory(allocates: bool) -> dict[str, bool]:
 
 def c_function(signature: Signature, function: Callable[..., Any]) -> int:
     """The address of the function compiled for C to call, valid as long as the process."""
-    name = _name_of(function, "C", signature, {})
+    name = name_of(function, "C", signature, {})
     with _lock:
         code = _stored(name)
         if code is None:
-            code = _compiler().compile_for_c(function, signature)
+            from shared import kernel_compiler
+
+            code = kernel_compiler.compile_for_c(function, signature)
             if name is not None:
                 kernel_cache.write(name, "code", machine_code.encoded(code))
         return machine_code.linked([code])[0][0]
@@ -196,27 +145,9 @@ def _load(kernels: Iterable[Kernel]) -> int:
         return len(waiting) - len(stored)
 
 
-def _compiler() -> Any:
-    """The module that compiles, which imports this one, and all of numba."""
-    return importlib.import_module("shared.kernel_compiler")
-
-
 def _stored(name: str | None) -> MachineCode | ObjectCode | None:
     data = kernel_cache.read(name, "code") if name else None
     return None if data is None else machine_code.decoded(data)
-
-
-def _name_of(function: Callable[..., Any], kind: str, signature: Any, options: dict[str, Any]) -> str | None:
-    sources = kernel_sources.digest(function.__module__)
-    if sources is None:
-        return None
-    place = f"{function.__module__}.{function.__qualname__}"
-    line = function.__code__.co_firstlineno
-    # A set has its elements in another order in each process.
-    told = sorted((name, sorted(given) if isinstance(given, set) else given) for name, given in options.items())
-    parts = (_FORM, place, line, kind, str(signature), told)
-    digest = hashlib.sha256(sources + machine_code.processor() + repr(parts).encode())
-    return f"{re.sub('[^A-Za-z0-9_.]', '_', place)}-{digest.hexdigest()[:24]}"
 
 
 def compile_first() -> int:

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared import kernel_types as types
-from shared.kernels import Intrinsic, inlined, kernel
+from shared.kernel_declarations import Intrinsic
+from shared.kernels import inlined, kernel
 
 Bytes = types.Array(types.uint8, 1, "C", readonly=True)
 """Kernel argument type of a body; writable arrays are accepted too."""

@@ -91,11 +91,13 @@ def _token(group: Group) -> str:
 
 def _label_filter(chosen: Sequence[Sequence[Matcher]]) -> Callable[[Mapping[str, str]], bool]:
     """Whether the labels of a rule satisfy one of the selectors. Labels that are templates count as missing."""
+    if not chosen:
+        return lambda labels: True
     tests = [label_test(matchers) for matchers in chosen]
 
     def is_chosen(labels: Mapping[str, str]) -> bool:
         fixed = {name: text for name, text in labels.items() if "{{" not in text}
-        return not tests or any(test(fixed) for test in tests)
+        return any(test(fixed) for test in tests)
 
     return is_chosen
 

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared import kernel_types as types
-from shared.kernels import Intrinsic, inlined, kernel
+from shared.kernel_declarations import Intrinsic
+from shared.kernels import inlined, kernel
 from shared.xxh64 import Bytes, load64
 
 Keys = types.Array(types.uint64, 1, "C", readonly=True)

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from coordinator.bits import VARINT_BYTES_MAX, put_number, put_varint, varint_size
 from coordinator.remote_read import histogram_chunks
-from coordinator.remote_read.bits import VARINT_BYTES_MAX, put_varint, varint_size
 from coordinator.remote_read.crc32c import CRC_TABLES, TABLES, crc32c
 from coordinator.remote_read.histogram_chunks import FLOAT_HISTOGRAM, NUMBER_BYTES_MAX, put_histogram_chunk
 from coordinator.remote_read.parts import Parts, put_labels
@@ -136,15 +136,11 @@ def _put_chunk(out: Any, at: Any, first_ms: Any, last_ms: Any, encoding: Any, da
     """Write data[:size] as the field `chunks` of a series. Returns where it ends."""
     first, last, length = np.uint64(first_ms), np.uint64(last_ms), np.uint64(size)
     message = 5 + varint_size(first) + varint_size(last) + varint_size(length) + size
-    out[at] = _CHUNK
-    at = put_varint(out, at + 1, np.uint64(message))
-    out[at] = _MIN_TIME
-    at = put_varint(out, at + 1, first)
-    out[at] = _MAX_TIME
-    at = put_varint(out, at + 1, last)
-    out[at], out[at + 1] = _TYPE, np.uint8(encoding)
-    out[at + 2] = _DATA
-    at = put_varint(out, at + 3, length)
+    at = put_number(out, at, _CHUNK, np.uint64(message))
+    at = put_number(out, at, _MIN_TIME, first)
+    at = put_number(out, at, _MAX_TIME, last)
+    at = put_number(out, at, _TYPE, np.uint64(encoding))
+    at = put_number(out, at, _DATA, length)
     return copy(out, at, data, 0, size)
 
 
@@ -163,8 +159,7 @@ def _put_frame(out: Any, at: Any, begin: Any, end: Any, query_index: Any, tables
         out[at + i] = out[begin + i]
     at += length
     if query_index > 0:
-        out[at] = _INDEX
-        at = put_varint(out, at + 1, index)
+        at = put_number(out, at, _INDEX, index)
     checksum = crc32c(tables, out, message_at, at)
     for i in range(4):
         out[checksum_at + i] = np.uint8(checksum >> np.uint64(24 - 8 * i) & np.uint64(0xFF))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.remote_read.bits import put_bits, put_rest
+from coordinator.bits import put_bits, put_rest
 from coordinator.remote_read.histogram_messages import side_of, span_end
 from coordinator.remote_read.xor_chunks import CHUNK_SAMPLES, NO_WINDOW, put_xor
 from shared.histograms.batch import HINT, HINT_GAUGE, HINT_NOT_RESET, HINT_RESET, NO_ZERO

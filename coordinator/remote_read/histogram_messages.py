@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coordinator.remote_read.bits import put_varint, put_word, varint_size, zigzag
+from coordinator.bits import put_fixed64, put_number, put_varint, put_word, varint_size, zigzag
 from shared import kernel_types as types
 from shared.histograms.batch import HINT, IS_FLOAT, LAYOUTS, NO_ZERO, ROWS, HistogramBatch
 from shared.kernels import inlined, kernel
@@ -71,17 +71,8 @@ def span_end(indexes: Any, place: Any, step: Any, left: Any) -> Any:
 
 
 @inlined(allocates=False)
-def _put_double(out: Any, at: Any, tag: Any, number: Any) -> Any:
-    out[at] = tag
-    put_word(out, at + 1, np.float64(number).view(np.uint64))
-    return at + 9
-
-
-@inlined(allocates=False)
-def _put_number(out: Any, at: Any, tag: Any, number: Any) -> Any:
-    """A field that is a varint."""
-    out[at] = tag
-    return put_varint(out, at + 1, number)
+def _word(number: Any) -> Any:
+    return np.float64(number).view(np.uint64)
 
 
 @inlined(allocates=False)
@@ -93,8 +84,8 @@ def _put_spans(out: Any, at: Any, tag: Any, indexes: Any, place: Any, step: Any,
         offset = zigzag(index - following)
         out[at] = tag
         out[at + 1] = np.uint8(2 + varint_size(offset) + varint_size(np.uint64(count)))
-        at = _put_number(out, at + 2, _OFFSET, offset)
-        at = _put_number(out, at, _LENGTH, np.uint64(count))
+        at = put_number(out, at + 2, _OFFSET, offset)
+        at = put_number(out, at, _LENGTH, np.uint64(count))
         done += count
         following = index + count
     return at
@@ -109,7 +100,7 @@ def _put_counts(out: Any, at: Any, tags: Any, counts: Any, place: Any, step: Any
         out[at] = tags[2]
         at = put_varint(out, at + 1, np.uint64(8 * buckets))
         for i in range(buckets):
-            put_word(out, at, np.float64(counts[place + i * step]).view(np.uint64))
+            put_word(out, at, _word(counts[place + i * step]))
             at += 8
         return at
     size, before = np.int64(0), np.int64(0)
@@ -136,26 +127,26 @@ def _write(table: Any, rows: Any, out: Any, offsets: Any) -> Any:
         is_float = flags & IS_FLOAT != 0
         zero = rows.counts[rows.start[row] + zero_at] if zero_at != NO_ZERO else 0.0
         if is_float:
-            at = _put_double(out, at, _COUNT_FLOAT, rows.observations[row])
-            at = _put_double(out, at, _ZERO_COUNT_FLOAT, zero)
+            at = put_fixed64(out, at, _COUNT_FLOAT, _word(rows.observations[row]))
+            at = put_fixed64(out, at, _ZERO_COUNT_FLOAT, _word(zero))
         else:
-            at = _put_number(out, at, _COUNT, np.uint64(rows.observations[row]))
-            at = _put_number(out, at, _ZERO_COUNT, np.uint64(zero))
-        at = _put_double(out, at, _SUM, rows.sum[row])
-        at = _put_number(out, at, _SCHEMA, zigzag(np.int64(table.schema[layout])))
-        at = _put_double(out, at, _ZERO_THRESHOLD, table.zero_threshold[layout])
+            at = put_number(out, at, _COUNT, np.uint64(rows.observations[row]))
+            at = put_number(out, at, _ZERO_COUNT, np.uint64(zero))
+        at = put_fixed64(out, at, _SUM, _word(rows.sum[row]))
+        at = put_number(out, at, _SCHEMA, zigzag(np.int64(table.schema[layout])))
+        at = put_fixed64(out, at, _ZERO_THRESHOLD, _word(table.zero_threshold[layout]))
         for side in range(2):
             tags = _NEGATIVE if side == 0 else _POSITIVE
             place, step, buckets = side_of(side == 0, begin, end, zero_at)
             at = _put_spans(out, at, tags[0], table.indexes, place, step, buckets)
             at = _put_counts(out, at, tags, rows.counts, place - begin + rows.start[row], step, buckets, is_float)
-        at = _put_number(out, at, _HINT, np.uint64(flags & HINT))
+        at = put_number(out, at, _HINT, np.uint64(flags & HINT))
         bound_begin, bounds = table.bound_start[layout], table.bound_start[layout + 1] - table.bound_start[layout]
         if bounds > 0:
             at = put_varint(out, at, _BOUNDS)
             at = put_varint(out, at, np.uint64(8 * bounds))
             for i in range(bounds):
-                put_word(out, at, np.float64(table.bound[bound_begin + i]).view(np.uint64))
+                put_word(out, at, _word(table.bound[bound_begin + i]))
                 at += 8
         offsets[row + 1] = at
     return at

@@ -16,9 +16,10 @@ from typing import Any
 import cramjam
 import numpy as np
 
-from coordinator.remote_read.bits import put_varint, put_word, varint_size, varint_sizes
+from coordinator.bits import put_number, varint_size, varint_sizes
 from coordinator.remote_read.histogram_messages import Messages, messages_of
 from coordinator.remote_read.parts import Parts, put_labels
+from coordinator.series.time_series_fields import put_sample
 from shared import kernel_types as types
 from shared.ahead import mapped
 from shared.errors import NotExecutable
@@ -41,8 +42,7 @@ RESULTS, TIMESERIES = 1, 1
 
 WRITING = ThreadPoolExecutor(WRITERS, thread_name_prefix="remote-read")
 
-_SERIES, _SAMPLE, _VALUE, _TIME = np.uint8(0x0A), np.uint8(0x12), np.uint8(0x09), np.uint8(0x10)
-_HISTOGRAM, _HISTOGRAM_TIME = np.uint8(0x22), np.uint8(0x78)
+_SERIES, _HISTOGRAM, _HISTOGRAM_TIME = np.uint8(0x0A), np.uint8(0x22), np.uint8(0x78)
 _INTS = types.Array(types.int64, 1, "C", readonly=True)
 _BOOLS = types.Array(types.boolean, 1, "C", readonly=True)
 
@@ -149,23 +149,16 @@ def _write(
     at = np.int64(0)
     for part in range(len(rows)):
         if begins[part]:
-            out[at] = _SERIES
-            at = put_varint(out, at + 1, np.uint64(lengths[part]))
+            at = put_number(out, at, _SERIES, np.uint64(lengths[part]))
             at = put_labels(out, at, pool, pool_offsets, pieces, rows[part])
         for i in range(firsts[part], lasts[part]):
-            time = np.uint64(times[i])
-            time_size = 1 + varint_size(time)
             if refers(bits[i]):
                 row = row_of(bits[i])
                 begin, end = message_offsets[row], message_offsets[row + 1]
-                out[at] = _HISTOGRAM
-                at = put_varint(out, at + 1, np.uint64(end - begin + time_size))
+                time = np.uint64(times[i])
+                at = put_number(out, at, _HISTOGRAM, np.uint64(end - begin + 1 + varint_size(time)))
                 at = copy(out, at, messages, begin, end)
-                out[at] = _HISTOGRAM_TIME
-                at = put_varint(out, at + 1, time)
+                at = put_number(out, at, _HISTOGRAM_TIME, time)
             else:
-                out[at], out[at + 1], out[at + 2] = _SAMPLE, np.uint8(9 + time_size), _VALUE
-                put_word(out, at + 3, np.uint64(bits[i]))
-                out[at + 11] = _TIME
-                at = put_varint(out, at + 12, time)
+                at = put_sample(out, at, bits[i], times[i], 0)
     return at

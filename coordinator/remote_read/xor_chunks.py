@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.remote_read.bits import (
+from coordinator.bits import (
     VARINT_BYTES_MAX,
     WORD_BYTES,
     leading_zeros,

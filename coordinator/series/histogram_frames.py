@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -193,6 +194,29 @@ def _is_time(time_ms: int) -> bool:
     return TIME_MS_MIN <= time_ms <= TIME_MS_MAX
 
 
+@inlined(allocates=False)
+def _fill_samples(
+    words: Any,
+    times: Any,
+    values: Any,
+    starts: Any,
+    own_starts: Any,
+    times_ms: Any,
+    sums: Any,
+    starts_ms: Any,
+    rows: Any,
+) -> None:
+    """The columns that both kinds of frames have, from words[times], words[values] and words[starts] on."""
+    histograms = np.int64(0)
+    for i, row in enumerate(rows):
+        words[times + i] = times_ms[row]
+        is_stale = sums[row] == STALE_SUM_BITS
+        words[values + i] = STALE_NAN_BITS if is_stale else reference_bits(histograms)
+        histograms += np.int64(not is_stale)
+    for i in range(own_starts):
+        words[starts + i] = starts_ms[rows[i]]
+
+
 @kernel(
     types.int64(
         Bytes, _TABLE, _HASHES, _INTS_IN, _INTS_IN, _INTS, _INTS_IN, _INTS, _TABLE, _STRIDED, _INTS, _OUT
@@ -225,10 +249,9 @@ def _fill_frames(
         own_hashes, offsets, counts, times, values, labels, starts = division.begin_frame(
             words, at, EXTENDED_MARK, series, samples, label_bytes
         )
-        octet, run, histograms, last = 8 * labels, np.int64(-1), np.int64(0), np.int64(-1)
+        octet, run, last = 8 * labels, np.int64(-1), np.int64(-1)
         for i in range(samples):
-            row = order[first + i]
-            source = sources[row]
+            source = sources[order[first + i]]
             if source != last:
                 last = source
                 run += 1
@@ -238,14 +261,11 @@ def _fill_frames(
                 words[offsets + run] = octet - 8 * labels
                 octet += size
             words[counts + run] += 1
-            words[times + i] = times_ms[row]
-            is_stale = sums[row] == STALE_SUM_BITS
-            words[values + i] = STALE_NAN_BITS if is_stale else reference_bits(histograms)
-            histograms += np.int64(not is_stale)
         words[offsets + series] = octet - 8 * labels
         own_starts = samples if totals[shard, OWN_STARTS] > 0 else 0
-        for i in range(own_starts):
-            words[starts + i] = starts_ms[order[first + i]]
+        _fill_samples(
+            words, times, values, starts, own_starts, times_ms, sums, starts_ms, order[first : first + samples]
+        )
         tail = starts + own_starts + histogram_bytes[shard] // 8
         words[tail], words[tail + 1] = own_starts, histogram_bytes[shard]
         at = tail + TAIL_WORDS
@@ -286,19 +306,16 @@ def _fill_references(
         times = run + 1 + series
         values = times + samples
         starts = values + samples
-        histograms, last = np.int64(0), np.int64(-1)
+        last = np.int64(-1)
         for i in range(samples):
-            row = order[first + i]
-            if sources[row] != last:
-                last = sources[row]
+            source = sources[order[first + i]]
+            if source != last:
+                last = source
                 run += 1
                 words[run] = table[last, NUMBERED] - 1
             words[run] += 1 << COUNT_SHIFT
-            words[times + i] = times_ms[row]
-            is_stale = sums[row] == STALE_SUM_BITS
-            words[values + i] = STALE_NAN_BITS if is_stale else reference_bits(histograms)
-            histograms += np.int64(not is_stale)
-        for i in range(own_starts):
-            words[starts + i] = starts_ms[order[first + i]]
+        _fill_samples(
+            words, times, values, starts, own_starts, times_ms, sums, starts_ms, order[first : first + samples]
+        )
         at = starts + own_starts + histogram_bytes[group] // 8
         first += samples

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.remote_read.bits import put_varint, put_word, varint_size
+from coordinator.bits import put_fixed64, put_number, varint_size
 from shared.kernels import inlined
 from shared.protobuf_fields import put_length
 from shared.xxh64 import copy_bytes
@@ -33,13 +33,11 @@ def sample_size(time_ms: Any, start_ms: Any) -> Any:
 @inlined(allocates=False)
 def put_sample(out: Any, at: Any, word: Any, time_ms: Any, start_ms: Any) -> Any:
     """Write a sample whose value has the bits `word`. Returns where it ends."""
-    out[at], out[at + 1], out[at + 2] = SAMPLE_TAG, np.uint8(sample_size(time_ms, start_ms) - 2), VALUE_TAG
-    put_word(out, at + 3, np.uint64(word))
-    out[at + 11] = TIME_TAG
-    at = put_varint(out, at + SAMPLE_HEAD_BYTES, np.uint64(time_ms))
+    out[at], out[at + 1] = SAMPLE_TAG, np.uint8(sample_size(time_ms, start_ms) - 2)
+    at = put_fixed64(out, at + 2, VALUE_TAG, np.uint64(word))
+    at = put_number(out, at, TIME_TAG, np.uint64(time_ms))
     if start_ms != 0:
-        out[at] = START_TAG
-        at = put_varint(out, at + 1, np.uint64(start_ms))
+        at = put_number(out, at, START_TAG, np.uint64(start_ms))
     return at
 
 

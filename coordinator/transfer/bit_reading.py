@@ -1,7 +1,7 @@
 """Streams of bits as kernels read them, the most significant bit of each byte first.
 
 Bits behind the data are 0, so nothing is read beyond them; whoever reads checks afterwards where the stream has got to.
-What writes such streams: `coordinator.remote_read.bits`.
+What writes such streams: `coordinator.bits`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.remote_read.bits import leading_zeros
+from coordinator.bits import leading_zeros
 from coordinator.remote_read.histogram_chunks import WIDTHS
 from shared.kernels import inlined
 

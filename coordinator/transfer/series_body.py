@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.remote_read.bits import varint_size
+from coordinator.bits import varint_size
 from coordinator.series.time_series_fields import HISTOGRAM_TAG, SERIES_TAG, put_sample, sample_size
 from shared import kernel_types as types
 from shared.kernels import kernel

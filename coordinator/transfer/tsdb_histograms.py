@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.remote_read.bits import put_varint, put_word, varint_size, zigzag
+from coordinator.bits import put_fixed64, put_number, put_varint, put_word, varint_size, zigzag
 from coordinator.remote_read.histogram_chunks import BOUND_SCALE, POWER_BASE
 from coordinator.transfer.bit_reading import BROKEN_AT, bits, followed, signed, unsigned
 from coordinator.transfer.tsdb_chunks import BROKEN, FLOAT_HISTOGRAM, GOOD, OTHER
@@ -65,19 +65,6 @@ _TAG_HISTOGRAM = np.uint8(0x22)
 
 
 @inlined(allocates=False)
-def _put_double(out: Any, at: Any, tag: Any, word: Any) -> Any:
-    out[at] = tag
-    put_word(out, at + 1, word)
-    return at + 9
-
-
-@inlined(allocates=False)
-def _put_number(out: Any, at: Any, tag: Any, number: Any) -> Any:
-    out[at] = tag
-    return put_varint(out, at + 1, number)
-
-
-@inlined(allocates=False)
 def _read_threshold(data: Any, bit: Any) -> Any:
     """(the bits of the zero threshold, where it ends)."""
     byte = np.int64(bits(data, bit, 8))
@@ -103,8 +90,8 @@ def _read_spans(data: Any, bit: Any, tag: Any, out: Any, at: Any) -> Any:
         buckets += np.int64(length)
         out[at] = tag
         out[at + 1] = np.uint8(2 + varint_size(zigzag(offset)) + varint_size(length))
-        at = _put_number(out, at + 2, np.uint8(1 << 3), zigzag(offset))
-        at = _put_number(out, at, np.uint8(2 << 3), length)
+        at = put_number(out, at + 2, np.uint8(1 << 3), zigzag(offset))
+        at = put_number(out, at, np.uint8(2 << 3), length)
     return buckets, at, bit
 
 
@@ -134,7 +121,7 @@ def _read_layout(data: np.ndarray, bit: int, out: np.ndarray) -> tuple[int, int,
     schema, bit = signed(data, bit)
     if not -(1 << 31) <= schema < 1 << 31:
         return 0, BROKEN_AT, 0, 0
-    at = _put_double(out, _put_number(out, np.int64(0), _TAG_SCHEMA, zigzag(schema)), _TAG_THRESHOLD, threshold)
+    at = put_fixed64(out, put_number(out, np.int64(0), _TAG_SCHEMA, zigzag(schema)), _TAG_THRESHOLD, threshold)
     positive, at, bit = _read_spans(data, bit, _TAGS_SPANS[0], out, at)
     if bit < BROKEN_AT:
         negative, at, bit = _read_spans(data, bit, _TAGS_SPANS[1], out, at)
@@ -216,15 +203,15 @@ def _put_message(
     out: Any, at: Any, layout: Any, layout_end: Any, state: Any, positive: Any, negative: Any, is_float: Any
 ) -> Any:
     """Write a message but for its time and its hint; returns where it ends."""
-    at = _put_double(out, at, _TAG_SUM, np.uint64(state[0, _SUM]))
+    at = put_fixed64(out, at, _TAG_SUM, np.uint64(state[0, _SUM]))
     if np.uint64(state[0, _SUM]) == _STALE:
         return at
     if is_float:
-        at = _put_double(out, at, _TAG_COUNT_FLOAT, np.uint64(state[0, _COUNT]))
-        at = _put_double(out, at, _TAG_ZERO_FLOAT, np.uint64(state[0, _ZERO]))
+        at = put_fixed64(out, at, _TAG_COUNT_FLOAT, np.uint64(state[0, _COUNT]))
+        at = put_fixed64(out, at, _TAG_ZERO_FLOAT, np.uint64(state[0, _ZERO]))
     else:
-        at = _put_number(out, at, _TAG_COUNT, np.uint64(state[0, _COUNT]))
-        at = _put_number(out, at, _TAG_ZERO, np.uint64(state[0, _ZERO]))
+        at = put_number(out, at, _TAG_COUNT, np.uint64(state[0, _COUNT]))
+        at = put_number(out, at, _TAG_ZERO, np.uint64(state[0, _ZERO]))
     copy_bytes(out, at, layout, np.int64(0), layout_end)
     at += layout_end
     at = _put_buckets(out, at, 0, state, _FIELDS, _FIELDS + positive, is_float)
@@ -279,8 +266,8 @@ def _chunk(
         elif count > 0:
             hint = HINT_NOT_RESET
         size = _put_message(message, np.int64(0), layout, layout_end, state, positive, negative, is_float)
-        size = _put_number(message, size, _TAG_TIME, np.uint64(time_ms))
-        size = _put_number(message, size, _TAG_HINT, np.uint64(hint))
+        size = put_number(message, size, _TAG_TIME, np.uint64(time_ms))
+        size = put_number(message, size, _TAG_HINT, np.uint64(hint))
         if at + 6 + size > len(out):
             return FULL, at
         out[at] = _TAG_HISTOGRAM

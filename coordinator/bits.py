@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from shared.kernels import Intrinsic, inlined
+from shared.kernel_declarations import Intrinsic
+from shared.kernels import inlined
 from shared.promql.model import Int
 
 VARINT_BYTES_MAX = 10
@@ -91,6 +92,21 @@ def put_varint(out: Any, at: Any, number: Any) -> Any:
         at += 1
     out[at] = np.uint8(number)
     return at + 1
+
+
+@inlined(allocates=False)
+def put_number(out: Any, at: Any, tag: Any, number: Any) -> Any:
+    """Write a protobuf field that is a varint; its tag has one byte. Returns where it ends."""
+    out[at] = tag
+    return put_varint(out, at + 1, number)
+
+
+@inlined(allocates=False)
+def put_fixed64(out: Any, at: Any, tag: Any, word: Any) -> Any:
+    """As `put_number`, of a field that is 8 bytes, such as a double's."""
+    out[at] = tag
+    put_word(out, at + 1, word)
+    return at + 1 + WORD_BYTES
 
 
 @inlined(allocates=False)
