@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from coordinator import yaml_fields
+from coordinator.http_client_config import HttpClientConfig
 from coordinator.rules import alertmanager_config, notifying
 from coordinator.rules.alertmanager_config import Alerting
 from coordinator.rules.alerts import Alert
@@ -155,6 +158,34 @@ async def test_an_alertmanager_that_never_answers_keeps_alerts_from_no_other(
     assert counted(notifier, "triptych_rule_alerts_queued") <= 200
     assert counted(notifier, "triptych_rule_alerts_dropped_total") == 100
     silent.close()
+
+
+async def test_names_and_secrets_are_read_in_threads_for_what_may_hang(
+    manager: Alertmanager, notifier: Notifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    real_addresses, real_headers = socket.getaddrinfo, HttpClientConfig.request_headers
+
+    def find(host: str, *rest: Any) -> Any:
+        if host != "manager.example":
+            return real_addresses(host, *rest)
+        threads.append(threading.current_thread().name)
+        return real_addresses("127.0.0.1", *rest)
+
+    def headers(config: HttpClientConfig) -> Any:
+        threads.append(threading.current_thread().name)
+        return real_headers(config)
+
+    (tmp_path / "token").write_text("secret")
+    credentials = f", authorization: {{credentials_file: {tmp_path / 'token'}}}"
+    configuration = alerting(manager.config(credentials).replace("127.0.0.1", "manager.example"))
+    monkeypatch.setattr(socket, "getaddrinfo", find)
+    monkeypatch.setattr(HttpClientConfig, "request_headers", headers)
+    notifier.use(configuration)
+    notifier.send([alert()], "")
+    await until(lambda: manager.batches)
+    assert manager.headers[0]["Authorization"] == "Bearer secret"
+    assert len(threads) == 2 and all(name.startswith("outgoing") for name in threads), threads
 
 
 async def test_what_is_out_of_date_is_not_sent(manager: Alertmanager, notifier: Notifier) -> None:

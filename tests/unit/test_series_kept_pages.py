@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from threading import Event, get_ident
 
 import numpy as np
 import pytest
@@ -203,3 +204,29 @@ def test_the_use_of_a_loan_that_ended_is_no_loan() -> None:
     cache, loan = DecodedCache(100), Loan()
     cache.used(loan)
     assert cache.size_bytes == 0 and cache.lend(loan, 100)
+
+
+def test_a_page_is_filled_by_one_thread_while_others_wait_for_it(
+    written: Block, values: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block, _ = with_cache(written, 1 << 30)
+    for _ in range(2):
+        read(block, 0, 2)
+    fill, has_begun, may_go_on = paged_chunk.fill, Event(), Event()
+    filling: set[int] = set()
+
+    def held(data: bytes, out: NDArray) -> None:
+        filling.add(get_ident())
+        has_begun.set()
+        assert may_go_on.wait(10)
+        fill(data, out)
+
+    monkeypatch.setattr(paged_chunk, "fill", held)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(read, block, 0, SERIES)
+        assert has_begun.wait(10)
+        second = pool.submit(read, block, 0, SERIES)
+        assert not wait([second], timeout=0.1).done
+        may_go_on.set()
+        assert (first.result(10) == values).all() and (second.result(10) == values).all()
+    assert len(filling) == 1
