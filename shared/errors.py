@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Self
 
+MESSAGE_CHARS_MAX = 8192
+"""Of a message, which may quote what a client has sent: a name may be as long as a body."""
+
 
 class TriptychError(Exception):
     """Base of all errors that are sent to a client; `str(error)` is the message."""
@@ -18,6 +21,10 @@ class TriptychError(Exception):
     """Why the request was refused or failed, as the metrics count it."""
     headers: Mapping[str, str] = MappingProxyType({})
     """What the head of the answer says beside."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if len(text) <= MESSAGE_CHARS_MAX else f"{text[:MESSAGE_CHARS_MAX]}… (of {len(text)} characters)"
 
     def because(self, reason: str) -> Self:
         """The error, with a reason that says more than its class does."""

@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from coordinator.body_errors import explained
 from coordinator.large_bodies import SLICED_BYTES_MIN, LargeMessage, LargeObject, Slices
 from coordinator.log import walk
 from coordinator.log.columns import BatchRecords, FewRecords, ManyRecords, columns_of
@@ -205,13 +206,13 @@ def _fitting(
     return Append(many, durable, producer, seq) if many.size_bytes <= settings.log_batch_bytes_max else None
 
 
-def _decoded(decode: Callable[[], T]) -> T:
+def _decoded(decode: Callable[[], T], kind: Any) -> T:
     """What `decode()` returns. Raises BadData that says why the body is not an append request."""
     try:
         return decode()
     except msgspec.MsgspecError as error:
         hint = "; plain text goes into `keyText` and `text`" if "base64" in str(error) else ""
-        raise BadData(f"the body is not a valid append request: {error}{hint}") from error
+        raise BadData(f"the body is not a valid append request: {explained(error, kind)}{hint}") from error
     except RecursionError as error:
         raise BadData("the body is not a valid append request: a JSON value is nested too deeply") from error
     except UnicodeDecodeError as error:
@@ -219,7 +220,7 @@ def _decoded(decode: Callable[[], T]) -> T:
 
 
 def _from_json(body: bytes) -> _Lists:
-    parsed = _decoded(lambda: _json.decode(body))
+    parsed = _decoded(lambda: _json.decode(body), _Append)
     return _request(parsed, columns(0, parsed.records))
 
 
@@ -233,7 +234,7 @@ def _from_proto_json(body: bytes) -> _Lists:
         return _from_json(body)  # the common form, which is decoded in one pass
     except BadData:
         pass
-    parsed = _decoded(lambda: _proto_json.decode(body))
+    parsed = _decoded(lambda: _proto_json.decode(body), _ProtoAppend)
     return _proto_request(parsed, proto_columns(0, parsed.records or ()))
 
 
@@ -246,7 +247,7 @@ def _proto_request(parsed: _ProtoAppend, records: RecordColumns) -> _Lists:
 
 def _from_sliced_json(body: bytes, settings: Settings) -> _Lists:
     large = LargeObject(body, {"records": settings.log_records_max})
-    parsed = _decoded(lambda: _json.decode(large.rest))
+    parsed = _decoded(lambda: _json.decode(large.rest), _Append)
     return _request(parsed, _gathered(columns(*piece) for piece in _sliced(large, settings, _json_records)))
 
 
@@ -256,7 +257,7 @@ def _from_sliced_proto_json(body: bytes, settings: Settings) -> _Lists:
     except BadData:
         pass
     large = LargeObject(body, {"records": settings.log_records_max})
-    parsed = _decoded(lambda: _proto_json.decode(large.rest))
+    parsed = _decoded(lambda: _proto_json.decode(large.rest), _ProtoAppend)
     pieces = _sliced(large, settings, _proto_json_records)
     return _proto_request(parsed, _gathered(proto_columns(*piece) for piece in pieces))
 
@@ -277,7 +278,7 @@ def _sliced(
     if (records := large.lists.get("records")) is not None:
         _require_few(records, settings, 4 / 3)
         for first, text in records:
-            yield first, _decoded(partial(records.decode, first, text, decoder))
+            yield first, _decoded(partial(records.decode, first, text, decoder), decoder.type)
 
 
 def _require_few(records: Slices, settings: Settings, growth: float) -> None:

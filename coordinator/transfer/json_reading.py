@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.body_errors import explained
 from coordinator.series.label_sets import Limits, problem_of, shown
 from coordinator.transfer import line_walk
 from coordinator.transfer.histograms import Histogram, message_of
@@ -83,7 +84,7 @@ class LabelSets:
             try:
                 known = self.of(_DECODE_LABELS(text))
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                raise BadData(f"`metric` is not an object of texts: {error}") from error
+                raise BadData(f"`metric` is not an object of texts: {explained(error, dict[str, str])}") from error
             if len(self._known) >= LABEL_SETS_MAX:
                 self._known.clear()
             self._known[text] = known
@@ -156,7 +157,7 @@ def _histograms(text: bytes, label_sets: LabelSets) -> tuple[bytes, list[bytes]]
     try:
         line = _DECODE_HISTOGRAMS(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadData(f"it is no line of histograms: {error}") from error
+        raise BadData(f"it is no line of histograms: {explained(error, HistogramLine)}") from error
     if len(line.histograms) != len(line.timestamps):
         raise BadData(f"it has {len(line.histograms)} histograms and {len(line.timestamps)} timestamps")
     pairs = zip(line.histograms, line.timestamps, strict=True)

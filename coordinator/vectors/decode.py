@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.body_errors import explained
 from coordinator.large_bodies import SLICE_BYTES, SLICED_BYTES_MIN, LargeObject, Slices
 from coordinator.vectors.json_attributes import check_large_vector, plain_value
 from coordinator.vectors.numbers import COMPONENTS_BYTES_MAX, Buffer, find_unusable, joined, parse_arrays
@@ -137,22 +138,22 @@ _TEXTS = msgspec.json.Decoder(list[str])
 
 def decode_json(body: Buffer, kind: type[T]) -> T:
     """The body as a `kind`. Raises BadData that says where the body is not valid."""
-    return _decoded(lambda: msgspec.json.decode(body, type=kind), body)
+    return _decoded(lambda: msgspec.json.decode(body, type=kind), body, kind)
 
 
-def _decoded(decode: Callable[[], T], body: Buffer) -> T:
+def _decoded(decode: Callable[[], T], body: Buffer, kind: Any) -> T:
     try:
         return decode()
     except msgspec.ValidationError as error:
-        raise BadData(f"the body is not right: {_plain(error)}") from error
+        raise BadData(f"the body is not right: {_explained(error, kind)}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadData(f"the body is not valid JSON: {_plain(error)}{_not_a_number(bytes(body))}") from error
+        raise BadData(f"the body is not valid JSON: {_explained(error, kind)}{_not_a_number(bytes(body))}") from error
     except RecursionError:
         raise BadData("the body is nested too deeply") from None
 
 
-def _plain(error: Exception) -> str:
-    return str(error).replace("`", "'").replace(" - at '$.", " - at '").replace(" - at '$'", "")
+def _explained(error: Exception, kind: Any) -> str:
+    return explained(error, kind).replace("`", "'").replace(" - at '$.", " - at '").replace(" - at '$'", "")
 
 
 def _not_a_number(body: bytes) -> str:
@@ -215,7 +216,7 @@ def _write_from_slices(body: bytes, named: bool) -> Upserts:
 def _vectors_of(vectors: Slices, first: int, text: bytes) -> list[_Vector]:
     if len(text) > SLICE_BYTES:
         check_large_vector(text, f"upsertVectors[{first}], field attributes")
-    return _decoded(partial(vectors.decode, first, text, _VECTORS), b'{"upsertVectors":[%s]}' % text)
+    return _decoded(partial(vectors.decode, first, text, _VECTORS), b'{"upsertVectors":[%s]}' % text, _VECTORS.type)
 
 
 def _upserts(collection: str, pieces: Iterable[list[_Vector]]) -> Upserts:
@@ -275,7 +276,9 @@ def numbers(arrays: Sequence[Buffer], label: Any) -> tuple[Floats, NDArray[np.in
         try:
             content = msgspec.json.decode(array)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise BadData(f"{label(place)}: {_plain(error)}; every component must be a finite 32-bit float") from None
+            raise BadData(
+                f"{label(place)}: {_explained(error, Any)}; every component must be a finite 32-bit float"
+            ) from None
         if not isinstance(content, list):
             raise BadData(f"{label(place)} is {shown(content)}; it must be an array of numbers")
         for component, value in enumerate(content):
@@ -309,7 +312,7 @@ def texts_of(large: LargeObject, name: str, check_count: Callable[[int], None]) 
     slices.require_elements_within(SLICE_BYTES)
     texts: list[str] = []
     for first, text in slices:
-        texts += _decoded(partial(slices.decode, first, text, _TEXTS), b"")
+        texts += _decoded(partial(slices.decode, first, text, _TEXTS), b"", _TEXTS.type)
     return texts
 
 

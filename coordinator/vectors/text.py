@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from coordinator.body_errors import explained
 from coordinator.vectors.text_query import Operator, check_cost, parse
 from coordinator.vectors.values import shown
 from proto import vector_pb2
@@ -28,7 +29,6 @@ TAG_CHARS_MAX = 64
 HIGHLIGHT_CHARS_MAX = 4 << 20
 """Of all highlights of an answer together, if every other character is a word of its own."""
 
-ERROR_CHARS_MAX = 300
 """Of an error that may repeat a name of the request."""
 
 T = TypeVar("T")
@@ -119,8 +119,8 @@ def converted(content: dict[str, Any], kind: type[T], label: str) -> T:
     try:
         return msgspec.convert({_camel(name): value for name, value in content.items()}, kind)
     except msgspec.ValidationError as error:
-        text = str(error).replace("`", "'").replace(" - at '$.", f" - at '{label}.")
-        raise BadData(f"{label} is not right: {text[:ERROR_CHARS_MAX]}") from error
+        text = explained(error, kind).replace("`", "'").replace(" - at '$.", f" - at '{label}.")
+        raise BadData(f"{label} is not right: {text}") from error
 
 
 def _camel(name: str) -> str:

@@ -13,6 +13,7 @@ from coordinator.api.log import answers, log_parameters
 from coordinator.api.parameters import timestamp_ms
 from coordinator.api.strict import known_parameters
 from coordinator.bodies import read_body
+from coordinator.body_errors import explained
 from coordinator.calls import WorkerReply
 from coordinator.context import CONTEXT
 from coordinator.large_bodies import SLICED_BYTES_MIN, LargeObject
@@ -93,7 +94,7 @@ async def _resolve(request: web.Request, moves: list[CursorMove], times_ms: dict
 
 
 def _positions(body: bytes) -> list[_Position]:
-    return _decoded(lambda: _decoder.decode(body).positions)
+    return _decoded(lambda: _decoder.decode(body).positions, _Put)
 
 
 def _sliced_positions(body: bytes) -> list[_Position]:
@@ -105,15 +106,15 @@ def _sliced_positions(body: bytes) -> list[_Position]:
         _check_count(slices.count)
         slices.require_elements_within(2 * KEY_BYTES_MAX)
         for first, text in slices:
-            positions += _decoded(partial(slices.decode, first, text, _list_decoder))
+            positions += _decoded(partial(slices.decode, first, text, _list_decoder), _list_decoder.type)
     return positions
 
 
-def _decoded(decode: Callable[[], list[_Position]]) -> list[_Position]:
+def _decoded(decode: Callable[[], list[_Position]], kind: Any) -> list[_Position]:
     try:
         return decode()
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadData(f"the body is not a valid list of positions: {error}") from error
+        raise BadData(f"the body is not a valid list of positions: {explained(error, kind)}") from error
 
 
 def _check_count(count: int) -> None:

@@ -19,6 +19,7 @@ from coordinator.api.listed import listed
 from coordinator.api.log import answers, log_parameters
 from coordinator.api.strict import known_parameters
 from coordinator.bodies import read_body
+from coordinator.body_errors import explained
 from coordinator.context import CONTEXT
 from coordinator.log.follow import rows_of
 from coordinator.log.groups.area import Groups, Polled
@@ -317,7 +318,7 @@ async def _body(request: web.Request, kind: type[_T]) -> _T:
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadData(f"the body is not valid: {error}") from error
+        raise BadData(f"the body is not valid: {explained(error, kind)}") from error
 
 
 _GROUP = "/api/v1/log/groups/{group}"

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from coordinator.api.strict import known_parameters
 from coordinator.bodies import read_body
+from coordinator.body_errors import explained
 from coordinator.context import CONTEXT
 from coordinator.log.policies import KEEP_MAX, TOMBSTONE_AGE_MS, Policy
 from coordinator.responses import json_answer
@@ -60,7 +61,7 @@ def _policy(name: str, body: bytes) -> Policy:
     try:
         parsed = _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadData(f"the body is not a valid policy: {error}") from error
+        raise BadData(f"the body is not a valid policy: {explained(error, _Put)}") from error
     if (parsed.prefix is None) == (parsed.prefix_base64 is None):
         raise BadData(
             "a policy must have either `prefix` (text) or `prefixBase64`; the empty prefix is that of all keys"

@@ -1,0 +1,65 @@
+"""What is wrong with a body that msgspec does not decode, in words for the client that sent it."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+ERROR_CHARS_MAX = 300
+NAME_CHARS_MAX = 100
+"""Of a field's name: a client may send one as long as a body."""
+KINDS_CACHED = 64
+
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$(.*)`)?", re.DOTALL)
+_STEP = re.compile(r"\.(\w+)|(\[)[^]]*\]")
+
+
+def explained(error: Exception, kind: Any) -> str:
+    """The error of decoding a body as a `kind`, of bounded length. To a field that is not known it adds the one with
+    the nearest name, or all that are known."""
+    found = _UNKNOWN_FIELD.fullmatch(str(error))
+    if found is None:
+        return str(error)[:ERROR_CHARS_MAX]
+    name, path = found[1][:NAME_CHARS_MAX], (found[2] or "")[:NAME_CHARS_MAX]
+    known = _fields_at(kind, path)
+    near = get_close_matches(name.lower(), [field.lower() for field in known], 1)
+    by_lower = {field.lower(): field for field in known}
+    all_known = f"; known are {', '.join(known)}" if known else ""
+    hint = f"; did you mean `{by_lower[near[0]]}`?" if near else all_known
+    return f"Object contains unknown field `{name}`{f' - at `${path}`' if path else ''}{hint}"
+
+
+@lru_cache(KINDS_CACHED)
+def _described(kind: Any) -> msgspec.inspect.Type:
+    return msgspec.inspect.type_info(kind)
+
+
+def _fields_at(kind: Any, path: str) -> list[str]:
+    """The names of the fields of the object at `path` in a `kind`; none if it cannot be told."""
+    types = _alternatives(_described(kind))
+    for name, index in _STEP.findall(path):
+        types = [inner for outer in types for inner in _alternatives(_inner(outer, name, is_index=bool(index)))]
+    return sorted(
+        {field.encode_name for one in types if isinstance(one, msgspec.inspect.StructType) for field in one.fields}
+    )
+
+
+def _inner(outer: msgspec.inspect.Type, name: str, *, is_index: bool) -> msgspec.inspect.Type | None:
+    match outer:
+        case msgspec.inspect.StructType() if not is_index:
+            return next((field.type for field in outer.fields if field.encode_name == name), None)
+        case msgspec.inspect.ListType() if is_index:
+            return outer.item_type
+        case msgspec.inspect.DictType() if is_index:
+            return outer.value_type
+    return None
+
+
+def _alternatives(one: msgspec.inspect.Type | None) -> list[msgspec.inspect.Type]:
+    if isinstance(one, msgspec.inspect.UnionType):
+        return list(one.types)
+    return [] if one is None else [one]
