@@ -1,7 +1,8 @@
 """Every endpoint of a cluster of real processes, over raw sockets.
 
 A failure is a 5xx other than a 503 with a reason, no answer within `ANSWER_WITHIN_S` to a request that is complete, a
-process that has ended, a traceback in a log, or memory beyond `MEMORY_GROWTH_BYTES_MAX`.
+process that has ended, a traceback in a log, an error of more than `ERROR_BYTES_MAX`, or memory beyond
+`MEMORY_GROWTH_BYTES_MAX`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ ANSWER_WITHIN_S = 2.0
 INCOMPLETE_S = 0.1
 """How long an answer is awaited to a request of which something is missing, or that waits for records."""
 MEMORY_GROWTH_BYTES_MAX = 1 << 30
+ERROR_BYTES_MAX = 64 << 10
 CHECK_EVERY = 500
 """Requests between two checks of the processes."""
 SETTINGS = {
@@ -125,6 +127,7 @@ def _judge(connection: socket.socket, method: str) -> None:
         return
     body = answer.read()
     assert answer.status < 500 or answer.status == 503, f"{answer.status}: {body[:2000]!r}"
+    assert answer.status < 400 or len(body) <= ERROR_BYTES_MAX, f"{answer.status} in {len(body)} bytes: {body[:2000]!r}"
     if answer.status == 503 and method != "HEAD":
         content = json.loads(body)
         assert content.get("error") or content.get("message"), f"a 503 without a reason: {body[:500]!r}"
