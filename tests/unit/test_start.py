@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import os
+import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import pytest
+import zmq
+
 from shared.kernel_cache import VARIABLE
+from shared.wire import control_address
+from worker.process import HEARTBEAT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHIN_S = 60.0
+ROUNDS = 9
+CONNECTED_WITHIN_S = 0.06
+"""Of the median of these rounds; 0.01 s to look and up to 0.02 s to connect, and a machine that does other things."""
 
 
 def run(text: str, **environment: str) -> str:
@@ -75,3 +85,39 @@ def test_the_tables_of_the_parser_are_made_once_and_anew_where_they_are_not_whol
         assert run(PARSE, **own) == "True"
         assert run(NOT_MADE + PARSE, **own) == "True"
     assert run(PARSE, **{VARIABLE: str(tmp_path / "missing")}) == "True"
+
+
+WORKER = """
+import os, sys
+from pathlib import Path
+from shared.config import Settings
+from worker.process import WorkerProcess
+WorkerProcess("w", [0], Settings(data=Path(sys.argv[1])), sys.argv[2], "c", os.getppid()).run()
+"""
+
+
+def test_a_worker_finds_a_coordinator_that_comes_later_at_once(tmp_path: Path) -> None:
+    address = f"ipc://{tmp_path}/socket"
+    command = [sys.executable, "-c", WORKER, str(tmp_path), address]
+    worker = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    try:
+        heard_until_s(address)
+        waited_s = [heard_until_s(address) for _ in range(ROUNDS)]
+    finally:
+        worker.terminate()
+        assert worker.wait(WITHIN_S) == 0
+    assert statistics.median(waited_s) < CONNECTED_WITHIN_S, waited_s
+
+
+def heard_until_s(address: str) -> float:
+    """Seconds until a coordinator, which is there from now on, has heard a worker by both connections."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as requests, context.socket(zmq.ROUTER) as control:
+        requests.bind(address)
+        control.bind(control_address(address))
+        started = time.monotonic()
+        for socket in (requests, control):
+            if not socket.poll(WITHIN_S * 1000):
+                pytest.fail("the worker does not register")
+        waited_s = time.monotonic() - started
+    time.sleep(1.5 * HEARTBEAT_S)  # until the worker has noticed
+    return waited_s
