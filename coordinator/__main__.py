@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+
+from coordinator import aiohttp_import
+
+if __name__ == "__main__":
+    gc.disable()  # imports leave hardly any garbage; `interpreter.collect_seldom` ends this
+    aiohttp_import.without_authorities()
+
 import os
 import sys
 from contextlib import nullcontext

@@ -9,6 +9,7 @@ import base64
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from coordinator.yaml_fields import Section
@@ -33,6 +34,14 @@ TLS_VERSIONS = {
 }
 
 
+@cache
+def _system_tls() -> ssl.SSLContext:
+    """With the authorities that the system trusts; reading them takes some 25 ms."""
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
 @dataclass(frozen=True, slots=True)
 class HttpClientConfig:
     """`scheme_and_secret`: of the header Authorization, of which the secret may be in a file. `tls`: made at the time
@@ -44,7 +53,7 @@ class HttpClientConfig:
     secret_file: Path | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     follow_redirects: bool = True
-    tls: ssl.SSLContext | None = None
+    tls: ssl.SSLContext = field(default_factory=_system_tls)
     server_name: str | None = None
 
     def request_headers(self) -> dict[str, str]:
@@ -141,10 +150,10 @@ def _headers(section: Section) -> dict[str, str]:
     return headers
 
 
-def _tls(section: Section | None) -> tuple[ssl.SSLContext | None, str | None]:
+def _tls(section: Section | None) -> tuple[ssl.SSLContext, str | None]:
     """(the context of connections, the name that the certificate must have), of a section tls_config."""
     if section is None:
-        return None, None
+        return _system_tls(), None
     ca, cert, key = ((section.text(name), section.text(f"{name}_file")) for name in ("ca", "cert", "key"))
     versions = [section.text(name) for name in ("min_version", "max_version")]
     server_name, is_insecure = section.text("server_name"), section.boolean("insecure_skip_verify")

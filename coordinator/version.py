@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from importlib import metadata
+from functools import cache
 
 
-def _version() -> str:
+@cache
+def version() -> str:
+    from importlib import metadata  # takes 15 ms, for which a start need not wait
+
     try:
         return metadata.version("triptych")
     except metadata.PackageNotFoundError:
         return "unknown"
-
-
-VERSION = _version()

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from shared import telemetry, warming
+from shared import telemetry
 
 BESIDE_REQUESTS = "--beside-requests"
 
@@ -42,6 +42,7 @@ def main(arguments: list[str]) -> None:
     import coordinator.app  # imports all modules that declare kernels, but for those of commands
     import coordinator.transfer.openmetrics_walk
     import coordinator.transfer.tsdb_histograms  # noqa: F401
+    from shared import warming
 
     if arguments[:1] == [BESIDE_REQUESTS]:
         telemetry.configure(arguments[1])

@@ -1,4 +1,5 @@
-"""Compiled kernels on disk: two files for each, whose names have a hash of what the kernel is made of.
+"""Compiled kernels on disk: two files for each, whose names have a hash of what the kernel is made of; beside them the
+tables of the parser of queries (`.tables`).
 
 `.code` is what calling the kernel needs: machine code, which takes 0.7 ms to load. `.types` is what compiling another
 kernel that calls it needs. A change of a source, another processor or another numba gives other names. So any number
@@ -21,7 +22,7 @@ from typing import IO, Literal
 VARIABLE = "NUMBA_CACHE_DIR"
 UNUSED_DAYS = 30
 """A file that no process has read for so long is removed. A second makes it anew."""
-Kind = Literal["code", "types"]
+Kind = Literal["code", "types", "tables"]
 _DAY_S = 86_400
 _CHECKSUM_BYTES = 4
 _CLAIMS = "claims"
@@ -101,7 +102,7 @@ def tidy() -> int:
     count = 0
     with suppress(OSError):
         for path in directory().iterdir():
-            if path.suffix in (".code", ".types", ".tmp"):
+            if path.suffix in (".code", ".types", ".tables", ".tmp"):
                 with suppress(OSError):
                     if path.stat().st_mtime < unused_from:
                         path.unlink()

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib import metadata
 from typing import Any
 
 from shared.errors import ConfigError
@@ -171,6 +170,8 @@ class _Remarks(logging.Handler):
 
 
 def _version() -> str:
+    from importlib import metadata
+
     try:
         return metadata.version("triptych")
     except metadata.PackageNotFoundError:

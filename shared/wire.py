@@ -49,6 +49,7 @@ COPY_BYTES_MAX = 16 << 10
 _LAST = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 _READABLE = int(zmq.POLLIN)
+_WRITABLE = int(zmq.POLLOUT)
 
 FRAMES_MAX = 4096
 
@@ -258,6 +259,11 @@ def readable(socket: zmq.Socket[bytes]) -> bool:
     """Whether a message has arrived. The socket's descriptor is edge-triggered: it signals the next message only after
     a call of this function or of `send`."""
     return bool(cast(int, socket.getsockopt(zmq.EVENTS)) & _READABLE)
+
+
+def writable(socket: zmq.Socket[bytes]) -> bool:
+    """Whether a message could be sent now. As after a call of `send`, what has arrived may not be signalled."""
+    return bool(cast(int, socket.getsockopt(zmq.EVENTS)) & _WRITABLE)
 
 
 def receive(socket: zmq.Socket[bytes]) -> list[Frame]:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+
+if __name__ == "__main__":
+    gc.disable()  # imports leave hardly any garbage; `interpreter.collect_seldom` ends this
+
 import contextlib
 import logging
 import multiprocessing

@@ -36,9 +36,9 @@ from worker.storage.rows.damage import StoreDamaged
 from worker.storage.wal import layout
 
 HEARTBEAT_S = 0.5
-AWAY_S = 0.1
-"""Seconds between two attempts to reach a coordinator that is away. A restart waits for at most this long if the
-workers start before the coordinator."""
+AWAY_S = 0.01
+"""Seconds between two looks whether a coordinator that is away is back. ZeroMQ tries to connect after once to twice as
+long. A start waits for both, as the workers are there before the coordinator."""
 LOADING_THREADS = 2
 RETRY_FIRST_S, RETRY_MAX_S = 0.5, 30.0
 """Seconds until the worker tries again to load a shard whose disk failed. The pause doubles each time."""
@@ -87,7 +87,7 @@ class WorkerProcess:
         wake.register(self._wake_read, select.POLLIN)
         wake.register(self._control.fileno(), select.POLLIN)
         while not self._stopping:
-            is_connected = self._beat()
+            is_connected = self._service.is_connected() and self._beat()
             if trimmer.due():
                 trimmer.run()
             for shard in self._due():

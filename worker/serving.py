@@ -107,6 +107,14 @@ class Service:
             self._share()
             return sent
 
+    def is_connected(self) -> bool:
+        """Whether the coordinator is there, and takes messages."""
+        with self._lock:
+            can_send = wire.writable(self._socket)
+            self._hear()
+            self._share()
+            return can_send
+
     def progress(self) -> list[tuple[bytes, int]]:
         """(Request id, samples read) of the queries that have read any and are not answered."""
         with self._lock:

@@ -20,6 +20,7 @@ def prepare() -> bool:
 
 
 def main() -> None:
+    parser.parse("1")  # writes its tables
     warming.fill("workers")
 
 

@@ -13,7 +13,7 @@ from coordinator.context import CONTEXT
 from coordinator.negotiation import accepts_gzip
 from coordinator.responses import success, zipped
 from coordinator.rfc_3339 import time_text
-from coordinator.version import VERSION
+from coordinator.version import version
 from coordinator.watching import memory as watched_memory
 from shared.config import Settings, as_text
 
@@ -44,7 +44,7 @@ async def buildinfo(request: web.Request) -> web.Response:
     return success(
         {
             "application": "Triptych",
-            "version": VERSION,
+            "version": version(),
             "revision": "",
             "branch": "",
             "buildUser": "",

@@ -122,9 +122,9 @@ class Commands(click.Group):
 
 def _print_version(ctx: click.Context, parameter: click.Parameter, is_asked: bool) -> None:
     if is_asked:
-        from coordinator.version import VERSION
+        from coordinator.version import version
 
-        click.echo(f"{PROGRAM} {VERSION}")
+        click.echo(f"{PROGRAM} {version()}")
         ctx.exit()
 
 

@@ -26,7 +26,7 @@ from coordinator.openapi.shapes import (
     schema_of,
     schemas_of_messages,
 )
-from coordinator.version import VERSION
+from coordinator.version import version
 from proto import vector_pb2
 
 TABLES = {"metrics": "Metrics", "log": "Log", "vectors": "Vectors", "service": "Service"}
@@ -61,7 +61,7 @@ def document() -> dict[str, Any]:
                     schemas |= schemas_of_messages(getattr(vector_pb2, name).DESCRIPTOR, PREFIX)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Triptych", "version": VERSION, "description": _INTRODUCTION},
+        "info": {"title": "Triptych", "version": version(), "description": _INTRODUCTION},
         "servers": [{"url": "/"}],
         "tags": [{"name": name} for name in TABLES.values()],
         "security": [{"basic": []}, {"token": []}, {}],

@@ -130,7 +130,7 @@ class Queue:
                 target.url,
                 data=body,
                 headers=headers,
-                ssl=True if target.client.tls is None else target.client.tls,
+                ssl=target.client.tls,
                 server_hostname=target.client.server_name if target.url.startswith("https:") else None,
                 allow_redirects=target.client.follow_redirects,
             ) as reply:

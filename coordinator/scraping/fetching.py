@@ -13,7 +13,7 @@ import aiohttp
 
 from coordinator.http_client_config import HttpClientConfig
 from coordinator.outgoing import Resolver, blocking
-from coordinator.version import VERSION
+from coordinator.version import version
 from shared.errors import ConfigError
 
 SCRAPES_MAX = 500
@@ -100,13 +100,13 @@ class Client:
 
     def __init__(self, http: HttpClientConfig, keep_s: float) -> None:
         self._http = http
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=keep_s, ssl=http.tls or True, resolver=Resolver())
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=keep_s, ssl=http.tls, resolver=Resolver())
         self._session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             timeout=aiohttp.ClientTimeout(total=None),
-            headers={"User-Agent": f"Triptych/{VERSION}"},
+            headers={"User-Agent": f"Triptych/{version()}"},
         )
 
     def request(self, url: str, headers: Mapping[str, str]) -> Any:

@@ -20,7 +20,7 @@ from coordinator.series.groups import SampleWrites
 from coordinator.series.known_labels import KnownLabels
 from coordinator.series.series_references import SeriesReferences
 from coordinator.spool import Spool
-from coordinator.version import VERSION
+from coordinator.version import version
 from coordinator.watching import memory
 from coordinator.watching.host import NAME
 from coordinator.watching.telemetry import Telemetry
@@ -145,7 +145,7 @@ def put_workers(values: Values, links: Links) -> None:
 
 
 def put_settings(values: Values, settings: Settings, started_at: float) -> None:
-    values.put("triptych_build_info", 1, VERSION, str(FORMAT), platform.python_version())
+    values.put("triptych_build_info", 1, version(), str(FORMAT), platform.python_version())
     values.put("triptych_start_time_seconds", started_at)
     values.put("triptych_workers_expected", settings.worker_count())
     for field in dataclasses.fields(settings):
