@@ -38,12 +38,17 @@ def _started(module: str, *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", module, *arguments], env=environ)
 
 
-def main(arguments: list[str]) -> None:
-    import coordinator.app  # imports all modules that declare kernels, but for those of commands
+def import_kernels() -> None:
+    """Import all modules of the coordinator and of its commands that declare kernels."""
+    import coordinator.app
     import coordinator.transfer.openmetrics_walk
     import coordinator.transfer.tsdb_histograms  # noqa: F401
+
+
+def main(arguments: list[str]) -> None:
     from shared import warming
 
+    import_kernels()
     if arguments[:1] == [BESIDE_REQUESTS]:
         telemetry.configure(arguments[1])
         warming.fill_beside_requests()

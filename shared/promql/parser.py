@@ -11,6 +11,7 @@ import io
 import pickle
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from importlib import resources
 from typing import Any, Final, cast
@@ -112,7 +113,9 @@ def _lark() -> Lark:
     name = f"promql-{digest[:24]}"
     stored = kernel_cache.read(name, "tables")
     if stored is not None:
-        return Lark._load_from_dict(**pickle.loads(stored), transformer=Builder())  # as a parser that lark generates
+        # As a parser does that lark generates; another release may do it in another way.
+        with suppress(AttributeError, TypeError, KeyError):
+            return Lark._load_from_dict(**pickle.loads(stored), transformer=Builder())
     parser = Lark(grammar, parser="lalr", lexer=_Words, transformer=Builder(), maybe_placeholders=False)
     tables = io.BytesIO()
     parser.save(tables)

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-import coordinator.app  # for the kernels that it declares
-import coordinator.transfer.tsdb_chunks
-import worker.methods.table
+import worker.warm
+from coordinator.warm import import_kernels
 from shared import kernel_sources, kernels
 from shared.kernel_cache import VARIABLE
 from shared.kernel_sources import PACKAGES
@@ -23,7 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 WITHIN_S = 120.0
 COMPILERS = {"njit", "jit", "vectorize", "guvectorize", "cfunc", "stencil", "generated_jit"}
 
-assert coordinator.app and worker.methods.table
+assert worker.warm
+import_kernels()
 
 CHAIN = """
 import sys

@@ -19,7 +19,7 @@ from worker.process import HEARTBEAT_S
 ROOT = Path(__file__).resolve().parents[2]
 WITHIN_S = 60.0
 ROUNDS = 9
-CONNECTED_WITHIN_S = 0.06
+CONNECTED_WITHIN_S = 0.1
 """Of the median of these rounds; 0.01 s to look and up to 0.02 s to connect, and a machine that does other things."""
 
 
@@ -80,6 +80,8 @@ def test_the_tables_of_the_parser_are_made_once_and_anew_where_they_are_not_whol
     [tables] = tmp_path.glob("promql-*.tables")
     whole = tables.read_bytes()
     assert run(NOT_MADE + PARSE, **own) == "True"
+    other_release = "import lark; del lark.Lark._load_from_dict\n"
+    assert run(other_release + PARSE, **own) == "True"
     for broken in (b"", whole[:1000], whole[:-1], whole[:100] + bytes(len(whole) - 100)):
         tables.write_bytes(broken)
         assert run(PARSE, **own) == "True"
