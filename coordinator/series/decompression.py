@@ -16,7 +16,7 @@ from shared.wire import Frame
 SNAPPY_RATIO_MAX = 22
 """Snappy's densest element writes 64 bytes for 3: a header that announces more lies, and is found out before the
 memory is taken."""
-INTO_BYTES_MIN = 512 << 10
+INTO_BYTES_MIN = 64 << 10
 """From here on a body is decompressed into its place, without a copy and without the interpreter lock."""
 SNAPPY_LENGTH_BYTES_MAX = 5
 """Of the varint that a snappy body begins with."""

@@ -36,6 +36,8 @@ from shared.xxh64 import Bytes, copy_bytes
 _REFERENCES_MARK, _REFERENCES_HEADER = reference_frames.MARK, reference_frames.HEADER_WORDS
 _COUNT_SHIFT = reference_frames.COUNT_SHIFT
 
+NO_ROWS = np.empty(0, dtype=np.int64)
+
 _TABLE = types.Array(types.int64, 2, "C")
 _INTS = types.Array(types.int64, 1, "C")
 _FLOATS = types.Array(types.float64, 1, "C")
@@ -236,6 +238,10 @@ class Rows:
     order: NDArray[np.int64]
     totals: NDArray[np.int64]
 
+    @classmethod
+    def none(cls, shards: int) -> Rows:
+        return cls(NO_ROWS, np.zeros((shards, 3), dtype=np.int64))
+
     @property
     def samples(self) -> int:
         return int(self.totals[:, 1].sum())
@@ -245,6 +251,8 @@ def sort(walk: Walk, shards: int) -> tuple[Rows, Rows]:
     """The PLAIN series with samples of a walk: those of which the labels are sent, and those with known numbers."""
     totals = np.zeros((2 * shards, 3), dtype=np.int64)
     _count(walk.table, walk.hashes, totals)
+    if not totals.any():  # such as of histograms alone
+        return Rows.none(shards), Rows.none(shards)
     ends = np.cumsum(totals[:, 0])
     order = np.empty(ends[-1], dtype=np.int64)
     _sort(walk.table, walk.hashes, ends - totals[:, 0], order)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.series import division
-from coordinator.series.division import Rows
+from coordinator.series.division import NO_ROWS, Rows
 from coordinator.series.walk import CREATED, LABELS, LABELS_END, NUMBERED
 from coordinator.series.walked import Walk
 from shared import kernel_types as types
@@ -75,7 +75,6 @@ class GroupedHistograms:
 
     @classmethod
     def of(cls, walk: Walk, sources: NDArray[np.int64], decoded: Decoded, shards: int) -> GroupedHistograms:
-        sources = np.ascontiguousarray(sources)
         starts, groups, order, kept = np.empty((4, len(sources)), dtype=np.int64)
         totals = np.zeros((2 * shards, TOTALS), dtype=np.int64)
         sums = decoded.batch.columns.sum.view(np.int64)
@@ -88,7 +87,7 @@ class GroupedHistograms:
 
     def refused(self) -> NDArray[np.int64]:
         """The rows that are not valid."""
-        return np.flatnonzero(self.groups < 0)
+        return NO_ROWS if len(self.order) == len(self.groups) else np.flatnonzero(self.groups < 0)
 
     def slice(self, walk: Walk, decoded: Decoded) -> Slice:
         shards = len(self.totals) // 2
@@ -99,6 +98,8 @@ class GroupedHistograms:
         return Slice(whole, self._rows_with_labels(shards), by_number, known)
 
     def _rows_with_labels(self, shards: int) -> Rows:
+        if not self.totals[shards - 1, ORDER_END]:
+            return Rows.none(shards)
         series = self.sources[self.order[: self.totals[shards - 1, ORDER_END]]]
         is_first = np.diff(series, prepend=-1) != 0
         return Rows(series[is_first], self.totals[:shards, [SERIES, OWN_SAMPLES, LABEL_BYTES]])

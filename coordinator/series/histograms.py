@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.series.histogram_frames import GroupedHistograms, Slice
-from coordinator.series.walk_v2 import any_field
+from coordinator.series.walk_v2 import next_field
 from coordinator.series.walked import Walk
 from proto.remote_write_v2_pb2 import HistogramStart
 from shared import kernel_types as types
@@ -39,7 +39,7 @@ FAULTS_SHOWN_MAX = 5
 
 TAG, TAG_V2 = 0x22, 0x1A
 """The field of a TimeSeries that is a histogram, in version 1.0 and 2.0."""
-# Columns of the table of histograms: the row of the series, and its message in the body.
+# What the table of histograms has: the row of the series of each, and its message in the body.
 ROW, BEGIN, MESSAGE_END = range(3)
 COLUMNS = 3
 
@@ -55,9 +55,9 @@ def _locate(
     for i in range(len(rows)):
         at = begins[i]
         while at < ends[i]:
-            tag, content, at = any_field(body, at, ends[i])
+            tag, content, at = next_field(body, at, ends[i])
             if tag == wanted:
-                table[count, ROW], table[count, BEGIN], table[count, MESSAGE_END] = rows[i], content, at
+                table[ROW, count], table[BEGIN, count], table[MESSAGE_END, count] = rows[i], content, at
                 count += 1
 
 
@@ -69,11 +69,11 @@ def locate(
     ends: NDArray[np.int64],
     count: int,
 ) -> NDArray[np.int64]:
-    """int64[count, COLUMNS]: the histograms among the fields body[begins[i]:ends[i]], which are whole, of the series in
+    """int64[COLUMNS, count]: the histograms among the fields body[begins[i]:ends[i]], which are whole, of the series in
     these rows of a walk, of which there are so many. Raises TooLarge for more than HISTOGRAMS_MAX."""
     if count > HISTOGRAMS_MAX:
         raise TooLarge(f"the request has {count} histograms; the limit is {HISTOGRAMS_MAX}, send fewer at a time")
-    table = np.empty((count, COLUMNS), dtype=np.int64)
+    table = np.empty((COLUMNS, count), dtype=np.int64)
     _locate(body, tag, rows, begins, ends, table)
     return table
 
@@ -98,19 +98,19 @@ def divide(walk: Walk, located: NDArray[np.int64], shards: int) -> Divided:
     """Decode the located histograms of a walk, and divide them by shard. Raises TooLarge for more than BUCKETS_MAX
     buckets."""
     divided, buckets = Divided(), 0
-    for part in _slices(located[:, MESSAGE_END] - located[:, BEGIN]):
-        own = located[part]
-        decoded = decoding.decoded(walk.body, own[:, BEGIN], own[:, MESSAGE_END])
+    for part in _slices(located[MESSAGE_END] - located[BEGIN]):
+        rows, begins, ends = located[:, part]
+        decoded = decoding.decoded(walk.body, begins, ends)
         buckets += decoded.batch.buckets
         if buckets > BUCKETS_MAX:
             raise TooLarge(
                 f"the histograms have more than {BUCKETS_MAX} buckets together, the limit; send fewer at a time"
             )
-        grouped = GroupedHistograms.of(walk, own[:, ROW], decoded, shards)
+        grouped = GroupedHistograms.of(walk, rows, decoded, shards)
         refused = grouped.refused()
         for row in refused[: FAULTS_SHOWN_MAX - len(divided.faults)].tolist():
-            divided.faults.append((own.item(row, ROW), _fault(decoded, row, grouped.starts_ms.item(row))))
-        divided.stored += len(own) - len(refused)
+            divided.faults.append((rows.item(row), _fault(decoded, row, grouped.starts_ms.item(row))))
+        divided.stored += len(rows) - len(refused)
         divided.refused += len(refused)
         divided.slices.append(grouped.slice(walk, decoded))
     return divided

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from coordinator.series import division, exemplars, histograms, metadata
 from coordinator.series import walk as kernels
-from coordinator.series.division import Rows
+from coordinator.series.division import NO_ROWS, Rows
 from coordinator.series.exemplars import Exemplars
 from coordinator.series.label_sets import Limits, problem_of, shown
 from coordinator.series.lessons import Lesson
@@ -74,7 +74,6 @@ _METADATA_FIELD = remote_write_pb2.RawWriteRequest.METADATA_FIELD_NUMBER
 _LABELS_FIELD = remote_write_pb2.RawTimeSeries.LABELS_FIELD_NUMBER
 
 NO_REFERENCES = SeriesReferences(0, 1)
-NO_ROWS = np.empty(0, dtype=np.int64)
 
 AnySample = remote_write_pb2.Sample | remote_write_v2_pb2.Sample
 
@@ -249,6 +248,8 @@ def divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> dict[int, list[F
     per_shard: dict[int, list[Frame]] = {}
     for piece in pieces:
         whole, known = division.sort(piece, shards)
+        if not len(whole.order) + len(known.order):
+            continue
         answer.samples += whole.samples + known.samples
         if answer.samples > SAMPLES_MAX:
             raise TooLarge(

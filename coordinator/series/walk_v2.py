@@ -65,7 +65,7 @@ _SPANS = types.Array(types.int32, 2, "C")
 
 @kernel(_TRIPLE(Bytes, types.int64, types.int64), first=True, allocates=False)
 def any_field(body: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
-    """What `_field` gives, for a field of any form."""
+    """What `next_field` gives, for a field of any form."""
     tag, content = integer(body, at, min(end, at + LENGTH_BYTES_MAX))
     if content < 0 or tag < 8 or tag >> _TAG_BITS:
         return -1, at, at
@@ -79,7 +79,7 @@ def any_field(body: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
 
 
 @inlined(allocates=False)
-def _field(body: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
+def next_field(body: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
     """The field at `at` < `end`: (its tag, where its content begins, where the next field begins); the tag is -1 for a
     field that is not whole."""
     if (
@@ -97,7 +97,7 @@ def count(body: np.ndarray) -> tuple[int, int, int]:
     """(symbols, series, -1), or (0, 0, the place of the first field that is not whole)."""
     at, end, symbols, series = 0, len(body), 0, 0
     while at < end:
-        tag, _, following = _field(body, at, end)
+        tag, _, following = next_field(body, at, end)
         if tag < 0:
             return 0, 0, at
         symbols += np.int64(tag == _SYMBOLS_TAG)
@@ -119,7 +119,7 @@ def index(body: np.ndarray, symbols: np.ndarray, table: np.ndarray, limits: np.n
     at, end, i, j = 0, len(body), 0, 0
     while at < end:
         head = at
-        tag, content, at = _field(body, at, end)
+        tag, content, at = next_field(body, at, end)
         if tag == _SYMBOLS_TAG:
             size, field = at - content, at - head - 1
             # `expand` copies the length as it stands.
@@ -221,7 +221,7 @@ def _series(
     references[i, EXEMPLARS_BEGIN], references[i, EXEMPLARS_END] = 0, 0
     references[i, HISTOGRAMS_BEGIN], references[i, HISTOGRAMS_END] = 0, 0
     while at < end:
-        tag, content, following = _field(body, at, end)
+        tag, content, following = next_field(body, at, end)
         if tag == 0x0A and references_end < 0:
             references[i, REFERENCES], references_end = content, following
         elif tag == 0x12:
@@ -341,7 +341,7 @@ def count_fields(body: np.ndarray, begins: np.ndarray, ends: np.ndarray, counts:
     for i in range(len(counts)):
         at, end = begins[i], ends[i]
         while at < end:
-            tag, content, following = _field(body, at, end)
+            tag, content, following = next_field(body, at, end)
             if tag < 0:
                 break
             if tag == 0x0A:

@@ -2,10 +2,11 @@
 `python -m loadtest.bench.histogram_writes`.
 
 The requests are those of `loadtest.bench.native_histograms`: 1,000 series of 40 buckets with 240 samples, 4 of half of
-the series at a time. Four of eight shards take theirs in process, as one of two workers does, with a log that is
-synced. Rounds commit one request, or two that came at the same time. The same without syncs shows what the caches of
-the processor, which others use while a sync waits, do to the figures. These are processor time of the thread in
-nanoseconds a histogram, and of the sync the time by the clock.
+the series at a time. The first ones have the labels of their series, and all others their numbers, as nearly always.
+Four of eight shards take theirs in process, as one of two workers does, with a log that is synced. Rounds commit one
+request, or two that came at the same time. The same without syncs shows what the caches of the processor, which others
+use while a sync waits, do to the figures. These are processor time of the thread in nanoseconds a histogram, and of the
+sync the time by the clock.
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ from typing import Any
 import numpy as np
 import snappy
 
-from coordinator.series import remote_write
+from coordinator.series import lessons, remote_write
+from coordinator.series.lessons import Receipt
+from coordinator.series.series_references import SeriesReferences
 from loadtest.bench.native_histograms import SAMPLES, SERIES, STEP_MS, native_requests
 from loadtest.harness.remote_write_bodies import UNLIMITED
+from shared import allocator
 from shared.config import Settings
 from shared.kernels import compile_all
 from shared.wire import Frame
@@ -55,13 +59,12 @@ def show(what: str, figure: float, unit: str) -> None:
     sys.stdout.write(f"{what:<75} {figure:>10,.1f} {unit}\n")
 
 
-def requests() -> list[Request]:
+def bodies() -> list[bytes]:
     end_ms = int(time.time() * 1000) // 60_000 * 60_000
     times_ms = end_ms - STEP_MS * np.arange(SAMPLES, dtype=np.int64)[::-1]
     halves = (range(k * SERIES // CONNECTIONS, (k + 1) * SERIES // CONNECTIONS) for k in range(CONNECTIONS))
     streams = (native_requests(times_ms, half) for half in halves)
-    bodies = [body for pair in zip(*streams, strict=True) for body in pair]
-    return [remote_write.cut(snappy.decompress(body), SHARDS, UNLIMITED).parts for body in bodies]
+    return [snappy.decompress(body) for pair in zip(*streams, strict=True) for body in pair]
 
 
 class Worker:
@@ -86,6 +89,19 @@ class Worker:
             part.close()
             self.stores[number].close()
         self.log.close()
+
+    def requests(self, sent: Sequence[bytes]) -> list[Request]:
+        """The frames of these bodies, of which the worker takes the first ones, with labels."""
+        references = SeriesReferences(64 << 20, SHARDS)
+        for body in sent[:CONNECTIONS]:
+            cut = remote_write.cut(body, SHARDS, UNLIMITED, references)
+            frames_of = {self.parts[n]: frames for n, frames in cut.parts.items() if n in OWN}
+            stored = writing.write(frames_of, TIMEOUT_S)
+            epochs = {n: self.parts[n].epoch if n in OWN else 1 for n in range(SHARDS)}
+            given = {n: stored.numbers[self.parts[n]][0] for n in OWN}
+            numbers = {(n, 0): own.astype(np.int32) for n, own in given.items() if own is not None}
+            lessons.learn(cut.lessons, references, Receipt(epochs, numbers=numbers))
+        return [remote_write.cut(body, SHARDS, UNLIMITED, references).parts for body in sent[CONNECTIONS:]]
 
     def commit(self, group: Sequence[Request], *, is_synced: bool = True) -> list[float]:
         """A round of these requests. Returns the seconds that its steps took."""
@@ -125,12 +141,13 @@ def stored(running: Worker) -> int:
     return sum(part.counts()["samples"] for part in running.parts.values())
 
 
-def steps(sent: Sequence[Request], at_once: int, *, is_synced: bool) -> None:
+def steps(bodies: Sequence[bytes], at_once: int, *, is_synced: bool) -> None:
     for is_warm in (False, True):  # the first time compiles
         with worker() as running:
+            sent = running.requests(bodies)
             groups = (sent[first : first + at_once] for first in range(0, len(sent), at_once))
             took = np.array([running.commit(group, is_synced=is_synced) for group in groups])
-            histograms = stored(running)
+            histograms = stored(running) * len(sent) // len(bodies)
             size = sum(part.contents.head.size_bytes for part in running.parts.values())
         if is_warm:
             took *= 1e9 * len(took) / histograms
@@ -163,10 +180,10 @@ def write_ms(running: Worker, request: Request) -> float:
     return (time.perf_counter() - started) * 1e3
 
 
-def sealing(sent: Sequence[Request]) -> None:
+def sealing(bodies: Sequence[bytes]) -> None:
     """The cost of a seal, and how long writes take during it and before it."""
     with worker() as running:
-        unsent = iter(sent)
+        unsent = iter(sent := running.requests(bodies))
         before = [write_ms(running, request) for request in islice(unsent, len(sent) // 2)]
         histograms = stored(running)
         reads(running)
@@ -192,8 +209,9 @@ def sealing(sent: Sequence[Request]) -> None:
 
 
 def main() -> None:
+    allocator.keep_pages()  # as workers do
     compile_all()
-    sent = requests()
+    sent = bodies()
     for is_synced in (True, False):
         for at_once in (1, 2):
             steps(sent, at_once, is_synced=is_synced)

@@ -129,7 +129,7 @@ def _decode(
     last_layout = np.int64(-1)
     while row < begins.size and out.start[row] + BUCKETS_MAX + 1 <= counts.size:
         at = out.start[row]
-        fault, seen, wanted = read_message(body, begins[row], ends[row], message)
+        fault, seen, wanted = read_message(body, begins[row], ends[row], message, counts[at + 1 :])
         out.timestamps_ms[row] = message.integers[0]
         out.start_timestamps_ms[row] = message.integers[1]
         total = message.floats[0]
@@ -167,8 +167,9 @@ def _decode(
 def _validate(
     message: Message, last: Message, last_layout: int, layouts: LayoutCollection, counts: Floats
 ) -> tuple[int, float, float, int]:
-    """Check a message, put its counts in order, and intern its layout, which mostly is `last_layout`, the one that the
-    message `last` has, if any. Returns (fault or 0, the number seen, the one wanted, the layout or -1)."""
+    """Check a message, put its counts in order, of which those of positive buckets are at counts[1:], and intern its
+    layout, which mostly is `last_layout`, the one that the message `last` has, if any. Returns (fault or 0, the number
+    seen, the one wanted, the layout or -1)."""
     is_custom = message.integers[4] == CUSTOM
     if is_custom and (message.floats[3] != 0 or message.sizes[0] > 0 or message.sizes[2] > 0):
         return Fault.CUSTOM_WITH_ZERO_OR_NEGATIVE.value, 0.0, 0.0, -1
@@ -178,14 +179,13 @@ def _validate(
         if fault != 0:
             return fault, seen, wanted, -1
     negatives, positives = message.sizes[2], message.sizes[3]
+    begin = negatives if is_custom else negatives + 1
+    if begin != 1:  # where they are if there are no negative buckets but a zero bucket, as mostly
+        _move(counts, 1, begin, positives)
     for i in range(negatives):
         counts[i] = message.negative_counts[negatives - 1 - i]
-    begin = negatives
     if not is_custom:
         counts[negatives] = message.floats[3]
-        begin += 1
-    for i in range(positives):
-        counts[begin + i] = message.positive_counts[i]
     size = begin + positives
     fault, seen, wanted = _check_counts(counts[:size], message.floats[2], message.floats[0], message.integers[3] != 0)
     if fault != 0:
@@ -196,6 +196,17 @@ def _validate(
     zero_at = np.int64(NO_ZERO) if is_custom else negatives
     layout = intern(layouts, message.integers[4], message.floats[1], zero_at, size, message.sizes[4])
     return 0, 0.0, 0.0, layout
+
+
+@inlined(allocates=False)
+def _move(counts: Any, begin: Any, place: Any, size: Any) -> None:
+    """Move counts[begin:begin + size] to counts[place:place + size], which may overlap."""
+    if place < begin:
+        for i in range(size):
+            counts[place + i] = counts[begin + i]
+    else:
+        for i in range(size - 1, -1, -1):
+            counts[place + i] = counts[begin + i]
 
 
 @inlined(allocates=False)

@@ -72,7 +72,8 @@ FAULTS = {
 
 
 class Message(NamedTuple):
-    """Buffers for the fields of a message, one after the other."""
+    """Buffers for the fields of a message, one after the other, but for the counts of positive buckets, which are read
+    to where they will mostly stay."""
 
     integers: Ints
     """Timestamp, start timestamp, reset hint, whether the counts are floats, schema."""
@@ -84,22 +85,21 @@ class Message(NamedTuple):
     positive_spans: Ints
     """int64[…, 2]: offset and length."""
     negative_counts: Floats
-    positive_counts: Floats
     bounds: Floats
 
 
 _INT64, _FLOAT64, _SPANS = types.int64[::1], types.float64[::1], types.int64[:, ::1]
 MESSAGE = types.NamedTuple(
-    (_INT64, _FLOAT64, _INT64, _SPANS, _SPANS, _FLOAT64, _FLOAT64, _FLOAT64), Message
+    (_INT64, _FLOAT64, _INT64, _SPANS, _SPANS, _FLOAT64, _FLOAT64), Message
 )  # fmt: skip
 _FAULT = types.Tuple((types.int64, types.float64, types.float64))
 
 
 def new_message() -> Message:
-    """Buffers without content, of 560 kB."""
+    """Buffers without content, of 480 kB."""
     negative, positive = np.empty((2, BUCKETS_MAX, 2), np.int64)
     return Message(
-        np.empty(5, np.int64), np.empty(4), np.empty(5, np.int64), negative, positive, *np.empty((3, BUCKETS_MAX))
+        np.empty(5, np.int64), np.empty(4), np.empty(5, np.int64), negative, positive, *np.empty((2, BUCKETS_MAX))
     )
 
 
@@ -129,11 +129,17 @@ def _double(body: Any, at: Any) -> Any:
 
 
 @kernel(
-    _FAULT(Bytes, types.int64, types.int64, MESSAGE), first=True, forceinline=True, allocates=False, error_model="numpy"
+    _FAULT(Bytes, types.int64, types.int64, MESSAGE, _FLOAT64),
+    first=True,
+    forceinline=True,
+    allocates=False,
+    error_model="numpy",
 )
-def read_message(body: NDArray[np.uint8], at: int, end: int, message: Message) -> tuple[int, float, float]:
-    """Read body[at:end] into the buffers. Lists of numbers may be packed or not. Returns (fault or 0, the number seen,
-    the one wanted)."""
+def read_message(
+    body: NDArray[np.uint8], at: int, end: int, message: Message, positive_counts: Floats
+) -> tuple[int, float, float]:
+    """Read body[at:end] into the buffers, and the counts of positive buckets into `positive_counts`, which has room for
+    BUCKETS_MAX. Lists of numbers may be packed or not. Returns (fault or 0, the number seen, the one wanted)."""
     integers, floats, sizes = message.integers, message.floats, message.sizes
     integers[:], floats[:], sizes[:] = 0, 0.0, 0
     integers[3] = -1
@@ -169,7 +175,7 @@ def read_message(body: NDArray[np.uint8], at: int, end: int, message: Message) -
             if wire_type not in (DELIMITED, VARINT):
                 return Fault.MALFORMED.value, 0.0, 0.0
             is_negative = field == NEGATIVE_DELTAS
-            place, counts = (2, message.negative_counts) if is_negative else (3, message.positive_counts)
+            place, counts = (2, message.negative_counts) if is_negative else (3, positive_counts)
             size, last, fault = _read_deltas(
                 body, begin, following, counts, sizes[place], negative if is_negative else positive,
                 BUCKETS_MAX - sizes[2] - sizes[3],
@@ -197,7 +203,7 @@ def read_message(body: NDArray[np.uint8], at: int, end: int, message: Message) -
                 elif field == NEGATIVE_COUNTS:
                     message.negative_counts[sizes[2] + i] = number
                 else:
-                    message.positive_counts[sizes[3] + i] = number
+                    positive_counts[sizes[3] + i] = number
             sizes[place] += (following - begin) // 8
         elif not _read_number(body, field, wire_type, value, content, integers, floats):
             return Fault.MALFORMED.value, 0.0, 0.0

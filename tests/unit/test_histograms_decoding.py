@@ -248,6 +248,33 @@ def test_the_largest_histogram_allowed_is_read() -> None:
     assert {h.count for h in histograms_of(got.batch)} == {BUCKETS_MAX}
 
 
+@pytest.mark.parametrize("is_packed", [True, False])
+@pytest.mark.parametrize(("negatives", "positives"), [(0, 9), (1, 9), (9, 1), (9, 0), (200, 300), (300, 200)])
+def test_counts_are_in_order_wherever_their_fields_are(negatives: int, positives: int, is_packed: bool) -> None:
+    rising = {"negative": range(1, negatives + 1), "positive": range(1001, positives + 1001)}
+    fields = [
+        histogram_message(
+            negative_spans=[(0, negatives)], negative_deltas=deltas(rising["negative"]), is_packed=is_packed
+        ),
+        histogram_message(
+            positive_spans=[(0, positives)], positive_deltas=deltas(rising["positive"]), is_packed=is_packed
+        ),
+    ]
+    rest = histogram_message(count_int=sum(map(sum, rising.values())) + 7, zero_count_int=7)
+    expected = [*reversed(rising["negative"]), 7, *rising["positive"]]
+    messages = [GOOD, fields[0] + fields[1] + rest, rest + fields[1] + fields[0], GOOD]
+    got = decode(*messages)
+    assert not got.faults.any()
+    columns = got.batch.columns
+    for row in (1, 2):
+        assert columns.counts[columns.start[row] : columns.start[row + 1]].tolist() == expected
+    assert histograms_of(got.batch)[3] == histograms_of(decode(GOOD).batch)[0]
+
+
+def deltas(counts: range) -> list[int]:
+    return [counts[0], *[1] * (len(counts) - 1)] if counts else []
+
+
 def test_infinite_observations_have_a_bucket() -> None:
     got = decode(*(histogram_message(schema=s, count_int=1, positive_spans=[(i, 1)], positive_deltas=[1])
                    for s, i in ((8, 262145), (0, 1025), (-4, 65))))  # fmt: skip

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.series import remote_write
-from coordinator.series.decompression import decompress
+from coordinator.series.decompression import INTO_BYTES_MIN, decompress
 from coordinator.series.remote_write import Cut, Limits, cut, walk
 from coordinator.series.walk import LABELS, LABELS_END, PLAIN, STATUS
 from loadtest.harness.memory_source import label_set
@@ -22,6 +22,7 @@ from proto import remote_write_pb2
 from shared import hashing, labels, sample_frames
 from shared.errors import BadData, TooLarge
 from shared.messages.series import FamilyMetadata
+from shared.protobuf_fields import varint
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from shared.xxh64 import xxh64
 
@@ -237,6 +238,16 @@ def test_decompression_is_refused_past_its_bound_before_it_is_done() -> None:
 def test_what_is_not_snappy_is_bad_data(raw: bytes) -> None:
     with pytest.raises(BadData, match="not snappy"):
         decompress(raw, 1 << 30)
+
+
+@pytest.mark.parametrize("size", [1, INTO_BYTES_MIN - 1, INTO_BYTES_MIN, 3 * INTO_BYTES_MIN])
+def test_a_body_of_any_size_is_decompressed_or_refused_as_a_whole(size: int) -> None:
+    body = np.random.default_rng(1).integers(0, 50, size, np.uint8).tobytes()
+    raw = snappy.compress(body)
+    assert bytes(decompress(raw, size)) == body
+    for damaged in (raw[:-1], raw + b"\0a", varint(size + 1) + raw[len(varint(size)) :]):
+        with pytest.raises(BadData, match="not snappy"):
+            decompress(damaged, 1 << 30)
 
 
 @given(st.binary(max_size=100))

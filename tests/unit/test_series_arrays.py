@@ -46,6 +46,15 @@ def test_a_column_grows_by_half_and_leaves_what_was_taken() -> None:
     assert len(column.data) == 11 * CAPACITY_MIN + 1
 
 
+def test_a_column_begins_and_grows_as_it_is_told() -> None:
+    column = GrowingArray(np.int64, capacity=10, growth=4)
+    column.extend(np.arange(10))
+    assert len(column.data) == 10
+    column.extend(np.arange(1))
+    assert len(column.data) == 40
+    assert column.rows().tolist() == [*range(10), 0]
+
+
 # The map of byte strings
 
 

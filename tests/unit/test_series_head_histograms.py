@@ -161,6 +161,18 @@ def test_what_was_copied_stays_while_the_head_grows_and_is_rewritten() -> None:
     assert as_dicts(copied.samples()) == expected
 
 
+def test_histograms_that_come_are_seldom_copied() -> None:
+    growing = GrowingHistograms()
+    frame = PackedHistograms.of(columns_of([ONE] * 100)[1])
+    places = set()
+    while len(growing) < 60_000:
+        growing.append(frame)
+        places.add(growing.so_far().rows.ctypes.data)
+    assert len(places) <= 2
+    taken = growing.so_far().take(np.array([0, 16_383, 16_384, 59_999]))
+    assert [text_of(h) for h in histograms_of(taken)] == [text_of(ONE)] * 4
+
+
 def test_narrow_counts_take_a_byte_each_until_they_are_read() -> None:
     growing = GrowingHistograms()
     one = NativeHistogram(schema=1, count=3.0, sum=0.5, positive=dict.fromkeys(range(39), 1.0))

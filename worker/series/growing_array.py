@@ -9,6 +9,9 @@ from numpy.typing import DTypeLike, NDArray
 
 GROWTH = 1.5
 CAPACITY_MIN = 1024
+ARENA_GROWTH = 4
+"""Of arrays that are filled anew with each head: with GROWTH, samples would be copied twice and the kernel asked for
+three times their memory, which takes longer than to append them."""
 
 
 class GrowingArray:
@@ -19,11 +22,19 @@ class GrowingArray:
     `rows()` that it has. Pages after row `size` have never been touched and take no memory.
     """
 
-    __slots__ = ("data", "size")
+    __slots__ = ("_growth", "data", "size")
 
-    def __init__(self, dtype: DTypeLike, width: tuple[int, ...] = ()) -> None:
-        self.data: NDArray[Any] = np.empty((CAPACITY_MIN, *width), dtype=dtype)
+    def __init__(
+        self,
+        dtype: DTypeLike,
+        width: tuple[int, ...] = (),
+        *,
+        capacity: int = CAPACITY_MIN,
+        growth: float = GROWTH,
+    ) -> None:
+        self.data: NDArray[Any] = np.empty((capacity, *width), dtype=dtype)
         self.size = 0
+        self._growth = growth
 
     def __len__(self) -> int:
         return self.size
@@ -37,7 +48,7 @@ class GrowingArray:
         """Make room for `more` rows after the last one."""
         need = self.size + more
         if need > len(self.data):
-            capacity = max(need, int(len(self.data) * GROWTH))
+            capacity = max(need, int(len(self.data) * self._growth))
             grown = np.empty((capacity, *self.data.shape[1:]), dtype=self.data.dtype)
             grown[: self.size] = self.data[: self.size]
             self.data = grown

@@ -18,10 +18,11 @@ from shared.histograms.frames import with_used_layouts
 from shared.histograms.interning import COLLECTION, LayoutCollection, collection, intern, views, with_room
 from shared.histograms.packed import PackedHistograms
 from shared.kernels import kernel
-from worker.series.growing_array import GrowingArray
+from worker.series.growing_array import ARENA_GROWTH, GrowingArray
 
 _LAYOUT_BYTES = 1 + 8 + 4 + 8 + 8
-
+_ROOM_ROWS, _ROOM_WORDS = 1 << 14, 1 << 17
+"""Of empty columns, which take no memory before rows are in them."""
 
 _ROW = np.dtype(
     [
@@ -132,8 +133,8 @@ class GrowingHistograms:
     """Rows are appended and never change. Each layout is kept once for all of them."""
 
     def __init__(self) -> None:
-        self._rows = GrowingArray(_ROW)
-        self._words = GrowingArray(np.int64)
+        self._rows = GrowingArray(_ROW, capacity=_ROOM_ROWS, growth=ARENA_GROWTH)
+        self._words = GrowingArray(np.int64, capacity=_ROOM_WORDS, growth=ARENA_GROWTH)
         self._layouts = collection(1, 1, 1)
         self._counts = 0
 

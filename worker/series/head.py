@@ -40,7 +40,7 @@ from worker.series.arena import (
     SIZE,
     STORED,
 )
-from worker.series.growing_array import GrowingArray
+from worker.series.growing_array import ARENA_GROWTH, GrowingArray
 from worker.series.growing_histograms import GrowingHistograms, HistogramsSoFar
 from worker.series.pieces import in_order
 
@@ -80,8 +80,8 @@ class Head:
         self._late = GrowingArray(np.int32)  # late samples since the series was last in order
         self._shapes = GrowingArray(np.int32, (3,))
         self._places = GrowingArray(np.int64, (3,))
-        self._times = GrowingArray(np.int64)
-        self._values = GrowingArray(np.float64)
+        self._times = GrowingArray(np.int64, growth=ARENA_GROWTH)
+        self._values = GrowingArray(np.float64, growth=ARENA_GROWTH)
         self._starts = _NO_STARTS  # of the arena; with the first sample that has a start timestamp, as long as it
         self._histograms: GrowingHistograms | None = None
         self._tally = np.zeros(4, dtype=np.int64)
@@ -191,9 +191,9 @@ class Head:
             for column in (self._times, self._values):
                 column.reserve(ARENA_ROOM_MIN)
             if len(self._starts):
-                self._starts = np.concatenate(
-                    (self._starts, np.zeros(len(self._times.data) - len(self._starts), np.int64))
-                )
+                grown = np.zeros(len(self._times.data), dtype=np.int64)  # without writing to memory that is new
+                grown[: len(self._starts)] = self._starts
+                self._starts = grown
         if self._tally[CROWDED]:
             self._tally[CROWDED] = 0
             self._settle(np.unique(series))
