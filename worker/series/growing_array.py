@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-GROWTH = 1.5
+GROWTH = 2
 CAPACITY_MIN = 1024
 
 
@@ -37,16 +37,20 @@ class GrowingArray:
         """Make room for `more` rows after the last one."""
         need = self.size + more
         if need > len(self.data):
-            capacity = max(need, int(len(self.data) * GROWTH))
+            capacity = max(need, len(self.data) * GROWTH)
             grown = np.empty((capacity, *self.data.shape[1:]), dtype=self.data.dtype)
             grown[: self.size] = self.data[: self.size]
             self.data = grown
 
+    def room(self, more: int) -> NDArray[Any]:
+        """`more` new rows, for the caller to fill."""
+        self.reserve(more)
+        self.size += more
+        return self.data[self.size - more : self.size]
+
     def extend(self, rows: NDArray[Any]) -> None:
         """Append these rows."""
-        self.reserve(len(rows))
-        self.data[self.size : self.size + len(rows)] = rows
-        self.size += len(rows)
+        self.room(len(rows))[:] = rows
 
     def rows(self) -> NDArray[Any]:
         """The current rows; later growth does not change them."""
