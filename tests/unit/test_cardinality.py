@@ -44,6 +44,7 @@ def part_of(symbols: TextTable, sets: Sequence[Labels], new_from: int = 0) -> Se
     data = np.frombuffer(b"".join(raw), dtype=np.uint8)
     offsets = np.concatenate(([0], np.cumsum([len(one) for one in raw], dtype=np.int64)))
     contents.index.resolve(data, offsets[:-1], offsets[1:], hash_slices(data, offsets))
+    contents.index.register()
     if new_from < len(sets):
         contents._newcomers.came(new_from)
     part = SimpleNamespace(contents=contents, services=SimpleNamespace(symbols=symbols))

@@ -23,20 +23,20 @@ from worker.series.blocks.retention import expired, surplus
 from worker.series.growing_array import CAPACITY_MIN, GrowingArray
 from worker.series.index import postings as postings_module
 from worker.series.index.bytemap import SLOTS_MIN, ByteMap
-from worker.series.index.postings import PostingRun, Postings, distinct
+from worker.series.index.postings import PostingRun, Postings, distinct, key_of
 
 TIMEOUT_S = 10.0
 
 # Columns
 
 
-def test_a_column_grows_by_half_and_leaves_what_was_taken() -> None:
+def test_a_column_doubles_and_leaves_what_was_taken() -> None:
     column = GrowingArray(np.int64, (2,))
     column.extend(np.arange(2 * CAPACITY_MIN).reshape(-1, 2))
     assert len(column.data) == CAPACITY_MIN, "what fits takes no new memory"
     taken = column.rows()
     column.extend(np.full((1, 2), -1))
-    assert len(column.data) == CAPACITY_MIN * 3 // 2
+    assert len(column.data) == 2 * CAPACITY_MIN
     assert len(column) == CAPACITY_MIN + 1
     assert taken.tolist() == np.arange(2 * CAPACITY_MIN).reshape(-1, 2).tolist()
     assert column.rows()[-1].tolist() == [-1, -1]
@@ -114,8 +114,9 @@ def test_posting_lists_are_those_of_a_dictionary(monkeypatch: pytest.MonkeyPatch
         pairs = [(name, random_.randrange(6), series) for series in range(first, first + 10) for name in (0, 1, 3)]
         for name, code, series in pairs:
             lists.setdefault((name, code), []).append(series)
-        postings.add(*(np.array(column, np.int32) for column in zip(*pairs, strict=True)))
-        postings.add(*(np.zeros(0, np.int32) for _ in range(3)))
+        keys = np.array([key_of(name, code) for name, code, _ in pairs], np.int64)
+        postings.add(keys, np.array([series for *_, series in pairs], np.int32))
+        postings.add(np.zeros(0, np.int64), np.zeros(0, np.int32))
         now = postings.lists()
         for name in range(5):
             codes = sorted(code for own, code in lists if own == name)
@@ -132,13 +133,29 @@ def test_posting_lists_are_those_of_a_dictionary(monkeypatch: pytest.MonkeyPatch
 
 def test_posting_lists_that_were_taken_stay_as_they_were() -> None:
     postings = Postings()
-    one = np.ones(1, np.int32)
-    postings.add(one, one, np.array([3], np.int32))
+    key = np.array([key_of(1, 1)], np.int64)
+    postings.add(key, np.array([3], np.int32))
     taken = postings.lists()
-    postings.add(one, one, np.array([4], np.int32))
+    postings.add(key, np.array([4], np.int32))
     assert taken.ids(1, 1).tolist() == [3]
     assert postings.lists().ids(1, 1).tolist() == [3, 4]
     assert len(postings.lists().runs) == 1
+
+
+@pytest.mark.parametrize("names", [[0], [0, 1, 5], [7, 1 << 20, (1 << 31) - 1]])
+@pytest.mark.parametrize("codes_end", [1, 300, 1 << 12, (1 << 31) - 1])
+def test_pairs_are_sorted_by_all_of_their_keys(names: list[int], codes_end: int) -> None:
+    random_ = random.Random(codes_end)
+    pairs = [(key_of(random_.choice(names), random_.randrange(codes_end)), i // 3) for i in range(3000)]
+    keys, ids = np.array([key for key, _ in pairs]), np.array([series for _, series in pairs], np.int32)
+    parts = (slice(1000), slice(1000, 1001), slice(1001, None))
+    runs = [PostingRun.of(keys[part].copy(), ids[part].copy()) for part in parts]
+    lists: dict[int, list[int]] = {}
+    for key, series in sorted(pairs):
+        lists.setdefault(key, []).append(series)
+    for run in (runs[0].merged(runs[1]).merged(runs[2]), runs[0].merged(runs[1].merged(runs[2]))):
+        assert run.keys.tolist() == list(lists)
+        assert [ids.tolist() for ids in np.split(run.ids, run.starts[1:-1])] == list(lists.values())
 
 
 def test_empty_posting_lists_have_nothing() -> None:

@@ -19,6 +19,7 @@ from worker.series.index import postings
 from worker.series.index.bytemap import ByteMap
 from worker.series.index.index import Index
 from worker.series.index.patterns import Pattern, Patterns
+from worker.series.index.texts import TextTable
 
 NAMES = ["__name__", "job", "instance", "zone", "ünit"]
 VALUES = ["a", "b", "ab", "abc", "x-1", "x-2", "é\n", "1", ""]
@@ -43,7 +44,9 @@ def register(index: Index, sets: list[Labels]) -> list[int]:
     offsets = np.cumsum([0, *map(len, encoded)])
     hashes = np.array([hash64(own) for own in encoded], dtype=np.uint64)
     data = np.frombuffer(b"".join(encoded), dtype=np.uint8)
-    return index.resolve(data, offsets[:-1].copy(), offsets[1:].copy(), hashes).tolist()
+    ids = index.resolve(data, offsets[:-1].copy(), offsets[1:].copy(), hashes)
+    index.register()
+    return ids.tolist()
 
 
 def accepts(matcher: Matcher, own: dict[str, str]) -> bool:
@@ -85,13 +88,31 @@ def test_a_lookup_stays_as_it_was_while_the_index_grows() -> None:
     assert len(index.lookup().select([Matcher("__name__", "=", "m")])) == 5010
 
 
+def test_series_of_several_batches_are_registered_at_once() -> None:
+    index = Index(TextTable(), Patterns())
+    sets = [(("__name__", "m"), ("i", str(i)), *((("odd", "__name__"),) if i % 2 else ())) for i in range(100)]
+    for batch in (sets[:40], sets[30:], sets):
+        encoded = [labels.encode(own) for own in batch]
+        offsets = np.cumsum([0, *map(len, encoded)])
+        hashes = np.array([hash64(own) for own in encoded], dtype=np.uint64)
+        ids = index.resolve(np.frombuffer(b"".join(encoded), np.uint8), offsets[:-1], offsets[1:], hashes)
+        assert ids.tolist() == [sets.index(own) for own in batch]
+    assert index.lookup().size == 0
+    index.register()
+    index.register()
+    lookup = index.lookup()
+    frame = lookup.frame(np.arange(100), lookup.symbols)
+    assert [frame.labels(row) for row in range(frame.size)] == sets
+    assert lookup.select([Matcher("odd", "=", "__name__"), Matcher("i", "=~", "[0-9]")]).tolist() == [1, 3, 5, 7, 9]
+
+
 def test_postings_of_many_batches_stay_few_runs_and_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postings, "TAIL_PAIRS_MAX", 8)
     own = postings.Postings()
     random = np.random.default_rng(1)
     pairs = np.sort(random.integers(0, 50, (300, 3)), axis=1).astype(np.int32)
     for i, row in enumerate(pairs):
-        own.add(np.arange(3, dtype=np.int32), row, np.full(3, i, dtype=np.int32))
+        own.add(np.arange(3) << 32 | row, np.full(3, i, dtype=np.int32))
     lists = own.lists()
     assert len(lists.runs) <= 10
     for name in range(3):

@@ -29,7 +29,7 @@ class Arrival:
     series: NDArray[np.int64] | None = None
 
     def resolve(self, index: Index) -> None:
-        """Ask the index for the numbers. The caller has its lock."""
+        """Ask the index for the numbers. The caller has its lock, and has it register series that are new."""
         columns = self.columns
         if isinstance(columns, ReferenceColumns):
             self.series = columns.series

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-GROWTH = 1.5
+GROWTH = 2
 CAPACITY_MIN = 1024
 ARENA_GROWTH = 4
-"""Of arrays that are filled anew with each head: with GROWTH, samples would be copied twice and the kernel asked for
-three times their memory, which takes longer than to append them."""
+"""Of arrays that are filled anew with each head: with GROWTH, samples would be copied once and the kernel asked for
+twice their memory, which takes as long as to append them."""
 
 
 class GrowingArray:
@@ -30,7 +30,7 @@ class GrowingArray:
         width: tuple[int, ...] = (),
         *,
         capacity: int = CAPACITY_MIN,
-        growth: float = GROWTH,
+        growth: int = GROWTH,
     ) -> None:
         self.data: NDArray[Any] = np.empty((capacity, *width), dtype=dtype)
         self.size = 0
@@ -48,16 +48,20 @@ class GrowingArray:
         """Make room for `more` rows after the last one."""
         need = self.size + more
         if need > len(self.data):
-            capacity = max(need, int(len(self.data) * self._growth))
+            capacity = max(need, len(self.data) * self._growth)
             grown = np.empty((capacity, *self.data.shape[1:]), dtype=self.data.dtype)
             grown[: self.size] = self.data[: self.size]
             self.data = grown
 
+    def room(self, more: int) -> NDArray[Any]:
+        """`more` new rows, for the caller to fill."""
+        self.reserve(more)
+        self.size += more
+        return self.data[self.size - more : self.size]
+
     def extend(self, rows: NDArray[Any]) -> None:
         """Append these rows."""
-        self.reserve(len(rows))
-        self.data[self.size : self.size + len(rows)] = rows
-        self.size += len(rows)
+        self.room(len(rows))[:] = rows
 
     def rows(self) -> NDArray[Any]:
         """The current rows; later growth does not change them."""

@@ -133,9 +133,9 @@ class Head:
         """Make room for ids below `series`."""
         more = series - self._links.size
         if more > 0:
-            self._links.extend(np.full((more, 2), -1, dtype=np.int32))
-            self._ranges.extend(np.broadcast_to(np.array([NEVER, BEFORE]), (more, 2)))
-            self._late.extend(np.zeros(more, dtype=np.int32))
+            self._links.room(more)[:] = -1
+            self._ranges.room(more)[:] = (NEVER, BEFORE)
+            self._late.room(more)[:] = 0
 
     def append(
         self,

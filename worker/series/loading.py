@@ -46,6 +46,7 @@ def load_labels(registry: Registry, index: Index, permanent: GrowingArray, memor
         hashes = hash_slices(data, offsets)
         with memory:
             index.resolve(data, offsets[:-1], offsets[1:], hashes)
+            index.register()
             permanent.extend(ids)
             if len(index) != len(permanent):
                 raise StoreDamaged(f"a store is damaged: a series below id {registry.next_id} is twice in it")

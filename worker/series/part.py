@@ -342,6 +342,7 @@ class SeriesPart:
         with contents.lock:
             for arrival in arrivals:
                 arrival.resolve(contents.index)
+            contents.index.register()
             series = len(contents.index)
             if series > len(contents.permanent):
                 contents.extend(series, self._registry.next_id - self._series_saved)

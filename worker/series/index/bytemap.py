@@ -2,6 +2,9 @@
 
 Two such maps turn a request's bytes into columns of integers: one from label bytes to series, and one from label texts
 to interned codes. With a million label sets of 200 bytes, an entry takes 20 bytes in addition to its string.
+
+A slot has half of the hash beside the number. So a string that is new is told apart from those in the slots before the
+free one without a look at them, which would be somewhere else in memory, and the table grows without a look at any.
 """
 
 from __future__ import annotations
@@ -12,74 +15,105 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared import kernel_types as types
+from shared.kernel_declarations import Intrinsic
 from shared.kernels import kernel
-from shared.xxh64 import Bytes, copy_bytes, equal_bytes
+from shared.xxh64 import Bytes, copy_bytes, equal_bytes, xxh64
 from worker.series.growing_array import GrowingArray
 
 SLOTS_MIN = 1024
-LOAD_MAX = 0.6
-"""Entries per slot: probes stay short, and a slot takes 4 bytes."""
+LOAD_MAX = 0.7
+"""Entries per slot: probes stay short, and a slot takes 8 bytes."""
+AHEAD = 8
+"""How many strings before its turn the slot of a string is fetched into the processor's cache."""
 
 _INTS = types.Array(types.int64, 1, "C")
+_INTS_IN = types.Array(types.int64, 1, "C", readonly=True)
 _HASHES = types.Array(types.uint64, 1, "C")
-_SLOTS = types.Array(types.int32, 1, "C")
 _ARENA = types.Array(types.uint8, 1, "C")
 
+_NUMBER = np.uint64(0xFFFFFFFF)
+_TAG = ~_NUMBER
+"""The two parts of a slot: the number of a string + 1, and the high half of its hash; a free slot is 0."""
 
-@kernel(types.void(_HASHES, types.int64, types.int64, _SLOTS), first=True)
-def _place(hashes: np.ndarray, first: int, last: int, slots: np.ndarray) -> None:
-    """Enter the numbers first ≤ n < last, none of which is in `slots` yet (int32[2^k]: number + 1, or 0 if free)."""
+
+def _prefetch(typing_context, slots, slot):  # type: ignore[no-untyped-def]
+    """Have the processor fetch slots[slot] of a uint64 array without waiting for it. Kernels only."""
+    from llvmlite import ir
+    from numba import types
+    from numba.core import cgutils
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(ir.VoidType(), [byte, number, number, number]), "llvm.prefetch.p0i8"
+        )
+        address = builder.bitcast(builder.gep(array.data, [arguments[1]]), byte)
+        builder.call(function, [address, number(1), number(3), number(1)])  # to write; keep it in all caches; data
+        return context.get_dummy_value()
+
+    return types.void(slots, types.int64), generate
+
+
+prefetch: Any = Intrinsic(_prefetch)
+
+
+@kernel(types.void(_HASHES, _HASHES), first=True, allocates=False)
+def _move(smaller: np.ndarray, slots: np.ndarray) -> None:
+    """Enter all of `smaller`, the slots so far, in `slots`, uint64[2^k] of zeros. Both are passed through in order."""
     mask = len(slots) - 1
     shift = np.uint64(64) - np.uint64(np.log2(len(slots)))
-    for number in range(first, last):
-        # The high bits, because the low bits are alike in all series of a shard.
-        slot = np.int64(hashes[number] >> shift)
-        while slots[slot] != 0:
-            slot = (slot + 1) & mask
-        slots[slot] = number + 1
+    for i in range(len(smaller)):
+        if smaller[i] != 0:
+            slot = np.int64(smaller[i] >> shift)
+            while slots[slot] != 0:
+                slot = (slot + 1) & mask
+            slots[slot] = smaller[i]
 
 
 @kernel(
-    types.int64(Bytes, _INTS, _INTS, _HASHES, _SLOTS, _ARENA, _INTS, _HASHES, types.int64, types.boolean, _INTS),
+    types.int64(Bytes, _INTS_IN, _INTS_IN, _HASHES, _HASHES, _ARENA, _INTS, types.int64, types.boolean, _INTS),
     first=True,
+    allocates=False,
 )
 def _resolve(
     data: np.ndarray,
     starts: np.ndarray,
     ends: np.ndarray,
-    wanted: np.ndarray,
+    hashes: np.ndarray,
     slots: np.ndarray,
     arena: np.ndarray,
     offsets: np.ndarray,
-    hashes: np.ndarray,
     count: int,
     enter: bool,
     out: np.ndarray,
 ) -> int:
-    """Look up the strings data[starts[i]:ends[i]], whose hashes are `wanted`, and write their numbers to `out`. New
-    strings are entered, or get the number −1 unless `enter`. Returns the new count.
+    """Look up the strings data[starts[i]:ends[i]] with these hashes, and write their numbers to `out`. New strings are
+    entered, or get the number −1 unless `enter`. Returns the new count.
 
-    The arena, `offsets`, `hashes` and `slots` must have room for all strings, in case all are new.
+    The arena, `offsets` and `slots` must have room for all strings, in case all are new.
     """
     mask = len(slots) - 1
+    # The high bits of the hash, because the low bits are alike in all series of a shard.
     shift = np.uint64(64) - np.uint64(np.log2(len(slots)))
     for i in range(len(starts)):
-        size = ends[i] - starts[i]
-        slot = np.int64(wanted[i] >> shift)
+        if i + AHEAD < len(starts):
+            prefetch(slots, np.int64(hashes[i + AHEAD] >> shift))
+        size, tag = ends[i] - starts[i], hashes[i] & _TAG
+        slot = np.int64(hashes[i] >> shift)
         while True:
-            number: Any = np.int64(slots[slot]) - 1
+            number: Any = np.int64(slots[slot] & _NUMBER) - 1
             if number < 0:
                 if not enter:
                     break
                 number = count
                 copy_bytes(arena, offsets[number], data, starts[i], size)
                 offsets[number + 1] = offsets[number] + size
-                hashes[number] = wanted[i]
-                slots[slot] = number + 1
+                slots[slot] = tag | np.uint64(number + 1)
                 count += 1
                 break
             if (
-                hashes[number] == wanted[i]
+                slots[slot] & _TAG == tag
                 and offsets[number + 1] - offsets[number] == size
                 and equal_bytes(arena, offsets[number], data, starts[i], size)
             ):
@@ -89,23 +123,28 @@ def _resolve(
     return count
 
 
+@kernel(types.void(_ARENA, _INTS, _INTS_IN, _HASHES), allocates=False)
+def _hashes_of(arena: np.ndarray, offsets: np.ndarray, numbers: np.ndarray, out: np.ndarray) -> None:
+    for i in range(len(numbers)):
+        out[i] = xxh64(arena, offsets[numbers[i]], offsets[numbers[i] + 1])
+
+
 class ByteMap:
     """The map, which only grows. Not safe for concurrent use, save `bytes_of`; arrays taken from it stay valid."""
 
     def __init__(self) -> None:
-        self._slots = np.zeros(SLOTS_MIN, dtype=np.int32)
+        self._slots = np.zeros(SLOTS_MIN, dtype=np.uint64)
         self._arena = GrowingArray(np.uint8)
         self._offsets = GrowingArray(np.int64)
         self._offsets.extend(np.zeros(1, dtype=np.int64))
-        self._hashes = GrowingArray(np.uint64)
 
     def __len__(self) -> int:
-        return self._hashes.size
+        return self._offsets.size - 1
 
     @property
     def size_bytes(self) -> int:
         """Memory of the strings and of what finds them."""
-        return self._slots.nbytes + self._arena.size_bytes + self._offsets.size_bytes + self._hashes.size_bytes
+        return self._slots.nbytes + self._arena.size_bytes + self._offsets.size_bytes
 
     def resolve(
         self,
@@ -116,23 +155,9 @@ class ByteMap:
     ) -> NDArray[np.int64]:
         """int64[n]: the number of each string data[starts[i]:ends[i]], whose xxh64 is hashes[i]; new strings get the
         next numbers in order of appearance."""
-        n = len(starts)
-        out = np.empty(n, dtype=np.int64)
-        self._reserve(n, len(data))
-        count = _resolve(
-            data,
-            starts,
-            ends,
-            hashes,
-            self._slots,
-            self._arena.data,
-            self._offsets.data,
-            self._hashes.data,
-            len(self),
-            True,
-            out,
-        )
-        self._hashes.size = count
+        out = np.empty(len(starts), dtype=np.int64)
+        self._reserve(len(starts), len(data))
+        count = self._resolve(data, starts, ends, hashes, True, out)
         self._offsets.size = count + 1
         self._arena.size = int(self._offsets.data[count])
         return out
@@ -140,20 +165,15 @@ class ByteMap:
     def find(self, data: NDArray[np.uint8], hash_: np.uint64) -> int:
         """The number of one string (uint8[n], with its xxh64), or −1 if it is not in the map."""
         out = np.empty(1, dtype=np.int64)
-        _resolve(
-            data,
-            np.zeros(1, dtype=np.int64),
-            np.array([len(data)]),
-            np.array([hash_], dtype=np.uint64),
-            self._slots,
-            self._arena.data,
-            self._offsets.data,
-            self._hashes.data,
-            len(self),
-            False,
-            out,
-        )
+        start, end = np.zeros(1, dtype=np.int64), np.array([len(data)])
+        self._resolve(data, start, end, np.array([hash_], dtype=np.uint64), False, out)
         return int(out[0])
+
+    def _resolve(
+        self, data: NDArray, starts: NDArray, ends: NDArray, hashes: NDArray, enter: bool, out: NDArray
+    ) -> int:
+        arena, offsets = self._arena.data, self._offsets.data
+        return _resolve(data, starts, ends, hashes, self._slots, arena, offsets, len(self), enter, out)
 
     def bytes_of(self, numbers: NDArray[np.int64]) -> tuple[bytes, NDArray[np.int64]]:
         """(the strings with these numbers one after another, int64[n + 1] offsets of each into them). Safe while
@@ -172,8 +192,11 @@ class ByteMap:
         return offsets[numbers + 1] - offsets[numbers]
 
     def hashes_of(self, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """uint64[n]: the hashes of the strings with these numbers. As safe as `bytes_of`."""
-        return self._hashes.data[numbers]
+        """uint64[n]: the xxh64 of the strings with these numbers. As safe as `bytes_of`."""
+        out = np.empty(len(numbers), dtype=np.uint64)
+        offsets = self._offsets.data  # as in `bytes_of`
+        _hashes_of(self._arena.data, offsets, numbers, out)
+        return out
 
     def strings(self, first: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """(bytes of the strings from number `first` on, int64[n+1] offsets of each into them)."""
@@ -184,10 +207,9 @@ class ByteMap:
         """Make room for this many new strings with this many bytes in all."""
         self._arena.reserve(size_bytes)
         self._offsets.reserve(entries)
-        self._hashes.reserve(entries)
-        if len(self) + entries > LOAD_MAX * len(self._slots):
-            slots = len(self._slots)
-            while len(self) + entries > LOAD_MAX * slots:
-                slots *= 2
-            self._slots = np.zeros(slots, dtype=np.int32)
-            _place(self._hashes.data, 0, len(self), self._slots)
+        slots = len(self._slots)
+        while len(self) + entries > LOAD_MAX * slots:
+            slots *= 2
+        if slots > len(self._slots):
+            smaller, self._slots = self._slots, np.zeros(slots, dtype=np.uint64)
+            _move(smaller, self._slots)

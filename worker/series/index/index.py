@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from shared import kernel_types as types
-from shared.kernels import kernel
+from shared.kernels import inlined, kernel
 from shared.labels import Symbols
 from shared.protobuf_fields import checked_length
-from shared.xxh64 import Bytes, xxh64
+from shared.xxh64 import Bytes, equal_bytes, xxh64
 from worker.series.growing_array import GrowingArray
 from worker.series.index.bytemap import ByteMap
 from worker.series.index.lookup import Lookup
@@ -23,33 +25,92 @@ each of name and value."""
 _INTS = types.Array(types.int64, 1, "C")
 _INTS_IN = types.Array(types.int64, 1, "C", readonly=True)
 _HASHES = types.Array(types.uint64, 1, "C")
+_FLAGS = types.Array(types.boolean, 1, "C")
+_CODES = types.Array(types.int32, 1, "C")
+_CODES_IN = types.Array(types.int32, 1, "C", readonly=True)
 
 
-@kernel(types.int64(Bytes, _INTS_IN, _INTS, _INTS, _INTS, _HASHES), first=True)
+@inlined(allocates=False)
+def _text(
+    data: np.ndarray, at: int, size: int, alike: int, count: int, starts: np.ndarray, ends: np.ndarray, hashes: Any
+) -> int:
+    """The number of the text data[at:at + size]: `alike` if that text (-1: none) is equal, or `count`, the next one,
+    which it gets then."""
+    if alike >= 0 and ends[alike] - starts[alike] == size and equal_bytes(data, starts[alike], data, at, size):
+        return alike
+    starts[count], ends[count] = at, at + size
+    hashes[count] = xxh64(data, at, at + size)
+    return count
+
+
+@kernel(types.int64(Bytes, _INTS_IN, _INTS, _CODES, _CODES, _INTS, _INTS, _HASHES, _FLAGS), first=True, allocates=False)
 def _split(
     data: np.ndarray,
     offsets: np.ndarray,
-    counts: np.ndarray,
+    label_ends: np.ndarray,
+    names: np.ndarray,
+    values: np.ndarray,
     starts: np.ndarray,
     ends: np.ndarray,
     hashes: np.ndarray,
+    is_name: np.ndarray,
 ) -> int:
     """Split label sets into texts. Set i is data[offsets[i]:offsets[i + 1]], in canonical form (it was checked when it
-    came in). The texts, names and values in turn, go to `starts`, `ends` and `hashes`; counts[i] is the number of
-    labels of set i. Returns the number of texts."""
-    out = 0
+    came in). Its labels end before label label_ends[i]; names[label] and values[label] are numbers of texts, which go
+    to `starts`, `ends`, `hashes` and `is_name`. Texts that are not equal to those at the same place in the set before
+    get numbers of their own. Returns the number of texts."""
+    texts = label = earlier = earlier_end = 0
     for i in range(len(offsets) - 1):
-        at, first = offsets[i], out
+        at, first = offsets[i], label
         while at < offsets[i + 1]:
             _, at = checked_length(data, at + 1)
-            for _ in range(2):
-                size, at = checked_length(data, at + 1)
-                starts[out], ends[out] = at, at + size
-                hashes[out] = xxh64(data, at, at + size)
-                at += size
-                out += 1
-        counts[i] = (out - first) // 2
-    return out
+            is_beside = earlier < earlier_end
+            size, at = checked_length(data, at + 1)
+            name = _text(data, at, size, names[earlier] if is_beside else -1, texts, starts, ends, hashes)
+            if name == texts:
+                is_name[texts] = True
+                texts += 1
+            size, at = checked_length(data, at + size + 1)
+            value = _text(data, at, size, values[earlier] if is_beside else -1, texts, starts, ends, hashes)
+            if value == texts:
+                is_name[texts] = False
+                texts += 1
+            at += size
+            names[label], values[label] = name, value
+            label += 1
+            earlier += 1
+        label_ends[i] = label
+        earlier, earlier_end = first, label
+    return texts
+
+
+@kernel(
+    types.void(_CODES_IN, _CODES_IN, _CODES_IN, _CODES_IN, _INTS_IN, types.int64, _CODES, _CODES, _INTS, _CODES),
+    first=True,
+    allocates=False,
+)
+def _enter(
+    names: np.ndarray,
+    values: np.ndarray,
+    numbers: np.ndarray,
+    codes: np.ndarray,
+    label_ends: np.ndarray,
+    first: int,
+    label_names: np.ndarray,
+    label_values: np.ndarray,
+    keys: np.ndarray,
+    ids: np.ndarray,
+) -> None:
+    """Write the labels of the series from id `first` on, as `_split` has found them, by the numbers that their names
+    and the codes that all texts have, and their postings: the key of each label, and the id of its series."""
+    label = 0
+    for i in range(len(label_ends)):
+        while label < label_ends[i]:
+            name, value = numbers[names[label]], codes[values[label]]
+            label_names[label], label_values[label] = name, value
+            keys[label] = np.int64(name) << 32 | np.int64(value)
+            ids[label] = first + i
+            label += 1
 
 
 class Index:
@@ -85,12 +146,15 @@ class Index:
         hashes: NDArray[np.uint64],
     ) -> NDArray[np.int64]:
         """int64[n]: the ids of the series with canonical label bytes data[starts[i]:ends[i]], whose xxh64 hashes are
-        hashes[i]. Unknown series are registered."""
-        ids = self._series.resolve(data, starts, ends, hashes)
+        hashes[i]. Unknown series get ids, and are registered by the next call of `register`: one for several batches
+        costs less than one for each."""
+        return self._series.resolve(data, starts, ends, hashes)
+
+    def register(self) -> None:
+        """Enter the labels of the series that have come since the last call, so that they are found by them."""
         registered = self._label_offsets.size - 1
         if len(self._series) > registered:
             self._register(registered)
-        return ids
 
     def label_bytes(self, first: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """(canonical label bytes of the series from id `first` on, int64[n+1] offsets of each into them)."""
@@ -114,17 +178,21 @@ class Index:
     def _register(self, first: int) -> None:
         """Enter the labels of the series from id `first` on."""
         data, offsets = self._series.strings(first)
-        series = len(offsets) - 1
-        texts_max = 2 * (len(data) // LABEL_BYTES_MIN)
-        starts, ends = np.empty(texts_max, dtype=np.int64), np.empty(texts_max, dtype=np.int64)
-        hashes, counts = np.empty(texts_max, dtype=np.uint64), np.empty(series, dtype=np.int64)
-        texts = _split(data, offsets, counts, starts, ends, hashes)
+        series, labels_max = len(offsets) - 1, len(data) // LABEL_BYTES_MIN
+        names, values = np.empty(labels_max, dtype=np.int32), np.empty(labels_max, dtype=np.int32)
+        starts, ends = np.empty(2 * labels_max, dtype=np.int64), np.empty(2 * labels_max, dtype=np.int64)
+        hashes, is_name = np.empty(2 * labels_max, dtype=np.uint64), np.empty(2 * labels_max, dtype=np.bool_)
+        label_ends = np.empty(series, dtype=np.int64)
+        texts = _split(data, offsets, label_ends, names, values, starts, ends, hashes, is_name)
         codes = self._symbols.codes_of(data, starts[:texts], ends[:texts], hashes[:texts])
-        names, values = self._names_of(codes[0::2]), np.ascontiguousarray(codes[1::2])
-        self._label_names.extend(names)
-        self._label_values.extend(values)
-        self._label_offsets.extend(self._label_offsets.data[first] + np.cumsum(counts))
-        self._postings.add(names, values, np.repeat(np.arange(first, first + series, dtype=np.int32), counts))
+        numbers = np.empty(texts, dtype=np.int32)
+        numbers[is_name[:texts]] = self._names_of(codes[is_name[:texts]])
+        labels = int(label_ends[-1])
+        keys, ids = np.empty(labels, dtype=np.int64), np.empty(labels, dtype=np.int32)
+        label_names, label_values = self._label_names.room(labels), self._label_values.room(labels)
+        _enter(names, values, numbers, codes, label_ends, first, label_names, label_values, keys, ids)
+        self._label_offsets.extend(label_ends + self._label_offsets.data[first])
+        self._postings.add(keys, ids)
 
     def _names_of(self, codes: NDArray[np.int32]) -> NDArray[np.int32]:
         """int32[n]: the numbers of label names, given their codes. New names get the next numbers."""
@@ -132,10 +200,12 @@ class Index:
         if codes_end > len(self._name_numbers):
             unnumbered = np.full(codes_end - len(self._name_numbers), -1, dtype=np.int32)
             self._name_numbers = np.concatenate((self._name_numbers, unnumbered))
-        names = self._name_numbers
-        for code in np.unique(codes[names[codes] < 0]).tolist():
+        numbers = self._name_numbers[codes]
+        if (numbers >= 0).all():
+            return numbers
+        for code in np.unique(codes[numbers < 0]).tolist():
             text = self._symbols.text(code)
-            names[code] = len(self._name_texts)
+            self._name_numbers[code] = len(self._name_texts)
             self._numbers[text] = len(self._name_texts)
             self._name_texts.append(text)
-        return names[codes]
+        return self._name_numbers[codes]

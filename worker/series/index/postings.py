@@ -13,13 +13,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
+from shared.kernels import inlined, kernel
+
 TAIL_PAIRS_MAX = 65_536
-"""Pairs collected before the writer sorts them (4 ms). A reader sorts any number of them."""
+"""Pairs collected before the writer sorts them (1 ms). A reader sorts any number of them."""
 TAIL_PAIR_BYTES = 12
 """A key and an id."""
+DIGIT_BITS = 11
+"""Of the digits of keys by which pairs are sorted."""
 
 Ids = NDArray[np.int64]
 Keys = NDArray[np.int64]
+
+_KEYS = types.Array(types.int64, 1, "C")
+_IDS = types.Array(types.int32, 1, "C")
+_KEYS_IN = types.Array(types.int64, 1, "C", readonly=True)
+_IDS_IN = types.Array(types.int32, 1, "C", readonly=True)
 
 
 def distinct(codes: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -33,6 +43,98 @@ def key_of(name: int, code: int) -> int:
     return name << 32 | code
 
 
+@inlined(allocates=False)
+def _by_digit(
+    keys: np.ndarray, ids: np.ndarray, shift: int, to_keys: np.ndarray, to_ids: np.ndarray, places: np.ndarray
+) -> None:
+    """Copy pairs in the order of one digit of their keys, and otherwise in the order that they have."""
+    places[:] = 0
+    for i in range(len(keys)):
+        places[keys[i] >> shift & len(places) - 1] += 1
+    begin = 0
+    for digit in range(len(places)):
+        count = places[digit]
+        places[digit] = begin
+        begin += count
+    for i in range(len(keys)):
+        digit = keys[i] >> shift & len(places) - 1
+        to_keys[places[digit]], to_ids[places[digit]] = keys[i], ids[i]
+        places[digit] += 1
+
+
+@kernel(types.boolean(_KEYS, _IDS, _KEYS, _IDS, _KEYS), first=True, allocates=False)
+def _sort(keys: np.ndarray, ids: np.ndarray, other_keys: np.ndarray, other_ids: np.ndarray, places: np.ndarray) -> bool:
+    """Sort pairs by their keys, in the two pairs of arrays in turn: a stable radix sort that leaves out the digits in
+    which all keys agree. `places`: int64[2^DIGIT_BITS]. Returns whether the result is in the other arrays."""
+    different = 0
+    for i in range(len(keys)):
+        different |= keys[i] ^ keys[0]
+    is_in_other = False
+    for shift in range(0, 63, DIGIT_BITS):
+        if different >> shift & len(places) - 1:
+            if is_in_other:
+                _by_digit(other_keys, other_ids, shift, keys, ids, places)
+            else:
+                _by_digit(keys, ids, shift, other_keys, other_ids, places)
+            is_in_other = not is_in_other
+    return is_in_other
+
+
+@kernel(types.int64(_KEYS, _KEYS), first=True, allocates=False)
+def _group(keys: np.ndarray, starts: np.ndarray) -> int:
+    """Leave each of the sorted keys once, and write where its pairs begin. Returns how many keys are left."""
+    count = 0
+    for i in range(len(keys)):
+        if i == 0 or keys[i] != keys[count - 1]:
+            keys[count], starts[count] = keys[i], i
+            count += 1
+    starts[count] = len(keys)
+    return count
+
+
+@inlined(allocates=False)
+def _copy_list(starts: np.ndarray, ids: np.ndarray, i: int, to_ids: np.ndarray, place: int) -> int:
+    """Copy the ids of the i-th key to to_ids[place:]. Returns the place behind them."""
+    for at in range(starts[i], starts[i + 1]):
+        to_ids[place] = ids[at]
+        place += 1
+    return place
+
+
+@kernel(
+    types.int64(_KEYS_IN, _KEYS_IN, _IDS_IN, _KEYS_IN, _KEYS_IN, _IDS_IN, _KEYS, _KEYS, _IDS),
+    first=True,
+    allocates=False,
+)
+def _merge(
+    keys: np.ndarray,
+    starts: np.ndarray,
+    ids: np.ndarray,
+    later_keys: np.ndarray,
+    later_starts: np.ndarray,
+    later_ids: np.ndarray,
+    to_keys: np.ndarray,
+    to_starts: np.ndarray,
+    to_ids: np.ndarray,
+) -> int:
+    """Merge two runs; of a key of both, the ids of the later run come last. Returns the number of keys."""
+    i = j = count = place = 0
+    while i < len(keys) or j < len(later_keys):
+        key = keys[i] if i < len(keys) else later_keys[j]
+        if j < len(later_keys):
+            key = min(key, later_keys[j])
+        to_keys[count], to_starts[count] = key, place
+        count += 1
+        if i < len(keys) and keys[i] == key:
+            place = _copy_list(starts, ids, i, to_ids, place)
+            i += 1
+        if j < len(later_keys) and later_keys[j] == key:
+            place = _copy_list(later_starts, later_ids, j, to_ids, place)
+            j += 1
+    to_starts[count] = place
+    return count
+
+
 @dataclass(frozen=True, slots=True)
 class PostingRun:
     """`keys`: int64[k] ascending and unique; pair i has the series ids[starts[i]:starts[i + 1]], int32, ascending."""
@@ -43,16 +145,21 @@ class PostingRun:
 
     @classmethod
     def of(cls, keys: Keys, ids: NDArray[np.int32]) -> PostingRun:
-        """A run of pairs: ids[i] has keys[i]. Ids must ascend among equal keys."""
-        order = np.argsort(keys, kind="stable")
-        keys = keys[order]
-        first = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
-        return cls(keys[first], np.append(first, len(keys)), ids[order])
+        """A run of pairs: ids[i] has keys[i]. Ids must ascend among equal keys. The arrays are written to."""
+        other_keys, other_ids = np.empty_like(keys), np.empty_like(ids)
+        if _sort(keys, ids, other_keys, other_ids, np.empty(1 << DIGIT_BITS, dtype=np.int64)):
+            keys, ids = other_keys, other_ids
+        starts = np.empty(len(keys) + 1, dtype=np.int64)
+        count = _group(keys, starts)
+        return cls(keys[:count].copy(), starts[: count + 1].copy(), ids)
 
     def merged(self, later: PostingRun) -> PostingRun:
         """This run merged with a later one, whose ids are all higher."""
-        keys = [np.repeat(run.keys, np.diff(run.starts)) for run in (self, later)]
-        return PostingRun.of(np.concatenate(keys), np.concatenate((self.ids, later.ids)))
+        keys_max = len(self.keys) + len(later.keys)
+        keys, starts = np.empty(keys_max, dtype=np.int64), np.empty(keys_max + 1, dtype=np.int64)
+        ids = np.empty(len(self.ids) + len(later.ids), dtype=np.int32)
+        count = _merge(self.keys, self.starts, self.ids, later.keys, later.starts, later.ids, keys, starts, ids)
+        return PostingRun(keys[:count].copy(), starts[: count + 1].copy(), ids)
 
     def span(self, name: int) -> tuple[int, int]:
         """(first, last): the keys of one name are keys[first:last]."""
@@ -122,10 +229,11 @@ class Postings:
         self._tail: list[tuple[Keys, NDArray[np.int32]]] = []
         self._tail_pairs = 0
 
-    def add(self, names: NDArray[np.int32], codes: NDArray[np.int32], ids: NDArray[np.int32]) -> None:
-        """Add pairs of series that are all newer than the series before: int32[n] each, ids ascending."""
+    def add(self, keys: Keys, ids: NDArray[np.int32]) -> None:
+        """Add pairs of series that are all newer than the series before: the keys of the pairs (`key_of`), int64[n],
+        and ids int32[n], ascending."""
         if len(ids):
-            self._tail.append((names.astype(np.int64) << 32 | codes, ids))
+            self._tail.append((keys, ids))
             self._tail_pairs += len(ids)
             if self._tail_pairs >= TAIL_PAIRS_MAX:
                 self._sort_tail()

@@ -129,7 +129,7 @@ def parsed(key: bytes, value: bytes) -> tuple[int, NDArray[np.int32], bytes]:
 
 
 def _row(lengths: NDArray, label_bytes: NDArray[np.uint8]) -> bytes:
-    return b"".join((_COUNT.pack(len(lengths)), lengths.astype(np.int32).tobytes(), label_bytes.tobytes()))
+    return b"".join((_COUNT.pack(len(lengths)), lengths.astype(np.int32).data, label_bytes.data))
 
 
 def _put_sparse(batch: RowBatch, ids: NDArray, label_bytes: NDArray, starts: NDArray, ends: NDArray) -> None:
