@@ -14,6 +14,8 @@ from shared.errors import Overloaded
 
 TEXTS_CACHED = 64
 """Answers differ by area, by text, which changes with the numbers in it, and by `Retry-After`."""
+HEADS_CACHED, HEAD_CACHED_BYTES_MAX = 256, 1024
+"""Clients send the same head again and again."""
 
 RETRY_AFTER_S = Overloaded.retry_after_s or (1, 3)
 _FIRST_LINE = re.compile(rb"(?:GET|POST|PUT|DELETE) (/[A-Za-z0-9_/.-]*)(?:\?[^ \r\n#]*)? HTTP/1\.1\r\n")
@@ -24,18 +26,28 @@ _PARTICULAR = (b"transfer-encoding", b"expect", b"upgrade", b"close")
 
 def path_of_whole(data: bytes) -> str | None:
     """The path of the request that `data` is, if it is exactly one usual request with all of its body."""
-    first = _FIRST_LINE.match(data)
-    head_end = data.find(b"\r\n\r\n")
-    if first is None or head_end < 0:
+    body_at = data.find(b"\r\n\r\n") + 4
+    if body_at < 4:
         return None
-    head = data[first.end() - 1 : head_end + 2].lower()
-    if any(word in head for word in _PARTICULAR):
-        return None
-    lengths = _CONTENT_LENGTH.findall(head)
-    if len(lengths) != head.count(b"content-length") or len(lengths) > 1:
-        return None
-    body_bytes = int(lengths[0]) if lengths else 0
-    return first[1].decode("ascii") if len(data) == head_end + 4 + body_bytes else None
+    path, body_bytes = (_cached if body_at <= HEAD_CACHED_BYTES_MAX else _usual)(data[:body_at])
+    return path if len(data) == body_at + body_bytes else None
+
+
+def _usual(head: bytes) -> tuple[str | None, int]:
+    """(The path, the bytes of the body) of a usual request; (None, 0) for any other."""
+    first = _FIRST_LINE.match(head)
+    if first is None:
+        return None, 0
+    lines = head[first.end() - 1 : -2].lower()
+    if any(word in lines for word in _PARTICULAR):
+        return None, 0
+    lengths = _CONTENT_LENGTH.findall(lines)
+    if len(lengths) != lines.count(b"content-length") or len(lengths) > 1:
+        return None, 0
+    return first[1].decode("ascii"), int(lengths[0]) if lengths else 0
+
+
+_cached = lru_cache(HEADS_CACHED)(_usual)
 
 
 def end_of_request(data: bytes, begin: int) -> int:

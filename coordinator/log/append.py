@@ -20,7 +20,7 @@ from coordinator.log.frontier import Frontier, Group
 from coordinator.log.records import Append
 from coordinator.log.sequencer import Sequencer
 from coordinator.log.state_writes import StateWrites
-from coordinator.log.waiting import ORDER_WAIT_FACTOR, Deadlines, Queue, Waiting
+from coordinator.log.waiting import HOLD_S, ORDER_WAIT_FACTOR, Deadlines, Queue, Waiting
 from shared.config import Settings
 from shared.errors import DeadlineExceeded, Overloaded, TriptychError, Unavailable
 from shared.hashing import shard_of
@@ -84,6 +84,7 @@ class Appender:
         self._turn = True
         self._scheduled = False
         self._preparing = False
+        self._hold_ends = False  # a timer that ends all holds is set
         self._tasks: set[asyncio.Task[None]] = set()
         self._unsynced: set[int] = set(range(links.shards))
         self._syncing = False
@@ -255,10 +256,24 @@ class Appender:
         stored = [item for item in numbered if item not in failed]
         group.batches = [(item.start, item.waiting.append.records) for item in stored]
         group.when_closed = lambda: _answer(stored, failed, missing)
+        self._landed(self._queues[durable], len(numbered), group.end - group.start, size_bytes)
         self._frontier.close(group)
         if not self._unsynced and not self._syncing:
             self._frontier.synced(self._frontier.readable)
-        self._queues[durable].landed(len(numbered), group.end - group.start, size_bytes)
+
+    def _landed(self, queue: Queue, batches: int, records: int, size_bytes: int) -> None:
+        """Dispatch what waits, before the clients of the group that has landed are answered: the shards work on the
+        next group meanwhile."""
+        queue.landed(batches, records, size_bytes)
+        if queue.hold(batches) and not self._hold_ends:
+            self._hold_ends = True
+            asyncio.get_running_loop().call_later(HOLD_S, self._end_holds)
+        self._dispatch()
+
+    def _end_holds(self) -> None:
+        self._hold_ends = False
+        for queue in self._queues.values():
+            queue.end_hold()
         self._dispatch()
 
     async def _ask(self, body: bytes, parts: Mapping[int, Sequence[Frame]]) -> Mapping[int, str]:

@@ -22,6 +22,11 @@ waits until it holds as many records or bytes as are under way, at least SMALL_ 
 the processes together as much as some 500 records, however little it contains, so under load, fewer and larger messages
 are faster for all requests. Without load, no request waits."""
 
+HOLD_S = 0.001
+"""Most clients that were answered together send their next append at once. So after a group of more than FEW_BATCHES
+batches, the queue waits for as many batches as were in it and waited behind it, unless what waits is worth a message
+already (SMALL_RECORDS, SMALL_BYTES), and for at most this time."""
+
 ORDER_WAIT_FACTOR = 3
 """An append waits in the queue, for the shards, and for the groups before it: each for at most the write timeout."""
 
@@ -42,7 +47,8 @@ class Waiting:
 @dataclass(slots=True)
 class Queue:
     """Waiting batches, all durable or all not, in the order of arrival. `in_flight`: groups of this queue under way;
-    the other fields that end so: what is in them."""
+    the other fields that end so: what is in them. `expected`: how many batches the queue is held for (HOLD_S); 0: it
+    is not held."""
 
     batches: deque[Waiting] = field(default_factory=deque)
     records: int = 0
@@ -51,6 +57,7 @@ class Queue:
     batches_in_flight: int = 0
     records_in_flight: int = 0
     bytes_in_flight: int = 0
+    expected: int = 0
 
     def push(self, waiting: Waiting) -> None:
         self.batches.append(waiting)
@@ -68,12 +75,21 @@ class Queue:
         self.batches_in_flight += batches
         self.records_in_flight += records
         self.bytes_in_flight += size_bytes
+        self.end_hold()
 
     def landed(self, batches: int, records: int, size_bytes: int) -> None:
         self.in_flight -= 1
         self.batches_in_flight -= batches
         self.records_in_flight -= records
         self.bytes_in_flight -= size_bytes
+
+    def hold(self, batches: int) -> bool:
+        """Wait for the clients of so many batches, which are answered now. Returns whether the queue is held."""
+        self.expected = batches + len(self.batches) if batches > FEW_BATCHES else 0
+        return self.expected > 0
+
+    def end_hold(self) -> None:
+        self.expected = 0
 
     @property
     def is_due(self) -> bool:
@@ -85,7 +101,8 @@ class Queue:
             records_due = min(max(self.records_in_flight, SMALL_RECORDS), LARGE_RECORDS)
             bytes_due = min(max(self.bytes_in_flight, SMALL_BYTES), LARGE_BYTES)
             return self.records >= records_due or self.bytes >= bytes_due
-        return bool(self.batches)
+        is_held = len(self.batches) < self.expected and self.records < SMALL_RECORDS and self.bytes < SMALL_BYTES
+        return bool(self.batches) and not is_held
 
 
 class Deadlines:

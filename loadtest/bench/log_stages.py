@@ -13,7 +13,11 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
+from coordinator.context import Context
+from coordinator.direct_appends import DirectAppends
 from coordinator.log import records
 from loadtest.bench.log_load import BODIES, KEYS, json_body, keys_from
 from shared import allocator
@@ -41,10 +45,13 @@ def ns_a_record(work: Callable[[], object], times: int, count: int) -> float:
 
 
 def measure_requests(settings: Settings, times: int) -> None:
+    context = SimpleNamespace(settings=settings, log=SimpleNamespace(knows_state=True))
+    direct = DirectAppends(cast(Context, context))
     for name, (body_of, media_type) in BODIES.items():
         body = body_of(keys_from(0, KEYS))
         say(f"read a request, {name}", ns_a_record(partial(records.parse, media_type, body, settings), times, KEYS))
         batch = records.parse(media_type, body, settings).records
+        say(f"the same without aiohttp, {name}", ns_a_record(partial(direct.work, media_type, body), times, KEYS))
     say("hash and divide by shard", ns_a_record(lambda: batch.blocks(SHARDS), times, KEYS))
     body = json_body(keys_from(0, 1))
     say("read a request of one record, JSON", ns_a_record(lambda: records.one_plain(body, settings), times, 1))

@@ -107,6 +107,7 @@ async def test_headers_of_every_answer_are_those_in_force_when_it_is_given(servi
         request(body=BODY[:-1]),
         request(body=b'{"records": []}'),
         request(body=BODY[:-1] + b', "producerId": "p", "producerSeq": 1}'),
+        request(body=BODY[:-1] + b"," + b" " * 9000 + b'"producerId": "p", "producerSeq": 1' + b" " * 9000 + b"}"),
         request(body=b'{"records": [{"key": "user", "text": ""}]}'),
         request(body=BODY + b" " * append.WALKED_BYTES_MAX),
         request(body=BODY.replace(b"hello", rb"\n" + b"x" * append.INLINE_BYTES_MAX)),

@@ -8,7 +8,7 @@ from email.utils import parsedate_to_datetime
 
 import pytest
 
-from coordinator.early_refusal import path_of_whole, refusal
+from coordinator.early_refusal import HEAD_CACHED_BYTES_MAX, path_of_whole, refusal
 from coordinator.responses import SERVER
 
 BODY = b'{"records":[]}'
@@ -29,6 +29,7 @@ def post(*headers: bytes, body: bytes = BODY, length: int | None = None) -> byte
         (post(b"Connection: keep-alive"), "/api/v1/log/append"),
         (post().replace(b"Content-Length: ", b"content-length:\t "), "/api/v1/log/append"),
         (b"POST /api/v1/query HTTP/1.1\r\n\r\n", "/api/v1/query"),
+        (post(b"Cookie: " + bytes(HEAD_CACHED_BYTES_MAX)), "/api/v1/log/append"),
     ],
 )
 def test_a_whole_request_is_known_by_its_path(data: bytes, path: str) -> None:

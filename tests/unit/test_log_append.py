@@ -20,6 +20,7 @@ from coordinator.log.frontier import Frontier
 from coordinator.log.records import Append
 from coordinator.log.sequencer import Sequencer
 from coordinator.log.state_writes import StateWrites
+from coordinator.log.waiting import FEW_BATCHES
 from shared.config import Settings
 from shared.control import LocalControl
 from shared.errors import DeadlineExceeded, Overloaded, Unavailable
@@ -135,6 +136,44 @@ async def test_so_many_groups_are_under_way_and_no_more(tmp_path: Path, monkeypa
     assert len(area.shards.bodies) == 2
     area.shards.go.set()
     assert await asyncio.gather(*appends) == [0, 1, 2, 3, 4]
+
+
+async def test_the_next_group_is_sent_before_the_last_one_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(append_module, "GROUPS_IN_FLIGHT_MAX", 1)
+    area = Appends(tmp_path)
+    area.shards.go.clear()
+    sent_when_answered: list[int] = []
+    answers = [area.appender.begin(Append(columns_of([b"k"], [b"v"]), True, "", 0))]
+    answers[0].add_done_callback(lambda _: sent_when_answered.append(len(area.shards.bodies)))
+    await asyncio.sleep(0.01)
+    answers.append(area.appender.begin(Append(columns_of([b"k"], [b"v"]), True, "", 0)))
+    area.shards.go.set()
+    assert await asyncio.gather(*answers) == [0, 1]
+    assert sent_when_answered == [2]
+
+
+async def test_clients_that_are_answered_together_share_the_next_group(tmp_path: Path) -> None:
+    area = Appends(tmp_path)
+    clients = FEW_BATCHES + 2
+
+    async def client(turns: int) -> None:
+        for _ in range(3):
+            await area.append(b"k")
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+    await asyncio.gather(*map(client, range(clients)))
+    assert [len(body.batches) for body in area.shards.bodies] == [clients] * 3
+
+
+async def test_a_batch_waits_only_a_moment_for_clients_that_do_not_come_back(tmp_path: Path) -> None:
+    area = Appends(tmp_path)
+    for _ in range(2):
+        await asyncio.gather(*(area.append(b"k") for _ in range(FEW_BATCHES + 1)))
+        assert await asyncio.wait_for(area.append(b"k"), 5)
+    assert [len(body.batches) for body in area.shards.bodies] == [FEW_BATCHES + 1, 1] * 2
 
 
 @pytest.mark.parametrize("bound", ["QUEUE_RECORDS_MAX", "QUEUE_BYTES_MAX"])

@@ -68,6 +68,36 @@ async def test_while_much_is_under_way_only_as_much_is_sent(
     assert queue.is_due
 
 
+async def test_after_many_batches_a_queue_waits_for_as_many_as_were_there() -> None:
+    queue = Queue()
+    queue.push(waiting())
+    assert queue.hold(FEW_BATCHES + 1)
+    for _ in range(FEW_BATCHES + 1):
+        assert not queue.is_due
+        queue.push(waiting())
+    assert queue.is_due
+    queue.launched(FEW_BATCHES, 9, 9)
+    while len(queue.batches) > 1:
+        queue.pop()
+    assert queue.is_due
+
+
+async def test_a_queue_is_held_neither_after_few_batches_nor_when_it_has_enough_nor_when_the_time_is_up() -> None:
+    queue = Queue()
+    assert not queue.hold(FEW_BATCHES)
+    queue.push(waiting())
+    assert queue.is_due
+    for records, value in ((SMALL_RECORDS - 1, b""), (1, bytes(SMALL_BYTES - 2))):
+        assert queue.hold(FEW_BATCHES + 1) and not queue.is_due
+        queue.push(waiting(records, value))
+        assert queue.is_due
+        queue.batches.pop()
+        queue.records, queue.bytes = 1, 2
+    assert queue.hold(FEW_BATCHES + 1) and not queue.is_due
+    queue.end_hold()
+    assert queue.is_due
+
+
 async def test_an_answer_that_does_not_come_in_time_is_an_error() -> None:
     deadlines = Deadlines(0.05)
     first, second = waiting().answer, waiting().answer
