@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -141,7 +142,9 @@ def test_a_gathering_that_began_before_the_deletion_brings_nothing_back(
     def clean_while_gathering(shard: OneShard) -> None:
         with shard.part.lock:
             wanted = shard.part.starts.unclean(9)
-        shard.part.starts.cleaned(wanted)  # as `clean` does, whose writes wait for the gathering
+        shard.part.starts.cleaned(
+            wanted, shard.part.starts.gatherings
+        )  # as `clean` does, whose writes wait for the gathering
 
     monkeypatch.setattr(shard.store, "write", written)
     shard.part.gather()
@@ -151,6 +154,41 @@ def test_a_gathering_that_began_before_the_deletion_brings_nothing_back(
     assert b"a" not in stored_keys(shard)
     shard.restart()
     assert shard.read() == without(b"a", 12)
+
+
+def test_a_key_that_was_looked_for_before_a_gathering_ended_is_looked_for_again(
+    shard: OneShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first look finds nothing, since all is in memory, and is noted when the gathering has stored it."""
+    shard.append(0, [(b"a", b"0"), (b"b", b"1")])
+    shard.part._closed = 2
+    write, find = shard.store.write, cleaning._find
+    looked, may_note = Event(), Event()
+
+    def found(*arguments: Any) -> Any:
+        result = find(*arguments)
+        looked.set()
+        assert may_note.wait(10)
+        return result
+
+    def written(changes: Any, **how: Any) -> None:
+        monkeypatch.setattr(shard.store, "write", write)
+        delete(shard, b"a", 2)
+        cleaners.append(pool.submit(cleaning.clean, shard.part))
+        assert looked.wait(10)
+        write(changes, **how)
+
+    cleaners: list[Future[bool]] = []
+    monkeypatch.setattr(cleaning, "_find", found)
+    monkeypatch.setattr(shard.store, "write", written)
+    with ThreadPoolExecutor(1) as pool:
+        shard.part.gather()
+        may_note.set()
+        cleaners[0].result(10)
+    clean(shard)
+    assert shard.read() == [(1, b"b", b"1")] and stored_keys(shard) == {b"b"}
+    shard.restart()
+    assert shard.read() == [(1, b"b", b"1")]
 
 
 def test_a_run_is_cut_where_the_start_is(shard: OneShard) -> None:

@@ -74,7 +74,7 @@ def clean(part: CleanPart) -> bool:
     """Remove some records that are gone, and forget the starts that hide nothing any more. Returns whether there is
     more to remove now. Raises Unavailable, StoreDamaged; it is tried again then."""
     with part.lock:
-        wanted, gathered = part.starts.unclean(KEYS_AT_ONCE), part.gathered
+        wanted, gathered, gatherings = part.starts.unclean(KEYS_AT_ONCE), part.gathered, part.starts.gatherings
     if not wanted:
         _forget(part)
         return False
@@ -88,7 +88,7 @@ def clean(part: CleanPart) -> bool:
     for segment, key, number in found.stray:
         _clean_stray(part, segment, key, number)
     with part.lock:
-        part.starts.cleaned(found.clean)
+        part.starts.cleaned(found.clean, gatherings)
     return True
 
 

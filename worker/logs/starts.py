@@ -35,7 +35,9 @@ class KeyStarts:
         self.fresh: Mapping[bytes, int] = {}
         self.highest = 0
         self.bytes = 0
-        self._unclean: dict[bytes, None] = {}
+        self.gatherings = 0
+        """How many gatherings have stored records."""
+        self._unclean: dict[bytes, int] = {}  # key → the last gathering that may have stored what is to be removed
         self._clean: dict[bytes, None] = {}
 
     def load(self, store: Rows, gathered: int) -> None:
@@ -63,7 +65,7 @@ class KeyStarts:
             if key not in self.all:
                 self.bytes += len(key) + START_BYTES
             self.all[key] = start
-            self._unclean[key] = None
+            self._unclean[key] = self.gatherings
             self._clean.pop(key, None)
         self.highest = max(self.highest, *starts.values(), 0)
         fresh = {key: start for key, start in starts.items() if start > gathered}
@@ -81,10 +83,11 @@ class KeyStarts:
         """Some keys of which the store may still have records below the start; with the start."""
         return {key: self.all[key] for key in islice(self._unclean, count)}
 
-    def cleaned(self, starts: Mapping[bytes, int]) -> None:
-        """The store has no record of these keys below these starts; nor do gatherings write any that begin later."""
+    def cleaned(self, starts: Mapping[bytes, int], gatherings: int) -> None:
+        """After so many gatherings, the store had no record of these keys below these starts; nor do gatherings write
+        any that begin later."""
         for key, start in starts.items():
-            if self.all.get(key) == start and key in self._unclean:
+            if self.all.get(key) == start and self._unclean.get(key, gatherings + 1) <= gatherings:
                 del self._unclean[key]
                 self._clean[key] = None
 
@@ -92,10 +95,11 @@ class KeyStarts:
         """A gathering has stored records. It left those out that were below the starts in `left_out`, the fresh ones
         when it began; below a start that has been raised since, the store may have some now. Returns whether there are
         such starts."""
+        self.gatherings += 1
         raised = [key for key, start in self.fresh.items() if left_out.get(key) != start]
         for key in raised:
             self._clean.pop(key, None)
-            self._unclean[key] = None
+            self._unclean[key] = self.gatherings
         return bool(raised)
 
     def done(self, gathered: int) -> list[bytes]:
