@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -27,6 +28,14 @@ def test_a_stop_is_clean_quick_and_leaves_no_process(new_cluster):
     assert cluster.stop() < 5
     assert not any(process.is_running() for process in family)
     assert "Traceback" not in cluster.log("coordinator") + cluster.log("worker")
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="a policy of Linux")
+def test_the_thread_that_sends_to_workers_does_not_interrupt_the_coordinator(new_cluster):
+    cluster = new_cluster().start()
+    threads = Path(f"/proc/{cluster.coordinator.pid}/task")
+    sending = [int(one.name) for one in threads.iterdir() if (one / "comm").read_text().startswith("ZMQbg/IO")]
+    assert sending and all(os.sched_getscheduler(thread) == os.SCHED_BATCH for thread in sending)
 
 
 def test_workers_end_when_their_supervisor_is_killed(new_cluster):
