@@ -33,6 +33,12 @@ def explained(error: Exception, kind: Any) -> str:
     return f"Object contains unknown field `{name}`{f' - at `${path}`' if path else ''}{hint}"
 
 
+def explained_in_quotes(error: Exception, kind: Any, at: str = "") -> str:
+    """As `explained`, for endpoints that put names in quotes. `at`: where the object stands in the body."""
+    text = explained(error, kind).replace("`", "'")
+    return text.replace(" - at '$.", f" - at '{at}." if at else " - at '").replace(" - at '$'", "")
+
+
 @lru_cache(KINDS_CACHED)
 def _described(kind: Any) -> msgspec.inspect.Type:
     return msgspec.inspect.type_info(kind)

@@ -19,6 +19,7 @@ from typing import Any
 
 from shared.errors import ConfigError
 from shared.telemetry import event
+from shared.version import version
 
 ENDPOINT_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 EXPORTER = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
@@ -43,7 +44,7 @@ class _Tracing:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        named = {"service.name": "triptych", "service.version": _version(), "service.instance.id": process}
+        named = {"service.name": "triptych", "service.version": version(), "service.instance.id": process}
         limits = SpanLimits(max_span_attribute_length=ATTRIBUTE_MAX)
         self.provider = TracerProvider(resource=Resource.create(named), span_limits=limits, shutdown_on_exit=False)
         exporter = OTLPSpanExporter(url.rstrip("/") + "/v1/traces", timeout=EXPORT_TIMEOUT_S)
@@ -167,12 +168,3 @@ class _Remarks(logging.Handler):
         if now >= self._next_at:
             self._next_at = now + REMARK_INTERVAL_S
             event(logging.WARNING, "traces are lost", why=record.getMessage()[:500])
-
-
-def _version() -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version("triptych")
-    except metadata.PackageNotFoundError:
-        return "unknown"

@@ -13,9 +13,9 @@ from coordinator.context import CONTEXT
 from coordinator.negotiation import accepts_gzip
 from coordinator.responses import success, zipped
 from coordinator.rfc_3339 import time_text
-from coordinator.version import version
 from coordinator.watching import memory as watched_memory
 from shared.config import Settings, as_text
+from shared.version import version
 
 
 async def healthy(request: web.Request) -> web.Response:

@@ -122,7 +122,7 @@ class Commands(click.Group):
 
 def _print_version(ctx: click.Context, parameter: click.Parameter, is_asked: bool) -> None:
     if is_asked:
-        from coordinator.version import version
+        from shared.version import version
 
         click.echo(f"{PROGRAM} {version()}")
         ctx.exit()

@@ -26,8 +26,8 @@ from coordinator.openapi.shapes import (
     schema_of,
     schemas_of_messages,
 )
-from coordinator.version import version
 from proto import vector_pb2
+from shared.version import version
 
 TABLES = {"metrics": "Metrics", "log": "Log", "vectors": "Vectors", "service": "Service"}
 """Name of a table: the name of its area."""

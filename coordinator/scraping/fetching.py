@@ -13,8 +13,8 @@ import aiohttp
 
 from coordinator.http_client_config import HttpClientConfig
 from coordinator.outgoing import Resolver, blocking
-from coordinator.version import version
 from shared.errors import ConfigError
+from shared.version import version
 
 SCRAPES_MAX = 500
 """Requests to targets under way at once. Others wait, which counts towards their timeouts."""

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.body_errors import explained
+from coordinator.body_errors import explained_in_quotes
 from coordinator.large_bodies import SLICE_BYTES, SLICED_BYTES_MIN, LargeObject, Slices
 from coordinator.vectors.json_attributes import check_large_vector, plain_value
 from coordinator.vectors.numbers import COMPONENTS_BYTES_MAX, Buffer, find_unusable, joined, parse_arrays
@@ -145,15 +145,13 @@ def _decoded(decode: Callable[[], T], body: Buffer, kind: Any) -> T:
     try:
         return decode()
     except msgspec.ValidationError as error:
-        raise BadData(f"the body is not right: {_explained(error, kind)}") from error
+        raise BadData(f"the body is not right: {explained_in_quotes(error, kind)}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadData(f"the body is not valid JSON: {_explained(error, kind)}{_not_a_number(bytes(body))}") from error
+        raise BadData(
+            f"the body is not valid JSON: {explained_in_quotes(error, kind)}{_not_a_number(bytes(body))}"
+        ) from error
     except RecursionError:
         raise BadData("the body is nested too deeply") from None
-
-
-def _explained(error: Exception, kind: Any) -> str:
-    return explained(error, kind).replace("`", "'").replace(" - at '$.", " - at '").replace(" - at '$'", "")
 
 
 def _not_a_number(body: bytes) -> str:
@@ -277,7 +275,7 @@ def numbers(arrays: Sequence[Buffer], label: Any) -> tuple[Floats, NDArray[np.in
             content = msgspec.json.decode(array)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise BadData(
-                f"{label(place)}: {_explained(error, Any)}; every component must be a finite 32-bit float"
+                f"{label(place)}: {explained_in_quotes(error, Any)}; every component must be a finite 32-bit float"
             ) from None
         if not isinstance(content, list):
             raise BadData(f"{label(place)} is {shown(content)}; it must be an array of numbers")

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from coordinator.body_errors import explained
+from coordinator.body_errors import explained_in_quotes
 from coordinator.large_bodies import SLICED_BYTES_MIN, LargeMessage, LargeObject, Slices
 from coordinator.vectors import filters, fusion, refinements, text
 from coordinator.vectors.catalogue import DEFAULT
@@ -221,7 +221,9 @@ def _raw_values(slices: Slices, first: int, text: bytes) -> list[msgspec.Raw]:
     try:
         return slices.decode(first, text, _RAW_VALUES)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadData(f"vectors, from entry {first} on, is not valid JSON: {explained(error, Any)}") from error
+        raise BadData(
+            f"vectors, from entry {first} on, is not valid JSON: {explained_in_quotes(error, Any)}"
+        ) from error
 
 
 def from_protobuf(body: bytes) -> SearchRequest:

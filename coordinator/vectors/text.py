@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from coordinator.body_errors import explained
+from coordinator.body_errors import explained_in_quotes
 from coordinator.vectors.text_query import Operator, check_cost, parse
 from coordinator.vectors.values import shown
 from proto import vector_pb2
@@ -119,8 +119,7 @@ def converted(content: dict[str, Any], kind: type[T], label: str) -> T:
     try:
         return msgspec.convert({_camel(name): value for name, value in content.items()}, kind)
     except msgspec.ValidationError as error:
-        text = explained(error, kind).replace("`", "'").replace(" - at '$.", f" - at '{label}.")
-        raise BadData(f"{label} is not right: {text}") from error
+        raise BadData(f"{label} is not right: {explained_in_quotes(error, kind, label)}") from error
 
 
 def _camel(name: str) -> str:

@@ -20,13 +20,13 @@ from coordinator.series.groups import SampleWrites
 from coordinator.series.known_labels import KnownLabels
 from coordinator.series.series_references import SeriesReferences
 from coordinator.spool import Spool
-from coordinator.version import version
 from coordinator.watching import memory
 from coordinator.watching.host import NAME
 from coordinator.watching.telemetry import Telemetry
 from shared.config import Settings
 from shared.manifest import FORMAT
 from shared.measurements import Values
+from shared.version import version
 
 DURATION = "_ms"
 # A counter that appears with its first event shows no increase, so the usual reasons are there from the beginning.

@@ -55,6 +55,14 @@ def test_a_column_begins_and_grows_as_it_is_told() -> None:
     assert column.rows().tolist() == [*range(10), 0]
 
 
+def test_rows_that_do_not_fit_leave_a_column_as_it_was() -> None:
+    column = GrowingArray(np.int64)
+    column.extend(np.arange(3))
+    with pytest.raises(ValueError, match="could not broadcast"):
+        column.extend(np.zeros((2, 5), np.int64))
+    assert column.rows().tolist() == [0, 1, 2]
+
+
 # The map of byte strings
 
 

@@ -60,8 +60,10 @@ class GrowingArray:
         return self.data[self.size - more : self.size]
 
     def extend(self, rows: NDArray[Any]) -> None:
-        """Append these rows."""
-        self.room(len(rows))[:] = rows
+        """Append these rows: all of them, or none if they do not fit."""
+        self.reserve(len(rows))
+        self.data[self.size : self.size + len(rows)] = rows
+        self.size += len(rows)
 
     def rows(self) -> NDArray[Any]:
         """The current rows; later growth does not change them."""
