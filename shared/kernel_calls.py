@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import ctypes
 import importlib
+import pickle
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -25,6 +26,8 @@ _EXTENSIONS = (
     "_devicearray", "_dynfunc", "_helperlib", "core.typeconv._typeconv", "core.runtime._nrt_python", "_dispatcher",
 )  # fmt: skip
 """In the order in which they need each other."""
+_DIGEST_BYTES = 20
+"""Of a SHA-1."""
 
 
 class _Omitted:
@@ -65,7 +68,32 @@ def _load_extension(package: ModuleType, directory: Path, name: str) -> ModuleTy
     return module
 
 
+def _unpickle_without_numba(helperlib: Any) -> None:
+    """Machine code has named tuples that it returns and exceptions that it raises as pickles. numba's C code looks for
+    what reads them at its first call only, in a module that comes with all of numba: seconds on a cold disk."""
+    if "numba" in sys.modules:
+        return
+    stand_in: Any = ModuleType("numba.core.serialize")
+    stand_in._numba_unpickle = _unpickled
+    modules = {"numba": ModuleType("numba"), stand_in.__name__: stand_in}
+    sys.modules.update(modules)
+    try:
+        unpickle = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p)
+        data = pickle.dumps(None)
+        unpickle(helperlib.c_helpers["unpickle"])(data, len(data), bytes(_DIGEST_BYTES))
+    finally:
+        for name in modules:
+            del sys.modules[name]
+
+
+@cache
+def _unpickled(address: int, data: bytes, digest: bytes) -> Any:
+    """What the data is, which stands at this address for good."""
+    return pickle.loads(data)
+
+
 _, _dynfunc, _helperlib, _typeconv, _nrt_python, _dispatcher = _load_extensions()
+_unpickle_without_numba(_helperlib)
 _dispatcher.typeof_init(_Omitted, kernel_types.scalar_codes())
 _Dispatcher: Any = _dispatcher.Dispatcher
 _types = _typeconv.new_type_manager()

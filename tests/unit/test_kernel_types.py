@@ -113,6 +113,29 @@ def test_a_process_that_serves_has_neither_numba_nor_llvm() -> None:
     assert "'numba'" not in done.stdout and "llvmlite" not in done.stdout, done.stdout
 
 
+CALLING = """
+import sys
+import numpy as np
+from shared.histograms import packed
+print(packed._checked(np.zeros(3, np.int64)))
+print("numba" in sys.modules)
+"""
+
+
+def test_a_named_tuple_from_a_kernel_comes_without_numba() -> None:
+    kernels.compile_all()
+    done = subprocess.run(
+        [sys.executable, "-c", CALLING],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=True,
+    )
+    found, has_numba = done.stdout.splitlines()
+    assert found.startswith("Sections(rows=-1, ") and has_numba == "False"
+
+
 BY_LLVM = """
 import sys
 import numpy as np
