@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ from tests.unit.wal_images import SMALL, files_with_records, held, killed, opene
 from tests.unit.wal_kills import killed_at
 from worker.storage.wal import reading
 from worker.storage.wal.log import LOG, RECOVERY_FREE_BYTES, WriteAheadLog
-from worker.storage.wal.register import Register
+from worker.storage.wal.register import COPY_BYTES, Register
 
 pytestmark = [
     pytest.mark.usefixtures("power_stays_on"),
@@ -141,6 +141,59 @@ def test_a_file_that_finds_no_room_is_removed_and_its_write_refused(
     again = opened(tmp_path / "wal")
     assert held(again.stream(0, LOG)) == [b"a" * 3000, b"c" * 3000]
     again.close()
+
+
+@pytest.fixture
+def second_copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """While this list is empty, the second copy of a list of files can not be written."""
+    whole, write = list[int](), os.pwrite
+
+    def refuse(descriptor: int, data: bytes, at: int) -> int:
+        if at == COPY_BYTES and not whole and os.readlink(f"/proc/self/fd/{descriptor}").endswith("/files"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, data, at)
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    yield whole
+    monkeypatch.undo()
+
+
+def test_a_file_that_is_listed_in_one_copy_only_is_not_missed(tmp_path: Path, second_copies: list[int]) -> None:
+    second_copies.append(1)
+    log = opened(tmp_path / "wal")
+    log.stream(0, LOG).write([b"a" * 3000])
+    second_copies.clear()
+    with pytest.raises(Unavailable, match="No space left"):
+        log.stream(0, LOG).write([b"b" * 3000])
+    image = killed(log, tmp_path / "image")
+    second_copies.append(1)
+    log.stream(0, LOG).write([b"c" * 3000])
+    log.close()
+    for directory, records in ((image, [b"a" * 3000]), (tmp_path / "wal", [b"a" * 3000, b"c" * 3000])):
+        again = opened(directory)
+        assert held(again.stream(0, LOG)) == records
+        assert again.losses_of(0) == []
+        again.close()
+
+
+def test_a_file_that_one_copy_does_not_list_takes_no_records(tmp_path: Path, second_copies: list[int]) -> None:
+    second_copies.append(1)
+    log = opened(tmp_path / "wal")
+    assert log._files is not None
+    log._files.prepare()
+    second_copies.clear()
+    with pytest.raises(OSError, match="No space left"):
+        log.rest()
+    log.stream(0, LOG).write([b"a" * 3000])
+    with pytest.raises(Unavailable, match="No space left"):
+        log.stream(0, LOG).write([b"b" * 3000])
+    second_copies.append(1)
+    log.stream(0, LOG).write([b"c" * 3000])
+    again = opened(killed(log, tmp_path / "image"))
+    assert held(again.stream(0, LOG)) == [b"a" * 3000, b"c" * 3000]
+    assert again.losses_of(0) == []
+    again.close()
+    log.close()
 
 
 def test_a_sync_that_waits_behind_a_failed_change_of_files_fails_too(

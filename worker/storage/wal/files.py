@@ -89,6 +89,9 @@ class Files:
         self._register = register
         self._preparing = Lock()
         self._prepared: File | None = None
+        self._unlisted: File | None = None
+        """A prepared file that the list may name on the disk, and does not in memory: it must exist until that is
+        known."""
         self._work = Event()
         self._is_wanted = False
         self._closing = False
@@ -111,7 +114,8 @@ class Files:
     def next(self) -> File:
         """A listed file for new records; waits while it is being prepared. Raises OSError."""
         with self._preparing:
-            prepared, self._prepared = self._prepared or self._listed(self.first()), None
+            self._register.settle()  # the disk may not name the file that is prepared
+            prepared, self._prepared = self._prepared or self._listed(), None
             self._is_wanted = False
             return prepared
 
@@ -140,20 +144,29 @@ class Files:
         self._number, self._size = number, wanted
         return File(number, path, descriptor, size, is_sparse=is_sparse)
 
-    def _listed(self, file: File) -> File:
+    def _listed(self) -> File:
+        """Prepare a file, unless one is left that could not be listed, and list it. Raises OSError."""
+        file = self._unlisted = self._unlisted or self.first()
         try:
             self._register.change(added=file.number)
         except OSError:
-            os.close(file.descriptor)
-            file.path.unlink()
+            with contextlib.suppress(OSError):
+                self._remove_unlisted()
             raise
+        self._unlisted = None
         return file
+
+    def _remove_unlisted(self) -> None:
+        if self._unlisted is not None:
+            self._register.settle()  # first: a listed file must exist
+            self._remove(self._unlisted)
+            self._unlisted = None
 
     def prepare(self) -> None:
         """Prepare the next file now, unless it is ready. Raises OSError."""
         with self._preparing:
             if self._prepared is None:
-                self._prepared = self._listed(self.first())
+                self._prepared = self._listed()
 
     def spare(self) -> None:
         """Give back the files that wait for records, and begin with small ones that are not filled until `is_sparing`
@@ -162,13 +175,17 @@ class Files:
             self.is_sparing = True
             self._is_wanted = False
             self._size = min(FIRST_BYTES, self._file_bytes) // GROWTH
+            self._remove_unlisted()
             if self._prepared is not None:
-                self._register.change(removed=(self._prepared.number,))  # first: a listed file must exist
-                os.close(self._prepared.descriptor)
-                self._prepared.path.unlink()
+                self._register.change(removed=(self._prepared.number,))
+                self._remove(self._prepared)
                 self._prepared = None
             while self._spares:
                 self._spares.popleft().unlink(missing_ok=True)
+
+    def _remove(self, file: File) -> None:
+        os.close(file.descriptor)
+        file.path.unlink()
 
     def list_ends(self) -> None:
         """Have the ends of all files that were left on the disk. Raises OSError."""
@@ -226,8 +243,9 @@ class Files:
         self._closing = True
         self._work.set()
         self._thread.join()
-        if self._prepared is not None:
-            os.close(self._prepared.descriptor)
+        for file in (self._prepared, self._unlisted):
+            if file is not None:
+                os.close(file.descriptor)
 
     def _prepare_ahead(self) -> None:
         while True:
@@ -245,7 +263,7 @@ class Files:
             try:
                 with self._preparing:
                     if self._prepared is None and self._is_wanted:
-                        self._prepared = self._listed(self.first())
+                        self._prepared = self._listed()
                     else:
                         self._register.catch_up()
             except OSError as error:
