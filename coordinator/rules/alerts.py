@@ -32,6 +32,10 @@ Vector = Sequence[tuple[Labels, float]]
 """Label sets and values at one moment."""
 
 
+class TooManyAlerts(NotExecutable):
+    """A rule has more alerts than it may have, and keeps none of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Alert:
     """All times in Unix ms, 0: never. `labels`: with the name of the alert."""
@@ -107,7 +111,7 @@ def updated(
     active = [alert for alert in alerts.values() if alert.state != "inactive"]
     most = min(limit, ALERTS_MAX) if limit else ALERTS_MAX
     if len(active) > most:
-        raise NotExecutable(f"exceeded limit of {most} with {len(active)} alerts")
+        raise TooManyAlerts(f"exceeded limit of {most} with {len(active)} alerts")
     return Alerts(alerts, [pair for alert in active for pair in _series(alert)])
 
 
@@ -120,7 +124,7 @@ def _no_later(alert: Alert, time_ms: int) -> Alert:
 
 def _of_vector(rule: RuleDefinition, vector: Vector, time_ms: int, around: Surroundings) -> dict[Labels, Alert]:
     if len(vector) > ALERTS_MAX:
-        raise NotExecutable(f"exceeded limit of {ALERTS_MAX} with {len(vector)} alerts")
+        raise TooManyAlerts(f"exceeded limit of {ALERTS_MAX} with {len(vector)} alerts")
     label_templates = {name: _template(text) for name, text in rule.labels.items()}
     annotation_templates = {name: _template(text) for name, text in rule.annotations.items()}
     alerts: dict[Labels, Alert] = {}

@@ -15,10 +15,10 @@ from dataclasses import replace
 from typing import Protocol
 
 from coordinator.rules import alerts as alerting
-from coordinator.rules.alerts import Alert, Alerts, Vector
+from coordinator.rules.alerts import Alert, Alerts, TooManyAlerts, Vector
 from coordinator.rules.rule_files import GroupDefinition, RuleDefinition
 from coordinator.rules.templates import Sample, Surroundings
-from shared.errors import Internal, NotExecutable, TriptychError
+from shared.errors import BadData, Internal, NotExecutable, TriptychError
 from shared.labels import METRIC_NAME, Labels
 from shared.telemetry import event
 
@@ -73,7 +73,8 @@ class RuleState:
 
 class Group:
     """`slots`: as many batches of rules of all groups at once. `send` gets alerts that are to be sent, with the end of
-    their validity set. For the event loop's thread only."""
+    their validity set. `began_ms`: since when rules are evaluated; what is stored later is not of before a restart. For
+    the event loop's thread only."""
 
     def __init__(
         self,
@@ -85,6 +86,7 @@ class Group:
         resend_ms: int = 60_000,
         external_labels: Mapping[str, str] | None = None,
         external_url: str = "",
+        began_ms: int | None = None,
     ) -> None:
         self.definition = definition
         self.rules = [RuleState(rule) for rule in definition.rules]
@@ -95,6 +97,7 @@ class Group:
         self._resend_ms = resend_ms
         self._external_labels = external_labels or {}
         self._external_url = external_url
+        self._began_ms = began_ms
         self.ended: dict[Labels, None] = {}
         """Series of rules that are gone, whose end is not stored yet."""
         self.iterations = self.missed = 0
@@ -178,6 +181,10 @@ class Group:
             rule.health, rule.error = "ok", ""
         except TriptychError as error:
             self._failed(rule, error)
+        except Exception as error:
+            # The other rules of the group must not end with what could not be foreseen.
+            event(logging.ERROR, "a rule could not be evaluated", group=self.key, rule=rule.definition.name, trace=True)
+            self._failed(rule, error)
         rule.evaluated_at_ms = time_ms
         rule.seconds = asking_s + time.perf_counter() - started
         return series
@@ -220,7 +227,7 @@ class Group:
                 alerts = await asyncio.to_thread(alerting.updated, *arguments)
             else:
                 alerts = alerting.updated(*arguments)
-        except NotExecutable:
+        except TooManyAlerts:
             rule.alerts = Alerts()
             raise
         rule.is_restored = True
@@ -230,7 +237,9 @@ class Group:
     async def _active_since(self, rule: RuleDefinition, time_ms: int) -> Mapping[Labels, int]:
         """Since when alerts were active before the service started."""
         offset_ms = self.definition.query_offset_ms
-        seen = await self._storage.query(alerting.last_seen_query(rule), time_ms - offset_ms - 1)
+        # Other rules may have alerts of this name, and may have stored theirs already.
+        until_ms = time_ms if self._began_ms is None else min(self._began_ms, time_ms)
+        seen = await self._storage.query(alerting.last_seen_query(rule), until_ms - offset_ms - 1)
         if not seen:
             return {}
         seen_ms = round(seen[0][1] * 1000)
@@ -258,15 +267,28 @@ class Group:
         if samples or ended:
             try:
                 await self._storage.write(time_ms - self.definition.query_offset_ms, samples, ended)
+            except BadData:  # all is stored but what is not valid
+                await self._fail_refused(results, time_ms)
             except TriptychError as error:
-                for rule, _ in results:
+                for rule, series in results:
                     self._failed(rule, error)
+                    # Some of it may be stored; the next evaluation ends what is not there any more.
+                    rule.series |= dict.fromkeys(labels for labels, _ in series)
                 return
         self.samples += len(samples)
         for rule, series in results:
             rule.series = dict.fromkeys(labels for labels, _ in series)
         if is_last:
             self.ended = {}
+
+    async def _fail_refused(self, results: Sequence[tuple[RuleState, Vector]], time_ms: int) -> None:
+        """The rules of which the store refuses series have failed, and no others: each is written again by itself."""
+        for rule, series in results:
+            try:
+                if series:
+                    await self._storage.write(time_ms - self.definition.query_offset_ms, series, ())
+            except TriptychError as error:
+                self._failed(rule, error)
 
 
 def _waves(rules: Sequence[RuleState]) -> list[list[RuleState]]:

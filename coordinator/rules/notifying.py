@@ -108,7 +108,8 @@ class Queue:
             self.dropped += len(batch)
             self._log(error)
             return True
-        except (aiohttp.ClientError, OSError, TimeoutError, ConfigError) as error:
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, ConfigError) as error:
+            # ValueError: a name that no host can have, in the configuration or in a redirection.
             self.errors += len(batch)
             self._log(error)
             for one in reversed(batch):
@@ -116,6 +117,12 @@ class Queue:
                     self._waiting[one.labels] = one
                     self._waiting.move_to_end(one.labels, last=False)
             self.put(())
+            return False
+        except Exception:
+            # One alert that meets a defect of the program must not end the alerts for this Alertmanager.
+            self.errors += len(batch)
+            self.dropped += len(batch)
+            event(logging.ERROR, "alerts could not be sent to an Alertmanager", url=self.target.url, trace=True)
             return False
         self.latency.add(time.perf_counter() - started)
         self.sent += len(batch)

@@ -100,6 +100,7 @@ class Rules:
             resend_ms=RESEND_MS,
             external_labels=self._alerting.external_labels,
             external_url=self.external_url,
+            began_ms=int(self._now() * 1000),
         )
 
     def _send(self, rule: RuleDefinition, alerts: list[Alert]) -> None:

@@ -359,6 +359,7 @@ class _Parser:
 def _unquoted(token: _Token) -> str | int:
     try:
         value = str(ast.literal_eval(token.text))
+        value.encode()  # half of a surrogate pair is no character
     except (ValueError, SyntaxError):
         raise TemplateError(f"{token.text[:50]} is not a literal") from None
     if token.kind == "string":

@@ -70,6 +70,8 @@ class Template:
             raise TemplateError("break or continue outside of range") from None
         except RecursionError:
             raise TemplateError("it is nested too deeply") from None
+        except ValueError as error:  # a time that no text can show
+            raise TemplateError(str(error)) from None
         return "".join(run.output)
 
 

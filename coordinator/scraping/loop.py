@@ -116,7 +116,7 @@ class ScrapeLoop:
 
     def live(self) -> list[bytes]:
         """Canonical labels of the series that were stored last without a staleness marker."""
-        return [self._series.labels[number] for number in self._series.live.tolist()]
+        return self._series.live_labels()
 
     def inherit(self, live: list[bytes]) -> None:
         """Those of the loop before this one, before the first scrape."""

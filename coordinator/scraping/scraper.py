@@ -93,8 +93,12 @@ class Pool:
         inherited = dict(await before.hand_over()) if before is not None else {}
         room = ALL_TARGETS_MAX - self._scraper.targets
         for key, target in targets.items():
-            if key in self.loops:
-                continue
+            running = self.loops.get(key)
+            if running is not None:
+                if running.target.times_ms == target.times_ms:
+                    continue
+                inherited[key] = self._drop(key)
+                room += 1
             if room <= 0:
                 event(logging.ERROR, "all jobs have too many targets", job=self.job.name, limit=ALL_TARGETS_MAX)
                 break

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
@@ -158,7 +159,7 @@ def _nothing() -> _Scrape:
 
 
 class TargetSeries:
-    """For one thread at a time."""
+    """For one thread at a time, but for `live_labels`."""
 
     def __init__(self, labelling: Labelling) -> None:
         self._labelling = labelling
@@ -167,6 +168,7 @@ class TargetSeries:
         self.live: Ints = np.empty(0, np.int64)
         """Numbers of the series that were stored last without a staleness marker."""
         self._by_labels: dict[bytes, int] = {}
+        self._renumbering = Lock()
         self._lines: dict[bytes, Line] = {}
         self._groups: dict[tuple[str, ...], int] = {}
         self._exemplars: dict[int, object] = {}
@@ -216,10 +218,18 @@ class TargetSeries:
         most = 2 * max(len(self._last.numbers), len(self.live)) + SPARE_SERIES
         if len(self._lines) <= most and len(self.labels) <= most:
             return
-        live = [self.labels[number] for number in self.live.tolist()]
-        self.labels, self._by_labels, self._lines, self._groups = [], {}, {}, {}
-        self._exemplars, self._last = {}, _nothing()
-        self.live = np.array([self.number(label_bytes) for label_bytes in live], np.int64)
+        live = self.live_labels()
+        by_labels = {label_bytes: number for number, label_bytes in enumerate(live)}
+        with self._renumbering:
+            self.labels, self._by_labels, self.live = live, by_labels, np.arange(len(live), dtype=np.int64)
+        self._lines, self._groups, self._exemplars, self._last = {}, {}, {}, _nothing()
+
+    def live_labels(self) -> list[bytes]:
+        """Canonical labels of the series that were stored last without a staleness marker. For any thread: a loop that
+        is stopped may have a scrape in its thread still."""
+        with self._renumbering:
+            label_bytes, numbers = self.labels, self.live
+        return [label_bytes[number] for number in numbers.tolist()]
 
     def is_news(self, number: int, exemplar: object) -> bool:
         """Whether this is not the latest exemplar of the series; it is from now on."""

@@ -40,6 +40,11 @@ class Target:
         """What makes it the same target after another discovery."""
         return frozenset(self.labels.items()), self.url
 
+    @property
+    def times_ms(self) -> tuple[int, int]:
+        """Interval and timeout, which a discovery may change."""
+        return self.interval_ms, self.timeout_ms
+
     def offset_ms(self) -> int:
         """When within its interval it is scraped: targets are spread evenly, each always at the same moment."""
         labels, url = self.key

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from coordinator.rules.alerts import Vector
-from shared.errors import TriptychError
+from shared.errors import BadData, TriptychError
 from shared.labels import Labels
 
 
@@ -19,13 +19,15 @@ def series(value: float = 1.0, **labels: str) -> tuple[Labels, float]:
 
 
 class FakeStorage:
-    """`answers`: expression → its vector, or an error; `asked` and `written`: in order, with their times."""
+    """`answers`: expression → its vector, or an error; `asked` and `written`: in order, with their times;
+    `invalid`: series that are refused."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Vector | TriptychError | Callable[[int], Vector]] = {}
         self.asked: list[tuple[str, int]] = []
         self.written: list[tuple[int, dict[Labels, float], set[Labels]]] = []
         self.refuses: TriptychError | None = None
+        self.invalid: set[Labels] = set()
         self.order: list[str] = []
 
     async def query(self, expr: str, time_ms: int) -> Vector:
@@ -49,4 +51,8 @@ class FakeStorage:
         if self.refuses is not None:
             raise self.refuses
         self.order.append("write")
-        self.written.append((time_ms, dict(series), set(ended)))
+        refused = {labels for labels, _ in series if labels in self.invalid} | (self.invalid & set(ended))
+        valid = {labels: value for labels, value in series if labels not in refused}
+        self.written.append((time_ms, valid, set(ended) - refused))
+        if refused:
+            raise BadData(f"{len(refused)} series of the result were not stored")

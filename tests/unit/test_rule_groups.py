@@ -11,6 +11,7 @@ from coordinator.rules import groups
 from coordinator.rules.alerts import Alert, last_seen_query, states_query
 from coordinator.rules.groups import Group
 from coordinator.rules.rule_files import RuleDefinition, parse
+from coordinator.rules.templates import Template
 from shared.errors import NotExecutable, Unavailable
 from tests.unit.rule_storage import FakeStorage, labels_of, series
 
@@ -30,8 +31,11 @@ class Rig:
         self.definition = parse(text.encode(), "r.yml")[0]
         self.group = self.made()
 
-    def made(self) -> Group:
-        return Group(self.definition, self.storage, self._send, asyncio.Semaphore(8), external_labels={"region": "eu"})
+    def made(self, began_ms: int | None = None) -> Group:
+        labels = {"region": "eu"}
+        return Group(
+            self.definition, self.storage, self._send, asyncio.Semaphore(8), external_labels=labels, began_ms=began_ms
+        )
 
     def _send(self, rule: RuleDefinition, alerts: list[Alert]) -> None:
         self.sent += alerts
@@ -114,6 +118,40 @@ async def test_a_write_that_fails_is_an_error_of_its_rules_and_ends_are_written_
     assert rig.ended() == {labels_of({"__name__": "a", "x": "1"})}
 
 
+async def test_series_that_a_failed_write_may_have_stored_are_ended() -> None:
+    rig = Rig("record: a, expr: m")
+    rig.storage.refuses = Unavailable("shard 1 is away")
+    await rig.at(0, m=[series(1.0, x="1")])
+    rig.storage.refuses = None
+    await rig.at(1, m=[])
+    assert rig.ended() == {labels_of({"__name__": "a", "x": "1"})}
+
+
+async def test_a_rule_whose_series_are_refused_harms_no_other() -> None:
+    rig = Rig("record: long, expr: m\nrecord: b, expr: n")
+    rig.storage.invalid = {labels_of({"__name__": "long", "x": "1"})}
+    await rig.at(0, m=[series(1.0, x="1"), series(1.0, x="2")], n=[series(2.0, y="1")])
+    assert [rule.health for rule in rig.group.rules] == ["err", "ok"] and rig.group.failures == 1
+    await rig.at(1, m=[], n=[])
+    assert rig.storage.written[-1][2] == {
+        labels_of({"__name__": "long", "x": "2"}),
+        labels_of({"__name__": "b", "y": "1"}),
+    }
+    await rig.at(2)
+    assert [rule.health for rule in rig.group.rules] == ["ok", "ok"]
+
+
+async def test_what_could_not_be_foreseen_in_one_rule_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: object, *_: object) -> str:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(Template, "expand", fails)
+    rig = Rig("alert: A, expr: m, labels: {x: '{{ $value }}'}\nrecord: b, expr: n\nrecord: c, expr: b")
+    written = await rig.at(0, m=[series(1.0)], n=[series(2.0)], b=[series(3.0)])
+    assert written == {labels_of({"__name__": "b"}): 2.0, labels_of({"__name__": "c"}): 3.0}
+    assert [rule.error for rule in rig.group.rules] == ["a defect", "", ""]
+
+
 ALERT = "alert: Down, expr: m, for: 2m, labels: {severity: page}, annotations: {s: '{{ $labels.i }} {{ $value }}'}"
 DOWN = {"alertname": "Down", "severity": "page", "i": "a"}
 
@@ -193,10 +231,22 @@ async def test_firing_alerts_are_sent_again_after_the_resend_delay() -> None:
     assert [one.sent_at_ms for one in rig.sent] == [T, T + MINUTE, T + 2 * MINUTE]
 
 
-async def test_equal_labels_of_alerts_are_an_error_and_end_them() -> None:
-    rig = Rig("alert: A, expr: m, labels: {i: same}")
+async def test_equal_labels_of_alerts_are_an_error_and_leave_alerts_as_they_are() -> None:
+    rig = Rig("alert: A, expr: m, for: 2m, labels: {i: same}")
     assert not await rig.at(0, m=[series(1.0, i="a"), series(1.0, i="b")])
     assert "same labelset after applying alert labels" in rig.group.rules[0].error
+    await rig.at(1, m=[series(1.0, i="a")])
+    assert not await rig.at(2, m=[series(1.0, i="a"), series(1.0, i="b")])
+    assert rig.states() == ["pending"]
+    await rig.at(3, m=[series(1.0, i="b")])
+    assert rig.states() == ["firing"]
+
+
+async def test_more_alerts_than_the_limit_end_all() -> None:
+    rig = Rig("alert: A, expr: m", "limit: 1")
+    await rig.at(0, m=[series(1.0, i="a")])
+    await rig.at(1, m=[series(1.0, i="a"), series(1.0, i="b")])
+    assert rig.states() == []
 
 
 async def test_a_template_that_fails_does_not_keep_the_alert() -> None:
@@ -241,6 +291,15 @@ async def test_pending_time_is_taken_over_after_a_restart(
     assert since == {"a": T + expected * MINUTE, "b": T}
     await rig.at(1)
     assert sum(expr == last_seen_query(rule) for expr, _ in rig.storage.asked) == 1
+
+
+async def test_alerts_of_this_name_that_other_groups_have_stored_since_the_restart_do_not_count() -> None:
+    rig = Rig(ALERT)
+    rig.group = rig.made(began_ms=T)
+    query = last_seen_query(rig.definition.rules[0])
+    for minute in (0, 1):
+        await rig.at(minute, m=[series(1.0, i="a")], **{query: Unavailable("away")})
+    assert [time_ms for expr, time_ms in rig.storage.asked if expr == query] == [T - 1, T - 1]
 
 
 async def test_a_restart_while_a_shard_is_away_is_taken_over_later() -> None:

@@ -36,13 +36,16 @@ class Alertmanager:
         self.statuses: list[int] = []
         self.headers: list[Any] = []
         self.waits: asyncio.Event | None = None
-        self.port = 0
+        self.redirects = self.port = 0
 
     async def take(self, request: web.Request) -> web.Response:
         body = await request.json()
         if self.waits is not None:
             await self.waits.wait()
         self.headers.append(request.headers)
+        if self.redirects:
+            self.redirects -= 1
+            raise web.HTTPPermanentRedirect("http://no..host/")
         status = self.statuses.pop(0) if self.statuses else 200
         if status == 200:
             self.batches.append(body)
@@ -137,6 +140,26 @@ async def test_what_is_refused_is_not_sent_again(manager: Alertmanager, notifier
     notifier.send([alert("B")], "")
     await until(lambda: manager.batches)
     assert manager.names() == ["B"] and counted(notifier, "triptych_rule_alerts_dropped_total") == 1
+
+
+async def test_a_redirection_to_what_is_no_host_does_not_end_the_alerts(
+    manager: Alertmanager, notifier: Notifier
+) -> None:
+    notifier.use(alerting(manager.config()))
+    manager.redirects = 1
+    notifier.send([alert("A")], "")
+    await until(lambda: manager.names() == ["A"])
+    assert counted(notifier, "triptych_rule_alerts_failed_total") == 1
+
+
+async def test_an_alert_that_cannot_be_written_does_not_end_the_others(
+    manager: Alertmanager, notifier: Notifier
+) -> None:
+    notifier.use(alerting(manager.config()))
+    notifier.send([alert("\ud800")], "")
+    await until(lambda: counted(notifier, "triptych_rule_alerts_dropped_total") == 1)
+    notifier.send([alert("B")], "")
+    await until(lambda: manager.names() == ["B"])
 
 
 async def test_an_alertmanager_that_never_answers_keeps_alerts_from_no_other(

@@ -164,6 +164,15 @@ async def test_a_changed_group_goes_on_with_its_alerts(place: Place) -> None:
     assert [group.rules[1].alerts.active()[0].active_at_ms] == since and group.iterations == 3
 
 
+async def test_pending_alerts_are_taken_over_as_they_were_before_the_start(place: Place) -> None:
+    await place.use("groups: [{name: a, rules: [{alert: Up, expr: m, for: 5m}]}]")
+    place.storage.answers["m"] = [series(1.0)]
+    place.rules.start()
+    await place.clock.go_on(10)
+    ((time_ms,),) = [[time for expr, time in place.storage.asked if "max_over_time" in expr]]
+    assert time_ms < START_S * 1000
+
+
 async def test_a_wrong_file_changes_nothing(place: Place) -> None:
     await place.use(f"groups: [{A}]")
     groups = dict(place.rules.groups)

@@ -142,6 +142,7 @@ def test_promtool_gives_the_same(tmp_path: Path) -> None:
         ("{{ break }}", "break outside of range"),
         ("{{ $a, $b := 1 }}", "2 variables are assigned at once"),
         ('{{ "a }}', "unexpected"),
+        ('{{ "\\ud800" }}', "is not a literal"),
         ("{{ " + "(" * 50 + "1" + ")" * 50 + " }}", "nested more than"),
         ("{{ if true }}" * 50, "nested more than"),
         ("{{ 1 }}" + "x" * 70_000, "the limit is"),
@@ -166,6 +167,8 @@ def test_what_is_no_template_is_named(text: str, why: str) -> None:
         ('{{ printf "%1000000d" 1 }}', "a width of more than"),
         ("{{ 1e30 | humanizeTimestamp }}", "cannot be represented as a time"),
         ("{{ index $labels 1 }}", "is not a text"),
+        ("{{ toTime 1e18 }}", "cannot be represented as a time"),
+        ('{{ toDuration "NaN" }}', "NaN"),
     ],
 )
 def test_what_cannot_be_expanded_is_named(text: str, why: str) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 
@@ -217,6 +220,26 @@ async def test_a_loop_goes_on_with_the_series_of_the_one_before() -> None:
     place.loop.inherit(live)
     stored = await place.scrape("b 1\nc 2\n")
     assert own(stored) == {"a": None, "b": 1, "c": 2} and stored["scrape_series_added"] == 1
+
+
+async def test_a_loop_that_is_stopped_tells_its_series_while_its_thread_still_renumbers_them() -> None:
+    loop = Place().loop
+    own = loop._series
+    own.live = np.array([own.number(b"live %d" % number) for number in range(20_000)])
+    live = loop.live()
+    switch_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for turn in range(5):
+            for number in range(50_000):
+                own.number(b"gone %d %d" % (turn, number))
+            with ThreadPoolExecutor(1) as threads:
+                tidied = threads.submit(own.tidy)
+                while not tidied.done():
+                    assert loop.live() == live
+    finally:
+        sys.setswitchinterval(switch_s)
+    assert loop.live() == own.labels == live
 
 
 async def test_openmetrics_brings_exemplars_and_start_timestamps() -> None:

@@ -115,6 +115,28 @@ async def test_a_job_whose_discovery_has_not_answered_keeps_the_targets_of_befor
     assert list(place.loops("a")) == ["h:3"] and place.ended == ["h:1"]
 
 
+async def test_a_discovery_that_changes_the_interval_of_a_target_is_followed(place: Place, tmp_path: Path) -> None:
+    def discovered(interval: str) -> None:
+        group = {"targets": ["h:1", "h:2"], "labels": {"__scrape_interval__": interval}}
+        rest = {"targets": ["h:3"], "labels": {"__scrape_timeout__": "1s"}}
+        (tmp_path / "t.json").write_bytes(orjson.dumps([group, rest]))
+
+    discovered("30s")
+    files = [{"files": [str(tmp_path / "*.json")], "refresh_interval": "10ms"}]
+    await place.use({"job_name": "a", "file_sd_configs": files})
+    async with asyncio.timeout(10):
+        while len(place.scraper.pools["a"].loops) < 3:
+            await asyncio.sleep(0.01)
+        before = place.loops("a")
+        discovered("15s")
+        while place.loops("a")["h:1"] is before["h:1"]:
+            await asyncio.sleep(0.01)
+    after = place.loops("a")
+    assert [after[address].target.interval_ms for address in ("h:1", "h:2")] == [15_000, 15_000]
+    assert after["h:1"].inherited == [b"http://h:1/metrics"] and after["h:1"].is_running
+    assert not before["h:1"].is_running and after["h:3"] is before["h:3"] and place.ended == []
+
+
 async def test_more_targets_than_the_job_may_have_are_not_scraped(place: Place) -> None:
     await place.use(job("a", "h:1", "h:2", target_limit=1))
     assert {loop.forced_error for loop in place.loops("a").values()} == {"the job has 2 targets; target_limit is 1"}
