@@ -320,6 +320,21 @@ def test_a_restore_refuses_what_is_not_its_own(view: Path, tmp_path: Path) -> No
     restore(str(tmp_path / "place"), tmp_path / "empty")
 
 
+def test_a_restore_goes_where_a_link_leads_and_refuses_a_mounted_disk_before_it_copies(
+    view: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back_up(view, str(tmp_path / "place"))
+    (tmp_path / "disk" / "data").mkdir(parents=True)
+    (tmp_path / "data").symlink_to(tmp_path / "disk" / "data")
+    restore(str(tmp_path / "place"), tmp_path / "data")
+    assert_restored(view, tmp_path / "disk" / "data")
+    (tmp_path / "mounted").mkdir()
+    monkeypatch.setattr(Path, "is_mount", lambda self: self == tmp_path / "mounted")
+    with pytest.raises(BackupError, match="mounted; restore into a directory on it"):
+        restore(str(tmp_path / "place"), tmp_path / "mounted")
+    assert not (tmp_path / "mounted.restoring").exists()
+
+
 def test_a_damaged_object_is_named_and_never_restored(view: Path, tmp_path: Path) -> None:
     location = str(tmp_path / "place")
     back_up(view, location)
