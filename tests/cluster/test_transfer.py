@@ -363,6 +363,19 @@ def test_records_of_the_log_are_exported_and_imported(cluster: Cluster, name: st
     assert output.getvalue() == b"3 records appended\n" * 2
 
 
+@pytest.mark.parametrize(("count", "length", "batch"), [(6000, 1, 6000), (24, 3_000_000, 8)])
+def test_an_export_reads_large_records_few_at_a_time(
+    cluster: Cluster, name: str, count: int, length: int, batch: int
+) -> None:
+    records = [{"keyText": name, "text": "x" * length}] * batch
+    for _ in range(count // batch):
+        assert cluster.post_json("/api/v1/log/append", {"records": records}).status == 200
+    pages = list(log_files.scanned(client(cluster), {"key": name}, {}))
+    assert sum(map(len, pages)) == count
+    assert max(sum(len(record["value"]) for record in page) for page in pages[1:]) <= log_files.PAGE_BYTES
+    assert len(pages) < 10
+
+
 def _content(record: dict[str, Any]) -> dict[str, Any]:
     return {field: value for field, value in record.items() if field not in ("sequence", "timeMs")}
 
