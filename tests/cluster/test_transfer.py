@@ -21,7 +21,7 @@ import pytest
 
 from coordinator.command_client import Away, Client, CommandError
 from coordinator.commands import transferring
-from coordinator.transfer import log_files, uploading, vector_files
+from coordinator.transfer import log_files, uploading
 from coordinator.transfer.arrow import STREAM, library
 from loadtest.harness.cluster import Cluster, Response
 from loadtest.harness.histogram_messages import histogram_message
@@ -363,19 +363,6 @@ def test_records_of_the_log_are_exported_and_imported(cluster: Cluster, name: st
     assert output.getvalue() == b"3 records appended\n" * 2
 
 
-@pytest.mark.parametrize(("count", "length", "batch"), [(6000, 1, 6000), (24, 3_000_000, 8)])
-def test_an_export_reads_large_records_few_at_a_time(
-    cluster: Cluster, name: str, count: int, length: int, batch: int
-) -> None:
-    records = [{"keyText": name, "text": "x" * length}] * batch
-    for _ in range(count // batch):
-        assert cluster.post_json("/api/v1/log/append", {"records": records}).status == 200
-    pages = list(log_files.scanned(client(cluster), {"key": name}, {}))
-    assert sum(map(len, pages)) == count
-    assert max(sum(len(record["value"]) for record in page) for page in pages[1:]) <= log_files.PAGE_BYTES
-    assert len(pages) < 10
-
-
 def _content(record: dict[str, Any]) -> dict[str, Any]:
     return {field: value for field, value in record.items() if field not in ("sequence", "timeMs")}
 
@@ -405,19 +392,3 @@ def test_vectors_are_exported_and_imported(cluster: Cluster, name: str, tmp_path
         rows = np.load(path)
         assert rows.shape == (5, 3)
         assert path.with_suffix(".ids").read_text().split() == [vector["id"] for vector in pages[0]]
-
-
-def test_vectors_with_long_attributes_are_sent_in_parts_that_a_request_may_have() -> None:
-    vectors = [{"id": str(i), "attributes": {"vector": [1.0], "text": "ü" * 1_000_000}} for i in range(10)]
-    sizes = [len(json.dumps(batch)) for batch in vector_files.batches(vectors)]
-    assert len(sizes) == 5
-    assert max(sizes) < 17 << 20
-
-
-def test_ids_that_a_file_of_lines_cannot_have_are_refused(cluster: Cluster, name: str, tmp_path: Path) -> None:
-    content = {"Content-Type": "application/json"}
-    assert cluster.request("PUT", f"/api/v1/vector/collections/{name}", b'{"dimension": 1}', content).status == 200
-    body = {"collection": name, "upsertVectors": [{"id": "a\u2028b", "attributes": {"vector": [1.0]}}]}
-    assert cluster.post_json("/api/v1/vector/write", body).status == 200
-    with pytest.raises(CommandError, match="line break"):
-        transferring.export_vectors(client(cluster), tmp_path / "x.npy", kind="npy", collection=name)
