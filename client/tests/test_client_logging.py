@@ -119,6 +119,18 @@ def test_what_the_server_refuses_is_dropped_alone():
     assert {"a", "b", "c"} <= set(stored)
 
 
+def test_an_answer_that_nobody_expects_costs_only_its_records():
+    server = FakeServer(reply(200, {"welcome": "to this network"}), reply(200, APPENDED))
+    handler = LogHandler(server.client())
+    logger = logger_with(handler)
+    logger.warning("lost")
+    assert handler.drain(5)
+    logger.warning("sent")
+    assert handler.drain(5)
+    assert (len(server.requests), handler.dropped) == (2, 1)
+    handler.close()
+
+
 def test_what_the_client_logs_about_its_own_requests_is_not_sent():
     server = FakeServer(reply(200, APPENDED))
     handler = LogHandler(server.client())

@@ -13,7 +13,7 @@ import weakref
 from typing import Any, Union, cast
 
 from triptych.client import Client
-from triptych.errors import BadRequest, TriptychError
+from triptych.errors import BadRequest
 from triptych.records import NewRecord
 
 KEY = "app"
@@ -157,7 +157,7 @@ class LogHandler(logging.Handler):
             self._producer.append(batch)
         except BadRequest:
             self._send_apart(batch)
-        except (TriptychError, RuntimeError):  # RuntimeError: the client has been closed
+        except Exception:  # also of a client that is closed, or an answer of somebody else: the thread goes on
             self._drop(len(batch))
 
     def _send_apart(self, batch: list[NewRecord]) -> None:

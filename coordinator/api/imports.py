@@ -153,12 +153,10 @@ def _json_parts(source: TextSource, label_sets: LabelSets, refusals: Refusals) -
 
 
 def _csv_parts(columns: Columns | None, source: TextSource, label_sets: LabelSets, refusals: Refusals) -> Parts:
-    text = io.TextIOWrapper(io.BufferedReader(source), encoding="utf-8", newline="")
-    try:
-        for series in csv_reading.read(text, columns, label_sets, refusals):
-            yield series, []
-    except UnicodeDecodeError as error:
-        raise BadData(f"the body is not UTF-8: {error.reason}") from error
+    # Bytes that are not UTF-8 become surrogates, which are no part of a label or a number: their row alone is refused.
+    text = io.TextIOWrapper(io.BufferedReader(source), encoding="utf-8", errors="surrogateescape", newline="")
+    for series in csv_reading.read(text, columns, label_sets, refusals):
+        yield series, []
 
 
 def _arrow_parts(source: TextSource, label_sets: LabelSets, refusals: Refusals) -> Parts:

@@ -50,7 +50,9 @@ def restore(place: Place, inventory: Inventory, data: Path, report: Report) -> M
             f"{inventory.name} has data in format {inventory.data_format}, and this release reads format "
             f"{manifest.FORMAT}: restore it with the release that made it"
         )
-    data = data.absolute()
+    data = data.resolve()  # a link to a directory goes on naming it
+    if data.is_mount():
+        raise BackupError(f"{data} is where a disk is mounted; restore into a directory on it, which need not exist")
     if data.exists() and (not data.is_dir() or any(data.iterdir())):
         raise BackupError(f"{data} exists and is not empty; restore into another directory, or move it away")
     beside = data.with_name(data.name + SUFFIX)

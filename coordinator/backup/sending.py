@@ -13,7 +13,17 @@ from typing import Any
 
 import xxhash
 
-from coordinator.backup.inventory import FORMAT, INVENTORIES, OBJECTS, SUFFIX, BackupError, Entry, Inventory, size_of
+from coordinator.backup.inventory import (
+    FORMAT,
+    INVENTORIES,
+    OBJECTS,
+    SUFFIX,
+    BackupError,
+    Entry,
+    Inventory,
+    object_name,
+    size_of,
+)
 from coordinator.backup.place import Place
 from coordinator.backup.sources import Api, Source, source_of
 from shared import manifest
@@ -157,7 +167,8 @@ def defect_of(place: Place, name: str) -> str:
 
 
 def verify(place: Place, report: Report) -> list[str]:
-    """A text for each thing that is wrong with the backups in a place. Raises OSError, BackupError."""
+    """A text for each thing that is wrong with the backups in a place. A damaged object loses its name: the next backup
+    copies it again if the cluster still has that content. Raises OSError, BackupError."""
     with place.locked():
         texts: list[str] = []
         needed: dict[str, list[str]] = {}
@@ -170,9 +181,19 @@ def verify(place: Place, report: Report) -> list[str]:
             if defect:
                 more = f" and {len(files) - 1} more files" if len(files) > 1 else ""
                 texts.append(f"{defect}; it is the content of {files[0]}{more}")
+                _set_aside(place, name)
             done += size_of(name)
             report("verified", done, total)
         return texts
+
+
+def _set_aside(place: Place, name: str) -> None:
+    """Give a damaged object the name that its content has, under which `prune` removes it. One that is not there, or
+    that is whole when it is read again, stays as it is."""
+    with suppress(OSError, BackupError):
+        if object_name(*place.put(place.read(name), {})) != name:
+            place.settle()
+            place.delete([name])
 
 
 def prune(place: Place, keep: int) -> tuple[list[str], int]:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -20,7 +21,7 @@ from coordinator.commands.progress import amounts
 from coordinator.transfer import log_files, vector_files
 from coordinator.transfer.arrow import ArrowStream, ParquetFile
 from coordinator.transfer.sample_files import sources_of
-from coordinator.transfer.uploading import STATE_SUFFIX, Outcome, State, Uploader
+from coordinator.transfer.uploading import STATE_SUFFIX, Outcome, State, Uploader, patiently
 from shared.errors import BadData
 
 REFUSED_SHOWN = 5
@@ -67,7 +68,6 @@ def import_samples(
                         state.acknowledge(name, identity, position)
 
                     uploader.send(source.batches(begin), acknowledge)
-                    state.acknowledge(source.name, source.identity, max(source.size, begin))
             except BaseException:
                 uploader.close()
                 state.save()
@@ -197,7 +197,7 @@ def _export_npy(pages: Iterable[list[dict[str, Any]]], path: Path, ids_path: Pat
         file.write(head(0, 0))
         for vectors in pages:
             rows = vector_files.matrix(vectors)
-            if any("\n" in vector["id"] for vector in vectors):
+            if any(len(f"{vector['id']}.".splitlines()) > 1 for vector in vectors):
                 raise CommandError("an id has a line break, which a file of ids cannot have; choose another format")
             dimension = rows.shape[1]
             file.write(rows.astype("<f4").tobytes())
@@ -227,12 +227,9 @@ def import_log(client: Client, path: Path, output: BinaryIO, *, kind: str, produ
             if number < done:
                 continue
             body = {"records": batch, "awaitDurable": True, "producerId": name, "producerSeq": number}
-            try:
-                client.call("POST", "/api/v1/log/append", body)
-            except BaseException:
-                state.save()
-                raise
+            patiently(partial(client.call, "POST", "/api/v1/log/append", body))
             state.acknowledge(path.name, identity, number + 1)
+            state.save()  # the server knows only the last batches of a producer again
             tell(len(batch), f"{count:,} records")
         state.done()
     output.write(b"%d records appended\n" % count)
@@ -246,7 +243,8 @@ def import_vectors(
     count = 0
     with errors(), amounts("import", 0, "0 vectors") as tell:
         for batch in vector_files.batches(vector_files.read(path, kind, ids_path)):
-            client.call("POST", "/api/v1/vector/write", {"collection": collection, "upsertVectors": batch})
+            body = {"collection": collection, "upsertVectors": batch}
+            patiently(partial(client.call, "POST", "/api/v1/vector/write", body))
             count += len(batch)
             tell(len(batch), f"{count:,} vectors")
     output.write(b"%d vectors imported\n" % count)

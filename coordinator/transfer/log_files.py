@@ -16,7 +16,8 @@ from typing import Any
 from coordinator.command_client import Client, CommandError
 from coordinator.transfer.arrow import library
 
-PAGE_RECORDS = 5_000
+PAGE_RECORDS_FIRST, PAGE_GROWTH, PAGE_RECORDS, PAGE_BYTES = 16, 8, 5_000, 16 << 20
+"""A page is held as a whole, some times over. What the values of the next one may take is told from those before."""
 BATCH_RECORDS, BATCH_BYTES = 5_000, 16 << 20
 """Of one append: what it may have, and half of the bytes."""
 _KNOWN = ("key", "keyText", "value", "text", "json", "headers", "contentType", "tombstone")
@@ -28,7 +29,7 @@ def scanned(client: Client, parameters: dict[str, str | int], warnings: dict[str
     """The records that a scan with these parameters finds, page by page. What the cluster says of records that are
     missing goes to `warnings`. Raises CommandError when a scan comes no further."""
     end = client.call("GET", "/api/v1/log/frontier")["readableSequence"]
-    asked = {"end_seq": end, **parameters, "limit": PAGE_RECORDS}
+    asked = {"end_seq": end, **parameters, "limit": PAGE_RECORDS_FIRST}
     if not asked.keys() & {"key", "key_base64", "prefix", "prefix_base64"}:
         asked["prefix_base64"] = ""
     while True:
@@ -38,10 +39,17 @@ def scanned(client: Client, parameters: dict[str, str | int], warnings: dict[str
             raise CommandError("; ".join(page["warnings"]))
         if page["records"]:
             yield page["records"]
+            asked["limit"] = _next_limit(page["records"])
         following = page["nextSequence"]
         if following >= int(asked["end_seq"]) or (not page["records"] and "warnings" not in page):
             return
         asked["start_seq"] = following
+
+
+def _next_limit(records: list[Record]) -> int:
+    """How many records like these a page may have."""
+    size = sum(len(record.get("value", "")) for record in records)
+    return max(1, min(PAGE_RECORDS, PAGE_GROWTH * len(records), PAGE_BYTES * len(records) // max(size, 1)))
 
 
 def schema() -> Any:

@@ -30,6 +30,8 @@ less each sample costs."""
 LINE_BYTES_MAX = 8 << 20
 CHUNKS_AT_ONCE = 1500
 """Of one request: a chunk has 120 samples as a rule, so these are 180,000."""
+PARQUET = b"PAR1"
+"""What such a file begins with, whatever its name is."""
 ROWS_AT_ONCE, SAMPLES_AT_ONCE = 2000, 500_000
 """Rows and samples of one request in Arrow, but for a single row with more samples."""
 
@@ -239,11 +241,20 @@ class ArrowFile:
         self.identity = f"{status.st_size} {status.st_mtime_ns}"
         self.notes: list[str] = []
         self.size = 0
-        if path.suffix == ".parquet":
-            library()
-            import pyarrow.parquet as pq
+        with path.open("rb") as file:
+            self._is_parquet = file.read(len(PARQUET)) == PARQUET
+        if self._is_parquet:
+            self.size = self._parquet().num_row_groups
 
-            self.size = pq.ParquetFile(path).num_row_groups
+    def _parquet(self) -> Any:
+        """Raises ValueError."""
+        pa = library()
+        import pyarrow.parquet as pq
+
+        try:
+            return pq.ParquetFile(self.path)
+        except (pa.ArrowException, OSError) as error:
+            raise ValueError(f"{self.name} cannot be read: {error}") from error
 
     def batches(self, position: int) -> Iterator[Batch]:
         pa = library()
@@ -263,12 +274,11 @@ class ArrowFile:
     def _record_batches(self, position: int) -> Iterator[tuple[int, Any]]:
         pa = library()
         try:
-            if self.size:
-                import pyarrow.parquet as pq
-
-                file = pq.ParquetFile(self.path)
+            if self._is_parquet:
+                file = self._parquet()
                 for group in range(position, self.size):
-                    yield group, file.read_row_group(group).combine_chunks().to_batches()[0]
+                    for batch in file.read_row_group(group).combine_chunks().to_batches():  # none, if it has no rows
+                        yield group, batch
                 return
             with pa.OSFile(str(self.path), "rb") as opened:
                 for number, batch in enumerate(pa.ipc.open_stream(opened)):

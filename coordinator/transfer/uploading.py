@@ -13,10 +13,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from coordinator.command_client import Away, Client, CommandError
+
+T = TypeVar("T")
 
 CONNECTIONS = 2
 """A request is on its way while the next one is read by the server."""
@@ -147,17 +150,23 @@ class Uploader:
         """(how many samples are stored, what the server says of others). Raises CommandError."""
         client = self._free.popleft()
         try:
-            give_up, back_off_s = time.monotonic() + PATIENCE_S, BACK_OFF_FIRST_S
-            while True:
-                try:
-                    return _stored(client, batch)
-                except Away as error:
-                    if time.monotonic() > give_up or self._is_over:
-                        raise CommandError(f"{error}; the same command goes on where this one ends") from error
-                    time.sleep(back_off_s)
-                    back_off_s = min(BACK_OFF_MAX_S, 2 * back_off_s)
+            return patiently(partial(_stored, client, batch), lambda: self._is_over)
         finally:
             self._free.append(client)
+
+
+def patiently(send: Callable[[], T], is_over: Callable[[], bool] = lambda: False) -> T:
+    """What `send` returns, which is called again while the cluster is away or has too much to do, for PATIENCE_S or
+    until `is_over`. Raises CommandError."""
+    give_up, back_off_s = time.monotonic() + PATIENCE_S, BACK_OFF_FIRST_S
+    while True:
+        try:
+            return send()
+        except Away as error:
+            if time.monotonic() > give_up or is_over():
+                raise CommandError(f"{error}; the same command goes on where this one ends") from error
+            time.sleep(back_off_s)
+            back_off_s = min(BACK_OFF_MAX_S, 2 * back_off_s)
 
 
 def _stored(client: Client, batch: Batch) -> tuple[int, str]:

@@ -21,8 +21,8 @@ from coordinator.transfer.arrow import library
 from coordinator.transfer.log_files import arrow_batches
 
 PAGE_VECTORS = 2_000
-BATCH_VECTORS, BATCH_COMPONENTS = 5_000, 1 << 20
-"""Of one upsert: 1,048,576 components are some 12 MB of JSON."""
+BATCH_VECTORS, BATCH_COMPONENTS, BATCH_BYTES = 5_000, 1 << 20, 16 << 20
+"""Of one upsert: 1,048,576 components are 12 to 22 MB of JSON, beside which other attributes have so many bytes."""
 
 Vector = dict[str, Any]
 
@@ -129,13 +129,17 @@ def ids_beside(path: Path) -> Path:
 def batches(vectors: Iterable[Vector]) -> Iterator[list[Vector]]:
     """Vectors as upserts take them at a time."""
     batch: list[Vector] = []
-    components = 0
+    components = size = 0
     for vector in vectors:
-        own = len(vector["attributes"].get("vector") or ())
-        if batch and (len(batch) == BATCH_VECTORS or components + own > BATCH_COMPONENTS):
+        attributes = vector["attributes"]
+        own = len(attributes.get("vector") or ())
+        own_bytes = len(json.dumps({name: value for name, value in attributes.items() if name != "vector"}))
+        is_full = len(batch) == BATCH_VECTORS or components + own > BATCH_COMPONENTS or size + own_bytes > BATCH_BYTES
+        if batch and is_full:
             yield batch
-            batch, components = [], 0
+            batch, components, size = [], 0, 0
         batch.append(vector)
         components += own
+        size += own_bytes
     if batch:
         yield batch

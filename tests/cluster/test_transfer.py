@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import io
 import itertools
@@ -18,8 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.command_client import Client, CommandError
+from coordinator.command_client import Away, Client, CommandError
 from coordinator.commands import transferring
+from coordinator.transfer import log_files, uploading
 from coordinator.transfer.arrow import STREAM, library
 from loadtest.harness.cluster import Cluster, Response
 from loadtest.harness.histogram_messages import histogram_message
@@ -267,6 +269,77 @@ def test_an_import_that_was_interrupted_goes_on(
     assert int(text.split()[0]) < 300
     assert [len(pairs) for pairs in series_of(export(cluster, name).body).values()] == [300]
     assert not state.exists()
+
+
+def test_a_compressed_file_that_is_whole_is_not_read_again_from_its_middle(
+    cluster: Cluster, name: str, tmp_path: Path
+) -> None:
+    whole, broken = tmp_path / "whole.om.gz", tmp_path / "broken.om"
+    lines = [f'{name}{{host="h{k % 7}"}} {k} {START_MS // 1000 + k}\n' for k in range(5000)]
+    whole.write_bytes(gzip.compress("".join([*lines, "# EOF\n"]).encode()))
+    broken.write_text("nonsense\n# EOF\n")
+    with pytest.raises(CommandError, match="'nonsense'; it must be a sample"):
+        imported(cluster, whole, broken)
+    broken.write_text(f"{name} 1 {START_MS // 1000}\n# EOF\n")
+    assert imported(cluster, whole, broken) == (0, "1 samples imported\n")
+    assert sorted(len(pairs) for pairs in series_of(export(cluster, name).body).values()) == [1, *[714] * 5, *[715] * 2]
+
+
+def test_parquet_is_known_by_its_content_and_may_have_no_rows(cluster: Cluster, name: str, tmp_path: Path) -> None:
+    library()
+    import pyarrow.parquet as pq
+
+    write(cluster, {str(i): [(START_MS, i)] for i in range(4)}, name)
+    path = tmp_path / "samples.parquet"
+    assert transferring.export_samples(client(cluster), [name], path, kind="parquet") == 0
+    table = pq.read_table(path)
+    with pq.ParquetWriter(tmp_path / "samples.pq", table.schema) as file:
+        for begin, end in ((0, 1), (1, 1), (1, 4)):
+            file.write_table(table.slice(begin, end - begin))
+    assert imported(cluster, tmp_path / "samples.pq", kind="parquet") == (0, "4 samples imported\n")
+    assert transferring.export_samples(client(cluster), [f"{name}_none"], path, kind="parquet") == 0
+    assert imported(cluster, path) == (0, "0 samples imported\n")
+
+
+def test_one_row_of_csv_that_is_not_utf_8_is_refused_alone(cluster: Cluster, name: str) -> None:
+    rows = [f"{name},h{i},{START_MS + i},{i}\n".encode() for i in range(2000)]
+    rows[3] = f"{name},caf\xe9,{START_MS},1\n".encode("latin-1")
+    rows[7] = f"{name},h,{START_MS},caf\xe9\n".encode("latin-1")
+    body = b"__name__,host,__timestamp__,__value__\n" + b"".join(rows)
+    answer = import_(cluster, body, "text/csv", "/csv")
+    assert answer.status == 400, answer.body
+    assert "line 5: a label is not UTF-8" in answer.json()["error"]
+    assert "line 9: a value is" in answer.json()["error"]
+    assert len(series_of(export(cluster, name).body)) == 1998
+
+
+def test_an_import_of_records_that_was_killed_goes_on_and_appends_each_once(
+    cluster: Cluster, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_files, "BATCH_RECORDS", 10)
+    monkeypatch.setattr(uploading, "BACK_OFF_FIRST_S", 0.0)
+    path, state = tmp_path / "log.jsonl", tmp_path / "log.jsonl.triptych-import"
+    path.write_text("".join(json.dumps({"keyText": name, "text": str(i)}) + "\n" for i in range(300)))
+    kept, asked = b"", 0
+    call = Client.call
+
+    def counting(self: Client, *arguments: Any) -> Any:
+        nonlocal kept, asked
+        asked += 1
+        if asked == 5:
+            raise Away("the cluster restarts")
+        if asked == 22:
+            kept = state.read_bytes()  # as a kill leaves it
+            raise CommandError("killed")
+        return call(self, *arguments)
+
+    monkeypatch.setattr(Client, "call", counting)
+    with pytest.raises(CommandError, match="killed"):
+        transferring.import_log(client(cluster), path, io.BytesIO(), kind="jsonl")
+    state.write_bytes(kept)
+    assert transferring.import_log(client(cluster), path, io.BytesIO(), kind="jsonl") == 0
+    records = cluster.get("/api/v1/log/scan", key=name).json()["records"]
+    assert [base64.b64decode(record["value"]) for record in records] == [b"%d" % i for i in range(300)]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "arrow", "parquet"])

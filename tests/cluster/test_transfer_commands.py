@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from coordinator import cli
+from coordinator.command_client import Client
+from coordinator.transfer import log_files
 from loadtest.harness.cluster import Cluster
 
 
@@ -45,3 +47,27 @@ def test_a_wrong_command_is_told(
 ) -> None:
     assert cli.main(arguments) == code
     assert reason in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("count", "length", "batch"), [(6000, 1, 6000), (24, 3_000_000, 8)])
+def test_an_export_reads_large_records_few_at_a_time(cluster: Cluster, count: int, length: int, batch: int) -> None:
+    name = f"large/{length}"
+    records = [{"keyText": name, "text": "x" * length}] * batch
+    for _ in range(count // batch):
+        assert cluster.post_json("/api/v1/log/append", {"records": records}).status == 200
+    pages = list(log_files.scanned(Client(cluster.url), {"key": name}, {}))
+    assert sum(map(len, pages)) == count
+    assert max(sum(len(record["value"]) for record in page) for page in pages[1:]) <= log_files.PAGE_BYTES
+    assert len(pages) < 10
+
+
+def test_ids_that_a_file_of_lines_cannot_have_are_refused(
+    cluster: Cluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    content = {"Content-Type": "application/json"}
+    assert cluster.request("PUT", "/api/v1/vector/collections/odd_ids", b'{"dimension": 1}', content).status == 200
+    body = {"collection": "odd_ids", "upsertVectors": [{"id": "a\u2028b", "attributes": {"vector": [1.0]}}]}
+    assert cluster.post_json("/api/v1/vector/write", body).status == 200
+    path = str(tmp_path / "x.npy")
+    assert cli.main(["export", "vectors", path, "--collection", "odd_ids", "--url", cluster.url]) == 1
+    assert "line break" in capfd.readouterr().err

@@ -320,6 +320,21 @@ def test_a_restore_refuses_what_is_not_its_own(view: Path, tmp_path: Path) -> No
     restore(str(tmp_path / "place"), tmp_path / "empty")
 
 
+def test_a_restore_goes_where_a_link_leads_and_refuses_a_mounted_disk_before_it_copies(
+    view: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back_up(view, str(tmp_path / "place"))
+    (tmp_path / "disk" / "data").mkdir(parents=True)
+    (tmp_path / "data").symlink_to(tmp_path / "disk" / "data")
+    restore(str(tmp_path / "place"), tmp_path / "data")
+    assert_restored(view, tmp_path / "disk" / "data")
+    (tmp_path / "mounted").mkdir()
+    monkeypatch.setattr(Path, "is_mount", lambda self: self == tmp_path / "mounted")
+    with pytest.raises(BackupError, match="mounted; restore into a directory on it"):
+        restore(str(tmp_path / "place"), tmp_path / "mounted")
+    assert not (tmp_path / "mounted.restoring").exists()
+
+
 def test_a_damaged_object_is_named_and_never_restored(view: Path, tmp_path: Path) -> None:
     location = str(tmp_path / "place")
     back_up(view, location)
@@ -333,6 +348,24 @@ def test_a_damaged_object_is_named_and_never_restored(view: Path, tmp_path: Path
     with pytest.raises(BackupError, match=r"shards/0001/store/000001\.sst"):
         restore(location, tmp_path / "data")
     assert not (tmp_path / "data").exists()
+
+
+def test_what_was_found_damaged_is_copied_again_by_the_next_backup(view: Path, tmp_path: Path) -> None:
+    location = str(tmp_path / "place")
+    back_up(view, location)
+    place = open_place(location)
+    [entry] = [e for e in names_entries(location) if e.path == "shards/0001/store/000001.sst"]
+    file = tmp_path / "place" / entry.object
+    damaged = bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:]
+    file.write_bytes(damaged)
+    assert len(sending.verify(place, nothing)) == 1
+    assert damaged in [b"".join(place.read(name)) for name in place.names(OBJECTS)], "nothing is lost"
+    back_up(view, location, "20261122T000001Z-0")
+    assert sending.verify(place, nothing) == [], "that also mends the backup before"
+    restore(location, tmp_path / "data")
+    assert_restored(view, tmp_path / "data")
+    sending.prune(place, 2)
+    assert damaged not in [b"".join(place.read(name)) for name in place.names(OBJECTS)]
 
 
 def test_an_object_that_was_cut_short_is_copied_again_by_the_next_backup(view: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from coordinator.command_client import Answer, Away, CommandError
 from coordinator.series.label_sets import Limits
-from coordinator.transfer import arrow_reading, openmetrics
+from coordinator.transfer import arrow_reading, openmetrics, vector_files
 from coordinator.transfer.arrow import ArrowStream, ParquetFile, library
 from coordinator.transfer.json_reading import LabelSets
 from coordinator.transfer.refusals import Refusals
@@ -385,3 +385,10 @@ def test_the_state_of_an_import_belongs_to_a_cluster_and_an_unchanged_source(tmp
         State.read(path, "http://a")
     state.done()
     assert not path.exists()
+
+
+def test_vectors_with_long_attributes_are_sent_in_parts_that_a_request_may_have() -> None:
+    vectors = [{"id": str(i), "attributes": {"vector": [1.0], "text": "ü" * 1_000_000}} for i in range(10)]
+    sizes = [len(json.dumps(batch)) for batch in vector_files.batches(vectors)]
+    assert len(sizes) == 5
+    assert max(sizes) < 17 << 20
