@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from shared.messages.vectors import Collection, Condition
 from tests.unit.vector_shard import COSINE, OneShard, clustered
 from worker.vectors import indexing as indexing_module
 from worker.vectors.query_sample import QUERIES_MAX
+from worker.vectors.text import TextIndex
 
 
 @pytest.fixture
@@ -265,3 +267,29 @@ def test_text_is_ranked_by_bm25_and_filtered(shard: OneShard) -> None:
     shard.reopen()
     assert shard.ids(none, 4, collection, text=asked("fox")) == []
     assert shard.ids(none, 4, collection, text=asked("owl")) == ["c"]
+
+
+@pytest.mark.parametrize("change", ["replaced", "rebuilt"])
+def test_vectors_that_change_their_rows_while_texts_are_searched_stay_found(
+    shard: OneShard, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection = Collection(5, "notes", 8, "cosine", text=("body",))
+    attributes = [{"body": "fox " * (n + 1), "n": n % 2} for n in range(8)]
+    names = list("abcdefgh")
+    shard.write(names, np.eye(8), attributes, into=collection)
+    shard.write(["a", "c"], np.eye(8)[:2], [attributes[0], attributes[2]], into=collection)
+    searched = TextIndex.search
+
+    def before_a_change(*given: Any) -> list[tuple[bytes, float]]:
+        hits = searched(*given)
+        if change == "replaced":
+            shard.write(names, np.eye(8), attributes, into=collection)
+        else:
+            for _ in shard.vectors.engine._indexing[5].compact():
+                pass
+        return hits
+
+    monkeypatch.setattr(TextIndex, "search", before_a_change)
+    odd = Condition("eq", "n", (1,))
+    for given, expected in ((odd, list("bdfh")), (None, names)):
+        assert sorted(shard.ids(np.zeros((0, 8)), 8, collection, text=asked("fox"), filter=given)) == expected
