@@ -15,6 +15,7 @@ from shared.messages import vectors as messages
 from shared.messages.vector_text import TextClause, TextQuery
 from shared.messages.vectors import Collection, Condition
 from tests.unit.vector_shard import COSINE, OneShard, clustered
+from worker.vectors import compaction
 from worker.vectors import indexing as indexing_module
 from worker.vectors.query_sample import QUERIES_MAX
 from worker.vectors.text import TextIndex
@@ -237,6 +238,44 @@ def test_dead_rows_lead_to_a_rebuild_that_loses_nothing(shard: OneShard, monkeyp
             assert shard.ids(query, 10, exact=True) == [names[row] for row in nearest(query, table, 10)]
             assert len(set(shard.ids(query, 10)) & {names[row] for row in nearest(query, table, 10)}) >= 9
         shard.reopen()
+
+
+def test_a_rebuild_copies_what_is_written_meanwhile_while_writes_go_on(
+    shard: OneShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but the last few rows: writes wait for the lock."""
+    for module in (compaction, indexing_module):
+        monkeypatch.setattr(module, "COPY_ROWS", 8)
+    vectors = clustered(200, 8)
+    ids = [f"{number:03}" for number in range(200)]
+    shard.write(ids[:50], vectors[:50])
+    shard.delete(ids[:5])
+    collection = shard.vectors.find(COSINE)
+    assert collection is not None
+    contents_of, locked = collection.contents_of, []
+
+    def noted(names: list[bytes], shards: list[int]) -> list[tuple[bytes, bytes] | None]:
+        if collection.lock._is_owned():  # type: ignore[attr-defined]
+            locked.append(len(names))
+        elif ids[150].encode() in names:
+            shard.write(ids[195:], vectors[195:])  # and while these are copied
+            shard.delete(ids[40:60])
+        return contents_of(names, shards)
+
+    monkeypatch.setattr(collection, "contents_of", noted)
+    rebuilding = shard.vectors.engine._indexing[COSINE.id].compact()
+    next(rebuilding)
+    shard.write(ids[40:195], vectors[40:195])
+    for _ in rebuilding:
+        pass
+    assert locked == [5]
+    left = [*ids[5:40], *ids[60:]]
+    assert collection.view().size - collection.view().dead == len(left)
+    for number in map(int, left):
+        assert shard.ids(vectors[number], 1) == [ids[number]]
+    assert shard.ids(vectors[0], 200, exact=True) == [
+        ids[n] for n in nearest(vectors[0], vectors, 200) if ids[n] in left
+    ]
 
 
 def test_dropped_collection_is_gone_and_refuses_late_writes(shard: OneShard) -> None:
