@@ -66,7 +66,9 @@ class Selection:
 
     def holds(self, view: TableView, rows: NDArray[np.int64]) -> Mask:
         """Which of these rows are selected, one for each row."""
-        mask = view.alive[rows] & np.isin(view.shards[rows], self.shards)
+        mask = view.alive[rows]
+        if not self.collection.stores.keys() <= set(self.shards):
+            mask &= np.isin(view.shards[rows], self.shards)
         if self.condition is not None:
             mask &= view.attributes.compared(self.condition, rows)
         return mask
