@@ -20,9 +20,10 @@ from coordinator.log.frontier import Group as AppendedGroup
 from coordinator.log.groups.area import Groups
 from coordinator.log.groups.assignment import NOBODY, divided, ranges_of
 from coordinator.log.groups.group import Group, Session
-from coordinator.log.groups.reading import _together
+from coordinator.log.groups.reading import GroupPage, _together
 from coordinator.log.groups.state import MEMBERS_MAX, GroupState, Stale, require_prefix
 from coordinator.log.groups.waiting import Waiters
+from coordinator.log.reads import Warnings
 from shared import wire
 from shared.config import Settings
 from shared.errors import BadData, Conflict, NotFound, Overloaded, Unavailable
@@ -318,6 +319,43 @@ async def test_a_commit_just_after_a_start_waits_until_the_log_can_be_read() -> 
     assert (await groups.group("g"))[1].lowest(place) == 7
     with pytest.raises(BadData, match="`upTo` is 8; it must be at most 7"):
         await too_far
+
+
+class SlowReader:
+    """Finds no records, when the test lets it. `starts`: where its reads began."""
+
+    def __init__(self) -> None:
+        self.goes_on = asyncio.Event()
+        self.starts: list[int] = []
+
+    async def page(
+        self, prefix: bytes, starts: np.ndarray, start: int, end: int, limit: int, warnings: Warnings
+    ) -> GroupPage:
+        self.starts.append(start)
+        await self.goes_on.wait()
+        return GroupPage([], end, True)
+
+
+async def test_what_a_read_found_empty_is_not_said_of_slots_that_came_meanwhile() -> None:
+    """Their records would never be given to anybody, and be committed."""
+    links: Any = SimpleNamespace(shards=1)
+    nobody: Any = None
+    groups = Groups(Settings(shards=1), links, nobody, nobody, lambda: 100)
+    groups.store, groups.reader = FakeStore(), (reader := SlowReader())  # type: ignore[assignment]
+    for name in ("a", "b"):
+        await groups.join("g", name, None, None, 10_000)
+    _, state = await groups.group("g")
+    poll = asyncio.create_task(groups.poll("g", "a", generation(state, "a"), 0, 10, 0.0, nobody))
+    while not reader.starts:
+        await asyncio.sleep(0)
+    await groups.leave("g", "b", generation(state, "b"))
+    reader.goes_on.set()
+    with pytest.raises(Stale) as stale:
+        await poll
+    assert stale.value.generation is not None
+    for _ in range(2):
+        await groups.poll("g", "a", stale.value.generation, 0, 10, 0.0, nobody)
+    assert reader.starts == [0, 0], "all slots are read from the beginning, and what is empty then is not read again"
 
 
 # Waiting

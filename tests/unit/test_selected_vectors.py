@@ -123,6 +123,26 @@ def test_a_page_has_room_for_later_values_when_its_last_one_is_gone(
     assert wire.unpack(reply.body, messages.PageReply).end == positions[-1]
 
 
+@pytest.mark.parametrize("descending", [False, True])
+def test_texts_that_are_written_while_a_page_is_made_move_no_other_vector(
+    shard: OneShard, descending: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lasting = {f"v{n}": {"x": f"m{n}"} for n in range(9)}
+    fill(shard, lasting)
+    written = iter(range(1000))
+    keys = paging._keys
+
+    def before_a_change(*given: Any) -> Any:
+        found = keys(*given)
+        number = next(written)
+        shard.write(["a", "z"], np.ones((2, 8)), [{"x": f"a{number}"}, {"x": f"z{number}"}])
+        return found
+
+    monkeypatch.setattr(paging, "_keys", before_a_change)
+    names = [p.id.decode() for p in scroll(shard, 2, order_field="x", descending=descending)]
+    assert sorted(name for name in names if name in lasting) == sorted(lasting)
+
+
 def test_a_page_ends_early_at_its_bytes(shard: OneShard) -> None:
     fill(shard, some_rows(30))
     positions, reply = page(shard, 20, fields=None, bytes_max=100)

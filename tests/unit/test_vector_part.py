@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ from shared.messages import vectors as messages
 from shared.messages.vector_text import TextClause, TextQuery
 from shared.messages.vectors import Collection, Condition
 from tests.unit.vector_shard import COSINE, OneShard, clustered
+from worker.vectors import compaction
 from worker.vectors import indexing as indexing_module
 from worker.vectors.query_sample import QUERIES_MAX
+from worker.vectors.text import TextIndex
 
 
 @pytest.fixture
@@ -237,6 +240,44 @@ def test_dead_rows_lead_to_a_rebuild_that_loses_nothing(shard: OneShard, monkeyp
         shard.reopen()
 
 
+def test_a_rebuild_copies_what_is_written_meanwhile_while_writes_go_on(
+    shard: OneShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but the last few rows: writes wait for the lock."""
+    for module in (compaction, indexing_module):
+        monkeypatch.setattr(module, "COPY_ROWS", 8)
+    vectors = clustered(200, 8)
+    ids = [f"{number:03}" for number in range(200)]
+    shard.write(ids[:50], vectors[:50])
+    shard.delete(ids[:5])
+    collection = shard.vectors.find(COSINE)
+    assert collection is not None
+    contents_of, locked = collection.contents_of, []
+
+    def noted(names: list[bytes], shards: list[int]) -> list[tuple[bytes, bytes] | None]:
+        if collection.lock._is_owned():  # type: ignore[attr-defined]
+            locked.append(len(names))
+        elif ids[150].encode() in names:
+            shard.write(ids[195:], vectors[195:])  # and while these are copied
+            shard.delete(ids[40:60])
+        return contents_of(names, shards)
+
+    monkeypatch.setattr(collection, "contents_of", noted)
+    rebuilding = shard.vectors.engine._indexing[COSINE.id].compact()
+    next(rebuilding)
+    shard.write(ids[40:195], vectors[40:195])
+    for _ in rebuilding:
+        pass
+    assert locked == [5]
+    left = [*ids[5:40], *ids[60:]]
+    assert collection.view().size - collection.view().dead == len(left)
+    for number in map(int, left):
+        assert shard.ids(vectors[number], 1) == [ids[number]]
+    assert shard.ids(vectors[0], 200, exact=True) == [
+        ids[n] for n in nearest(vectors[0], vectors, 200) if ids[n] in left
+    ]
+
+
 def test_dropped_collection_is_gone_and_refuses_late_writes(shard: OneShard) -> None:
     shard.write(["a"], np.eye(8)[:1])
     shard.call("vector.drop", messages.CollectionBody(COSINE))
@@ -265,3 +306,29 @@ def test_text_is_ranked_by_bm25_and_filtered(shard: OneShard) -> None:
     shard.reopen()
     assert shard.ids(none, 4, collection, text=asked("fox")) == []
     assert shard.ids(none, 4, collection, text=asked("owl")) == ["c"]
+
+
+@pytest.mark.parametrize("change", ["replaced", "rebuilt"])
+def test_vectors_that_change_their_rows_while_texts_are_searched_stay_found(
+    shard: OneShard, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection = Collection(5, "notes", 8, "cosine", text=("body",))
+    attributes = [{"body": "fox " * (n + 1), "n": n % 2} for n in range(8)]
+    names = list("abcdefgh")
+    shard.write(names, np.eye(8), attributes, into=collection)
+    shard.write(["a", "c"], np.eye(8)[:2], [attributes[0], attributes[2]], into=collection)
+    searched = TextIndex.search
+
+    def before_a_change(*given: Any) -> list[tuple[bytes, float]]:
+        hits = searched(*given)
+        if change == "replaced":
+            shard.write(names, np.eye(8), attributes, into=collection)
+        else:
+            for _ in shard.vectors.engine._indexing[5].compact():
+                pass
+        return hits
+
+    monkeypatch.setattr(TextIndex, "search", before_a_change)
+    odd = Condition("eq", "n", (1,))
+    for given, expected in ((odd, list("bdfh")), (None, names)):
+        assert sorted(shard.ids(np.zeros((0, 8)), 8, collection, text=asked("fox"), filter=given)) == expected

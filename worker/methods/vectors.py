@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shared import wire
 from shared.errors import DeadlineExceeded, TooLarge, Unavailable
@@ -14,6 +16,7 @@ from shared.messages.vectors import (
     VECTOR_FIELD,
     CollectionBody,
     CollectionsReply,
+    Floats,
     IdsBody,
     SearchBody,
     SearchReply,
@@ -34,6 +37,7 @@ from worker.vectors.fields import chosen
 from worker.vectors.ranking import Ranking
 from worker.vectors.search import expansion_of, share_of
 from worker.vectors.search import search as nearest
+from worker.vectors.selection import Selection
 from worker.vectors.similarity import prepared
 from worker.vectors.table import TableView
 from worker.vectors.text_search import rank_text
@@ -152,14 +156,15 @@ def search(shards: Shards, request: Request) -> Reply:
     collection.searched_at = time.monotonic()
     view = collection.view()
     reply = SearchReply((), view.size - view.dead)
-    mask = collection.foreign(view, shards)
     if body.filter is not None:
         reply.unknown = tuple(sorted(view.attributes.unknown(body.filter)))
         reply.nearest = view.attributes.nearest(reply.unknown)
-        matching = view.attributes.mask(body.filter, view.size)
-        mask = matching if mask is None else mask & matching
     ranking = NOBODY
     if len(queries):
+        mask = collection.foreign(view, shards)
+        if body.filter is not None:
+            matching = view.attributes.mask(body.filter, view.size)
+            mask = matching if mask is None else mask & matching
         share = len(shards) / max(len(shards), body.shards_asked)
         compared = prepared(queries, body.collection.metric)
         collection.sample.offer(compared, collection.searched_at)
@@ -175,19 +180,14 @@ def search(shards: Shards, request: Request) -> Reply:
         )
     if body.text is None and body.fields == ():
         return _ids_and_scores(view, ranking, reply)
-    ids = view.ids.take(ranking.rows)
+    hits = _Hits(ranking.counts, ranking.near, view.ids.take(ranking.rows), view.shards[ranking.rows].tolist())
     if body.text is not None:
-        texts = rank_text(collection, view, mask, body.text, body.k, lambda: _check(request))
+        selection = Selection(collection, shards, body.filter, lambda: _check(request))
+        hits.add(rank_text(selection, body.text, body.k))
         if body.text.statistics is None and body.shards_asked > len(shards):
             assert collection.text is not None
             reply.words = collection.text.statistics(body.text)
-        ids += [vector_id for vector_id, _, _ in texts]
-        ranking = Ranking(
-            np.append(ranking.counts, np.int32(len(texts))),
-            np.append(ranking.rows, np.array([row for _, row, _ in texts], dtype=np.int64)),
-            np.append(ranking.near, np.array([score for _, _, score in texts], dtype=np.float32)),
-        )
-    return _found(collection, view, body, ids, ranking, reply)
+    return _found(collection, body, hits, reply)
 
 
 def _check(request: Request) -> None:
@@ -201,19 +201,30 @@ def _ids_and_scores(view: TableView, ranking: Ranking, reply: SearchReply) -> Re
     return Reply(wire.pack(reply), frames)
 
 
-def _found(
-    collection: WorkerCollection,
-    view: TableView,
-    body: SearchBody,
-    ids: list[bytes],
-    ranking: Ranking,
-    reply: SearchReply,
-) -> Reply:
+@dataclass(slots=True)
+class _Hits:
+    """Those of all queries, one query after the other: `counts` int32[q] of each query, their similarities or scores
+    `near` float32[n], their ids, and the shards of these."""
+
+    counts: NDArray[np.int32]
+    near: Floats
+    ids: list[bytes]
+    shards: list[int]
+
+    def add(self, texts: Sequence[tuple[bytes, int, float]]) -> None:
+        """Those of one more query: (id, shard, score) of each."""
+        self.counts = np.append(self.counts, np.int32(len(texts)))
+        self.near = np.append(self.near, np.array([score for _, _, score in texts], dtype=np.float32))
+        self.ids += [vector_id for vector_id, _, _ in texts]
+        self.shards += [shard for _, shard, _ in texts]
+
+
+def _found(collection: WorkerCollection, body: SearchBody, hits: _Hits, reply: SearchReply) -> Reply:
     """Add the attributes and vectors that the answer shows; ids that were deleted since the search are left out."""
-    counts, near = ranking.counts, ranking.near
+    counts, near, ids = hits.counts, hits.near, hits.ids
     shown: list[Frame] = [b"", b"", b""]
     if body.fields != ():
-        contents = collection.contents_of(ids, view.shards[ranking.rows].tolist())
+        contents = collection.contents_of(ids, hits.shards)
         if None in contents:
             is_present = np.array([content is not None for content in contents])
             of = np.repeat(np.arange(len(counts)), counts)

@@ -30,6 +30,13 @@ def build_aside(old: Table, fresh: Table, contents_of: Contents, rows: Rows) -> 
             yield
 
 
+def copy_aside(old: Table, fresh: Table, contents_of: Contents, rows: Rows) -> Iterator[None]:
+    """Copy `rows` int64[n] of the old table to the fresh one; yields between slices."""
+    for start in range(0, len(rows), COPY_ROWS):
+        copy_rows(old, fresh, contents_of, rows[start : start + COPY_ROWS])
+        yield
+
+
 def copy_rows(old: Table, fresh: Table, contents_of: Contents, rows: Rows) -> None:
     """Append copies of `rows` int64[n] of the old table to the fresh one, with the stores' components and attributes.
 

@@ -14,7 +14,7 @@ from shared.telemetry import event
 from worker.storage.faces import Objects
 from worker.vectors import calibration, snapshot
 from worker.vectors.collection import WorkerCollection
-from worker.vectors.compaction import build_aside, copy_rows
+from worker.vectors.compaction import COPY_ROWS, build_aside, copy_aside, copy_rows
 from worker.vectors.table import Table
 
 DEAD_SHARE_MAX, DEAD_ROWS_MIN = 0.25, 1000
@@ -156,8 +156,8 @@ class Indexing:
     def compact(self) -> Iterator[None]:
         """Build a fresh table and index without dead rows, then serve it; yields between slices.
 
-        Writes go to the old table meanwhile; at the end, the rows that they added are copied under the lock, and the
-        rows that they killed are killed in the fresh table.
+        Writes go to the old table meanwhile, and the rows that they add are copied, too; the last few under the lock,
+        since writes wait then. The rows that they killed are killed in the fresh table.
         """
         collection = self.collection
         old = collection.table
@@ -165,11 +165,18 @@ class Indexing:
         fresh = Table(self._description, began.size - began.dead, collection.directory)
         copied_rows = np.flatnonzero(began.alive[: began.size])
         yield from build_aside(old, fresh, collection.contents_of, copied_rows)
+        end, gap = began.size, old.view.size
+        while COPY_ROWS < old.view.size - end < gap:  # else writes are as fast as this: they have to wait
+            now = old.view
+            gap = now.size - end
+            added_rows = end + np.flatnonzero(now.alive[end : now.size])
+            yield from copy_aside(old, fresh, collection.contents_of, added_rows)
+            copied_rows, end = np.concatenate([copied_rows, added_rows]), now.size
         with collection.lock:
             if collection.is_left or collection.table is not old:
                 return
             now = old.view
-            copy_rows(old, fresh, collection.contents_of, began.size + np.flatnonzero(now.alive[began.size : now.size]))
+            copy_rows(old, fresh, collection.contents_of, end + np.flatnonzero(now.alive[end : now.size]))
             dead_rows = np.flatnonzero(~now.alive[copied_rows])
             if len(dead_rows):
                 fresh.kill(dead_rows.tolist())

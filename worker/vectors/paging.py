@@ -83,9 +83,9 @@ def _later_than(
     if column is None:
         return [], None
     rows = np.flatnonzero(selection.mask(view) & _has_kind(column, COLUMN_KINDS[kind], slice(0, view.size)))
-    keys = _keys(column, kind, rows)
+    keys, texts = _keys(column, kind, rows)
     if value is not None:
-        is_later = _later(column, kind, keys, value, descending=descending)
+        is_later = _later(keys, texts, value, descending=descending)
         rows, keys = rows[is_later], keys[is_later]
     if descending:
         keys = ~keys if keys.dtype.kind == "i" else -keys
@@ -135,10 +135,14 @@ def _length(where: Where) -> int:
     return where.stop - where.start if isinstance(where, slice) else len(where)
 
 
-def _keys(column: AttributeColumn, kind: str, rows: NDArray[np.int64]) -> Keys:
-    """Numbers in the order of the values of these rows, which are all of this kind."""
+def _keys(column: AttributeColumn, kind: str, rows: NDArray[np.int64]) -> tuple[Keys, list[str]]:
+    """(numbers in the order of the values of these rows, which are all of this kind; for strings, the texts that the
+    numbers count: a text that is written meanwhile has others counted anew)."""
     kinds, bits = column.arrays(rows)
-    return column.ordered()[1][bits] if kind == "string" else _numbers(kinds, bits)
+    if kind != "string":
+        return _numbers(kinds, bits), []
+    texts, ranks = column.ordered()
+    return ranks[bits], texts
 
 
 def _numbers(kinds: NDArray[np.uint8], bits: NDArray[np.int64]) -> Keys:
@@ -153,10 +157,9 @@ def _numbers(kinds: NDArray[np.uint8], bits: NDArray[np.int64]) -> Keys:
     return np.where(is_float, floats.astype(np.longdouble), bits.astype(np.longdouble))
 
 
-def _later(column: AttributeColumn, kind: str, keys: Keys, value: Any, *, descending: bool) -> Mask:
-    """Which keys come after those of `value`."""
-    if kind == "string":
-        texts = column.ordered()[0]
+def _later(keys: Keys, texts: list[str], value: Value, *, descending: bool) -> Mask:
+    """Which keys come after that of `value`, see `_keys`."""
+    if isinstance(value, str):
         edge: Any = bisect_left(texts, value) if descending else bisect_right(texts, value)
         return keys < edge if descending else keys >= edge
     edge = np.longdouble(value)

@@ -66,7 +66,9 @@ class Selection:
 
     def holds(self, view: TableView, rows: NDArray[np.int64]) -> Mask:
         """Which of these rows are selected, one for each row."""
-        mask = view.alive[rows] & np.isin(view.shards[rows], self.shards)
+        mask = view.alive[rows]
+        if not self.collection.stores.keys() <= set(self.shards):
+            mask &= np.isin(view.shards[rows], self.shards)
         if self.condition is not None:
             mask &= view.attributes.compared(self.condition, rows)
         return mask
@@ -106,9 +108,12 @@ class Selection:
     def present(self, names: Sequence[bytes], also: Also | None = None) -> tuple[list[bytes], NDArray[np.int64]]:
         """(those of these ids that are selected now, the shard of each). A vector that is replaced at the moment counts
         once, before or after."""
-        with self.collection.lock:
-            view = self.collection.view()
-            rows = np.array(self.collection.rows(names), dtype=np.int64)
+        view = self.collection.view()
+        rows = view.ids.latest(names)
+        if rows.max(initial=-1) >= view.size:  # written since: no view has these rows before the writer is done
+            with self.collection.lock:
+                view = self.collection.view()
+                rows = view.ids.latest(names)
         places = np.flatnonzero(rows >= 0)
         rows = rows[places]
         mask = self.holds(view, rows)

@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from shared.messages.vector_text import TextQuery
-from worker.vectors.attribute_strings import Mask
-from worker.vectors.collection import WorkerCollection
-from worker.vectors.table import TableView
+from worker.vectors.selection import Selection
 
 WIDEN = 4
-"""How many times as many vectors the next round fetches if the mask has left too few."""
+"""How many times as many vectors the next round fetches if the selection has left too few."""
 
 
-def rank_text(
-    collection: WorkerCollection,
-    view: TableView,
-    mask: Mask | None,
-    query: TextQuery,
-    k: int,
-    check: Callable[[], None],
-) -> list[tuple[bytes, int, float]]:
-    """(id, row, score) of the best `k` vectors (in `mask`, bool[view.size], if given), best first, equal scores by
-    id. `check` raises to end the search early."""
-    assert collection.text is not None
+def rank_text(selection: Selection, query: TextQuery, k: int) -> list[tuple[bytes, int, float]]:
+    """(id, shard, score) of the best `k` selected vectors, best first, equal scores by id.
+
+    Whether a vector is selected is looked at when its text has been found: rows of an earlier view may be dead by then,
+    or of a table that has been rebuilt.
+    """
+    text = selection.collection.text
+    assert text is not None
     fetch = k
     while True:
-        check()
-        hits = collection.text.search(query, fetch)
-        rows = collection.rows([vector_id for vector_id, _ in hits])
-        allowed_hits = [
-            (vector_id, row, score)
-            for (vector_id, score), row in zip(hits, rows, strict=True)
-            if 0 <= row < view.size and (mask is None or mask[row])
-        ]
-        if len(allowed_hits) >= k or len(hits) < fetch:
-            return sorted(allowed_hits, key=lambda hit: (-hit[2], hit[0]))[:k]
+        selection.check()
+        hits = text.search(query, fetch)
+        ids, shards = selection.present([vector_id for vector_id, _ in hits])
+        if len(ids) >= k or len(hits) < fetch:
+            scores = dict(hits)
+            ranked = [
+                (vector_id, shard, scores[vector_id]) for vector_id, shard in zip(ids, shards.tolist(), strict=True)
+            ]
+            return sorted(ranked, key=lambda hit: (-hit[2], hit[0]))[:k]
         fetch *= WIDEN

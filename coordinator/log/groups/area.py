@@ -186,7 +186,8 @@ class Groups:
         if begin >= end:
             return GroupPage([], max(start, end), True)
         page = await self.reader.page(state.prefix, starts, begin, end, limit, warnings)
-        if page.is_empty:
+        # Slots may have changed hands meanwhile, and nothing is known of those that the member got.
+        if page.is_empty and session.generation == state.members[place].generation:
             session.found_empty(start, page.next)
         return page
 
