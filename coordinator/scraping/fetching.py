@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
+from coordinator.gzip_members import GzipMembers
 from coordinator.http_client_config import HttpClientConfig
 from coordinator.outgoing import Resolver, blocking
 from shared.errors import ConfigError
@@ -24,7 +24,6 @@ REDIRECTS_MAX = 10
 KEPT_CONNECTIONS_MAX = 500
 """A job with more targets opens a connection for each scrape: each that is kept is an open file."""
 CHUNK_BYTES = 256 << 10
-_GZIP = 16 + zlib.MAX_WBITS
 
 
 class FetchFailed(Exception):
@@ -152,21 +151,13 @@ def inflated(answer: Answer, bytes_max: int) -> bytes:
         return answer.body
     if answer.encoding != "gzip":
         raise FetchFailed(f"the answer has the encoding {answer.encoding[:50]!r}; it must be gzip, or none")
-    pieces, size, left = [], 0, answer.body
-    while left:
-        member = zlib.decompressobj(_GZIP)
-        while left and not member.eof:
-            try:
-                piece = member.decompress(left, CHUNK_BYTES)
-            except zlib.error as error:
-                raise FetchFailed(f"the answer is not gzip: {error}") from None
-            left = member.unused_data if member.eof else member.unconsumed_tail
+    members, pieces, size = GzipMembers(answer.body), list[bytes](), 0
+    try:
+        while piece := members.read(CHUNK_BYTES):
             size += len(piece)
             if size > bytes_max:
                 raise FetchFailed(f"the answer has more than the limit of {bytes_max} bytes once it is decompressed")
             pieces.append(piece)
-            if not piece and not left and not member.eof:
-                raise FetchFailed("the answer ends within its gzip data")
-        if not member.eof:
-            raise FetchFailed("the answer ends within its gzip data")
+    except ValueError as error:
+        raise FetchFailed(f"the answer {error}") from None
     return b"".join(pieces)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-import zlib
 from collections.abc import Iterator
 
 import numpy as np
 
+from coordinator.gzip_members import GzipMembers
 from shared.errors import BadData, TooLarge
 
 READ_BYTES = 1 << 20
@@ -21,9 +21,8 @@ class TextSource(io.RawIOBase):
 
     def __init__(self, body: bytes, *, is_gzip: bool, bytes_max: int) -> None:
         self._body = memoryview(body)
-        self._is_gzip = is_gzip
+        self._members = GzipMembers(body) if is_gzip else None
         self._bytes_max = bytes_max
-        self._inflate = zlib.decompressobj(16 + zlib.MAX_WBITS)
         self._at = 0
         self._read = 0
 
@@ -40,28 +39,14 @@ class TextSource(io.RawIOBase):
 
     def _piece(self, most: int) -> bytes | memoryview:
         """At least one byte, and `most` at most; nothing at the end."""
-        if not self._is_gzip:
-            piece: bytes | memoryview = self._body[self._at : self._at + most]
+        if self._members is None:
+            piece = self._body[self._at : self._at + most]
             self._at += len(piece)
             return piece
-        while True:
-            if self._inflate.eof:
-                self._at -= len(self._inflate.unused_data)
-                if self._at == len(self._body):
-                    return b""
-                self._inflate = zlib.decompressobj(16 + zlib.MAX_WBITS)
-            pending = self._inflate.unconsumed_tail
-            data: bytes | memoryview = pending or self._body[self._at : self._at + READ_BYTES]
-            if not pending:
-                self._at += len(data)
-            try:
-                piece = self._inflate.decompress(data, most)
-            except zlib.error as error:
-                raise BadData(f"the body is not gzip: {error}") from error
-            if piece:
-                return piece
-            if not data and not self._inflate.eof:
-                raise BadData("the body is gzip that ends before its end")
+        try:
+            return self._members.read(most)
+        except ValueError as error:
+            raise BadData(f"the body {error}") from error
 
 
 def line_slices(source: io.RawIOBase, slice_bytes: int, line_bytes_max: int) -> Iterator[tuple[int, bytes]]:
