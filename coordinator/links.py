@@ -50,6 +50,8 @@ class Links:
         self._cluster_id = cluster_id
         self._address = address
         self._workers: dict[bytes, Worker] = {}
+        self._lost: dict[bytes, Worker] = {}
+        """The last one of each name that was removed: its process may still be there, with the writes it was sent."""
         self._states = [Shard(number) for number in range(settings.shards)]
         # Ids start at the clock's time: a worker may still answer a request of the previous coordinator.
         self._ids = itertools.count(time.time_ns())
@@ -324,7 +326,7 @@ class Links:
                 self._deliver(bytes(identity), message)
 
     def _deliver(self, identity: bytes, message: Sequence[Frame]) -> None:
-        worker = self._workers.get(identity)
+        worker = self._workers.get(identity) or self._lost.get(identity)
         if worker is None:
             return
         request_id = wire.request_id_of(message)
@@ -357,7 +359,8 @@ class Links:
         if worker is None:
             for other in [w for w in self._workers.values() if w.name == message.worker]:
                 self._remove(other, f"{other.name} has restarted")
-            worker = Worker(message.worker, identity, message.pid, 0.0)
+            worker = self._lost.get(identity) or Worker(message.worker, identity, message.pid, 0.0)
+            self._lost = {key: other for key, other in self._lost.items() if other.name != worker.name}
             self._workers[identity] = worker
             self.registrations[worker.name] += 1
             event(logging.INFO, "worker registered", worker=worker.name, pid=worker.pid, shards=len(message.shards))
@@ -387,7 +390,8 @@ class Links:
 
     def _remove(self, worker: Worker, why: str) -> None:
         event(logging.WARNING, "worker is gone", worker=worker.name, pid=worker.pid, why=why)
-        self._workers.pop(worker.identity, None)
+        if self._workers.pop(worker.identity, None) is not None:
+            self._lost[worker.identity] = worker
         self._owners.clear()
         for number in worker.shards:
             if self._states[number].worker == worker.name:

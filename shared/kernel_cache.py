@@ -61,11 +61,6 @@ def write(name: str, kind: Kind, data: bytes) -> None:
         temporary.replace(path)
 
 
-def discard(name: str, kind: Kind) -> None:
-    with suppress(OSError):
-        _path(name, kind).unlink()
-
-
 def has(name: str, kind: Kind) -> bool:
     return _path(name, kind).exists()
 

@@ -28,15 +28,15 @@ assert known == kernel_types.scalar_codes(), f"numba {__version__} gives its typ
 
 def compile_kernel(kernel: Declared) -> MachineCode | ObjectCode:
     """Compile the kernel into the cache, and the kernels that it calls unless the cache has them."""
-    cached = _compile(kernel)
-    assert cached.code is not None, f"{kernel.name()} was in the cache"
+    cached = _compile(kernel, is_anew=True)
+    assert cached.code is not None
     return cached.code
 
 
-def _compile(kernel: Declared) -> _Cache:
-    """Compile the kernel for those that call it; the cache may have what this needs."""
+def _compile(kernel: Declared, *, is_anew: bool) -> _Cache:
+    """Compile the kernel for those that call it; unless `is_anew`, the cache may have what this needs."""
     dispatcher = njit(nogil=True, **kernel.options)(kernel.function)
-    dispatcher._cache = cached = _Cache(kernel.name())
+    dispatcher._cache = cached = _Cache(kernel.name(), is_read=not is_anew)
     for called in Intrinsic.all:  # numba takes note of new ones when it begins to compile
         _intrinsic(called)
     dispatcher.compile(numba_signature(kernel.signature))
@@ -53,14 +53,16 @@ def compile_for_c(function: Callable[..., Any], signature: Signature) -> Machine
 
 class _Cache(caching.NullCache):  # type: ignore[misc]
     """What numba asks before it compiles a kernel, and tells what it has compiled. `name`: of the files; None for a
-    kernel that is not kept."""
+    kernel that is not kept. `is_read`: types that are there will do. With types alone, which another process may have
+    written just now, there is no code to call."""
 
-    def __init__(self, name: str | None) -> None:
+    def __init__(self, name: str | None, *, is_read: bool) -> None:
         self._name = name
+        self._is_read = is_read
         self.code: MachineCode | ObjectCode | None = None
 
     def load_overload(self, signature: Any, context: Any) -> Any:
-        data = kernel_cache.read(self._name, "types") if self._name else None
+        data = kernel_cache.read(self._name, "types") if self._name and self._is_read else None
         if data is None:
             return None
         context.refresh()
@@ -72,7 +74,7 @@ class _Cache(caching.NullCache):  # type: ignore[misc]
         environments = [result.environment, *(called for called in payload[-1] if called.consts)]
         self.code = _code_of(result.library, result.fndesc.llvm_cpython_wrapper_name, environments)
         if self._name is not None:
-            # In this order: `Kernel.compile` makes both anew where the code is missing.
+            # In this order: `compile_kernel` makes both anew where the code is missing.
             kernel_cache.write(self._name, "types", serialize.dumps(payload))
             kernel_cache.write(self._name, "code", machine_code.encoded(self.code))
 
@@ -95,7 +97,7 @@ def _type_of_kernel(called: Declared, _: Any) -> Any:
     if called not in _compiled:
         called.compile()
     if called not in _compiled:  # it was loaded, as machine code alone
-        _compile(called)
+        _compile(called, is_anew=False)
     return types.Dispatcher(_compiled[called])
 
 

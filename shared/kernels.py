@@ -52,8 +52,6 @@ class Kernel(Declared):
             with kernel_cache.claimed(self.name() or "", wait=_shares_work):
                 if self.load():
                     return
-                if name := self.name():
-                    kernel_cache.discard(name, "types")  # without code: what wrote them was ended in between
                 from shared import kernel_compiler  # which imports all of numba
 
                 self.become_ready(*machine_code.linked([kernel_compiler.compile_kernel(self)])[0])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 
-from loadtest.harness.cluster import Cluster
+from loadtest.harness.cluster import Cluster, freeze
 from loadtest.harness.remote_write_bodies import HEADERS, compressed
 
 ASKED = 20
@@ -90,3 +92,25 @@ def test_what_a_restarted_worker_has_is_read(new_cluster: Callable[..., Cluster]
         assert values(cluster, f'where{{of="{name}"}}', now_s) == {"new": "1"}
     for number in range(8):
         assert values(cluster, f'where{{i="{number}"}}', now_s) == {str(number): "1"}
+
+
+def test_what_was_written_to_a_worker_is_read_after_it_stood_still(new_cluster: Callable[..., Cluster]) -> None:
+    cluster = new_cluster(shards=2, workers=2).start()
+    now_s = int(time.time())
+    for _ in range(2):
+        assert values(cluster, "where", now_s) == {}  # no worker has any
+    expected = {}
+    for number in range(8):
+        write(cluster, {"i": str(number)}, now_s)
+        expected[str(number)] = "1"
+    for name, pid in cluster.worker_pids().items():
+        freeze(pid)
+        try:
+            give_up = time.monotonic() + 20
+            while cluster.get("/-/ready").status == 200:
+                assert time.monotonic() < give_up, name
+                time.sleep(0.05)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        cluster.wait_ready()
+        assert values(cluster, "where", now_s) == expected

@@ -270,6 +270,29 @@ def test_many_processes_that_compile_at_once_share_the_work(tmp_path: Path) -> N
     assert {file.suffix for file in (tmp_path / "cache").iterdir()} == {".code", ".types", ""}
 
 
+OVERTAKEN = """
+import os
+from shared import kernel_compiler
+
+compile_kernel = kernel_compiler.compile_kernel
+
+def overtaken(kernel):
+    kernel_compiler.compile_kernel = compile_kernel
+    if not (process := os.fork()):
+        kernel.compile()
+        os._exit(0)
+    os.waitpid(process, 0)
+    return compile_kernel(kernel)
+
+kernel_compiler.compile_kernel = overtaken
+print(one(1), three(np.arange(3)))
+"""
+
+
+def test_a_kernel_that_another_process_has_compiled_in_the_meantime_is_called(run: Run) -> None:
+    assert run(CHAIN + OVERTAKEN) == "3 33\n"
+
+
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A tree of sources in which `worker.a` imports `shared.b`, which imports `shared.deep.c`; `shared.d` is alone."""

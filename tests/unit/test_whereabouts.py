@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from coordinator import links as links_module
 from coordinator.queries import whereabouts as module
 from coordinator.queries.cost import Demand
 from coordinator.queries.planner import plan
@@ -160,6 +161,48 @@ async def test_a_worker_that_has_restarted_is_asked_again(links):
     await links.cluster.worker("w0", {0: READY, 2: READY}, pid=2)
     assert links.connected()[0].index_version != before
     assert own.asked([M], links).shards is None
+
+
+async def silence(links) -> None:  # type: ignore[no-untyped-def]
+    """The first worker says nothing until it is held to be down, and then it is there again."""
+    worker = links.cluster.first
+    worker.tasks[0].cancel()
+    async with asyncio.timeout(5):
+        while len(links.connected()) == 2:
+            await asyncio.sleep(0.01)
+        worker.tasks[0] = asyncio.ensure_future(worker.beat())
+        while len(links.connected()) < 2:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_worker_that_was_silent_for_a_while_has_what_was_written_before(links, monkeypatch):
+    monkeypatch.setattr(links_module, "SILENCE_S", 0.3)
+    own = Whereabouts()
+    learn(own, links, [M], w0=False, w1=True)
+    await write(links)
+    await silence(links)
+    assert own.asked([M], links).shards is None
+
+
+async def test_a_worker_that_was_silent_for_a_while_may_still_carry_out_a_write(links, monkeypatch):
+    monkeypatch.setattr(links_module, "SILENCE_S", 0.3)
+    own = Whereabouts()
+    links.cluster.first.answer = lambda request: None
+    worker = links.connected()[0]
+    writing = asyncio.ensure_future(write(links, timeout_s=30))
+    await asyncio.sleep(0.01)
+    sent = list(worker.pending)
+    await silence(links)
+    with pytest.raises(errors.Unavailable):
+        await writing
+    learn(own, links, [M], w0=False, w1=True)
+    assert own.asked([M], links).shards is None
+    await links.cluster.first.socket.send_multipart(late_reply(sent[0]))
+    async with asyncio.timeout(5):
+        while links.connected()[0].index_version is None:
+            await asyncio.sleep(0.01)
+    learn(own, links, [M], w0=False, w1=True)
+    assert own.asked([M], links).shards == (1, 3)
 
 
 async def test_all_are_asked_while_a_shard_is_missing_so_that_the_answer_names_it(links):
