@@ -7,7 +7,7 @@ SOURCES := shared coordinator worker tests loadtest
 # Takes a minute, which would otherwise compete with the first requests; what is in the cache on disk is left as it is.
 COMPILE_KERNELS = $(BIN)/triptych warm
 
-.PHONY: run test load lint types format proto proto-check ui ui-check test-page test-page-minute conformance bench bench-history bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-vector-large bench-path bench-small bench-access bench-start chaos chaos-minute powerloss check-damage simulate comparison mutants fuzz fuzz-minute attacks overload backup-drill lock audit clean
+.PHONY: run test load lint types format proto proto-check ui ui-check test-page test-page-minute conformance bench bench-history bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-vector-large bench-path bench-small bench-access bench-start chaos chaos-minute explore powerloss check-damage simulate comparison mutants fuzz fuzz-minute attacks overload backup-drill lock audit clean
 
 run: $(VENV)/.warm  ## install what is missing and start the cluster on 127.0.0.1:9090
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
@@ -162,6 +162,15 @@ chaos: $(VENV)/.installed-test  ## faults of every kind under load; needs gcc, a
 
 chaos-minute: $(VENV)/.installed-test  ## one round of eight of them
 	$(BIN)/python -m tests.chaos --seed $(CHAOS_SEED) --minute
+
+explore: EXPLORED := $(or $(SEED),$(shell date +%s))
+explore: $(VENV)/.installed-fuzz  ## half an hour of all of these with seeds that nobody has run (SEED: with this one again)
+	@echo "SEED=$(EXPLORED)"
+	$(BIN)/python -m tests.simulation --histories 40000 --seed $(EXPLORED)000 --jobs 2
+	$(BIN)/python -m tests.chaos --seed $(EXPLORED) --seconds 600
+	$(BIN)/python -m tests.powerloss --points 2000 --seed $(EXPLORED)
+	$(BIN)/python -m tests.fuzz --seconds 300 --seed $(EXPLORED) --jobs 2
+	$(MAKE) comparison CASES=5000 SEED=$(EXPLORED)
 
 load: export LOAD_SHAPE = $(or $(SHAPE),steady)
 load: export LOAD_USERS = $(or $(USERS),20)
