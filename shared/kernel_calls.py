@@ -49,7 +49,9 @@ def _load_extensions() -> list[Any]:
     directory = directory_of("numba")
     sys.modules["numba"] = package  # which _dispatcher asks for _devicearray
     try:
-        return [_load_extension(package, directory, name) for name in _EXTENSIONS]
+        extensions = [_load_extension(package, directory, name) for name in _EXTENSIONS]
+        _unpickle_without_numba(sys.modules["numba._helperlib"])
+        return extensions
     finally:
         del sys.modules["numba"]
 
@@ -71,19 +73,15 @@ def _load_extension(package: ModuleType, directory: Path, name: str) -> ModuleTy
 def _unpickle_without_numba(helperlib: Any) -> None:
     """Machine code has named tuples that it returns and exceptions that it raises as pickles. numba's C code looks for
     what reads them at its first call only, in a module that comes with all of numba: seconds on a cold disk."""
-    if "numba" in sys.modules:
-        return
     stand_in: Any = ModuleType("numba.core.serialize")
     stand_in._numba_unpickle = _unpickled
-    modules = {"numba": ModuleType("numba"), stand_in.__name__: stand_in}
-    sys.modules.update(modules)
+    sys.modules[stand_in.__name__] = stand_in
     try:
         unpickle = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p)
         data = pickle.dumps(None)
         unpickle(helperlib.c_helpers["unpickle"])(data, len(data), bytes(_DIGEST_BYTES))
     finally:
-        for name in modules:
-            del sys.modules[name]
+        del sys.modules[stand_in.__name__]
 
 
 @cache
@@ -93,7 +91,6 @@ def _unpickled(address: int, data: bytes, digest: bytes) -> Any:
 
 
 _, _dynfunc, _helperlib, _typeconv, _nrt_python, _dispatcher = _load_extensions()
-_unpickle_without_numba(_helperlib)
 _dispatcher.typeof_init(_Omitted, kernel_types.scalar_codes())
 _Dispatcher: Any = _dispatcher.Dispatcher
 _types = _typeconv.new_type_manager()

@@ -25,6 +25,7 @@ from coordinator.transfer.uploading import STATE_SUFFIX, Outcome, State, Uploade
 from shared.errors import BadData
 
 REFUSED_SHOWN = 5
+VECTORS_AGAIN = "the same command begins again, which changes nothing in what is stored already"
 
 
 @contextmanager
@@ -244,7 +245,7 @@ def import_vectors(
     with errors(), amounts("import", 0, "0 vectors") as tell:
         for batch in vector_files.batches(vector_files.read(path, kind, ids_path)):
             body = {"collection": collection, "upsertVectors": batch}
-            patiently(partial(client.call, "POST", "/api/v1/vector/write", body))
+            patiently(partial(client.call, "POST", "/api/v1/vector/write", body), then=VECTORS_AGAIN)
             count += len(batch)
             tell(len(batch), f"{count:,} vectors")
     output.write(b"%d vectors imported\n" % count)

@@ -150,21 +150,25 @@ class Uploader:
         """(how many samples are stored, what the server says of others). Raises CommandError."""
         client = self._free.popleft()
         try:
-            return patiently(partial(_stored, client, batch), lambda: self._is_over)
+            return patiently(partial(_stored, client, batch), is_over=lambda: self._is_over)
         finally:
             self._free.append(client)
 
 
-def patiently(send: Callable[[], T], is_over: Callable[[], bool] = lambda: False) -> T:
+def patiently(
+    send: Callable[[], T],
+    then: str = "the same command goes on where this one ends",
+    is_over: Callable[[], bool] = lambda: False,
+) -> T:
     """What `send` returns, which is called again while the cluster is away or has too much to do, for PATIENCE_S or
-    until `is_over`. Raises CommandError."""
+    until `is_over`. Raises CommandError, which says what comes `then`."""
     give_up, back_off_s = time.monotonic() + PATIENCE_S, BACK_OFF_FIRST_S
     while True:
         try:
             return send()
         except Away as error:
             if time.monotonic() > give_up or is_over():
-                raise CommandError(f"{error}; the same command goes on where this one ends") from error
+                raise CommandError(f"{error}; {then}") from error
             time.sleep(back_off_s)
             back_off_s = min(BACK_OFF_MAX_S, 2 * back_off_s)
 

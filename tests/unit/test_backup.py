@@ -1,4 +1,5 @@
-"""The copy of a view, the inventory, `prune` and the restore, in a directory and in a bucket."""
+# ruff: noqa: F811 (fixtures of another module)
+"""The copy of a view, `prune` and the restore, in a directory and in a bucket."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ import pytest
 
 from coordinator.backup import directory, restoring, sending
 from coordinator.backup.destination import open_place
-from coordinator.backup.inventory import OBJECTS, BackupError, Inventory
+from coordinator.backup.inventory import OBJECTS, BackupError
 from coordinator.backup.place import Place
 from coordinator.barrier import WRITES
 from coordinator.commands import backup as commands
@@ -24,128 +25,29 @@ from coordinator.log import sequencer
 from shared import durable, identity, manifest
 from shared.config import Settings
 from shared.control import LocalControl
-from shared.manifest import Manifest
 from tests.earlier_format import formats_of, put_back
-from tests.s3_server import S3Server, s3_server
+from tests.s3_server import S3Server
+from tests.unit.backup_places import (  # noqa: F401 (fixtures)
+    OLD,
+    Api,
+    assert_restored,
+    back_up,
+    bucket,
+    contents,
+    location,
+    names_in,
+    nothing,
+    restore,
+    view,
+)
 from worker.methods.table import METHODS
 
-OLD = Manifest("old-cluster", 2)
 STEPS = ("fsync", "rename", "replace", "unlink", "write")
 """Functions of `os` before each call of which a process may be killed."""
 
 
 class Killed(BaseException):
     """The process is killed."""
-
-
-class Api:
-    """A cluster with one view, which is a directory."""
-
-    def __init__(self, view: Path) -> None:
-        self.view = view
-        self.name = "20261122T000000Z-0"
-        self.released = 0
-        self.holds: list[object] = []
-
-    def call(self, method: str, path: str, body: Any = None, **parameters: str | int) -> Any:
-        if method == "DELETE":
-            self.released += 1
-        if "hold" in parameters:
-            self.holds.append(parameters["hold"])
-        return {
-            "data": {
-                "view": self.name,
-                "path": str(self.view),
-                "momentMs": 1,
-                "heldBackMs": 2.0,
-                "warnings": ["a block is damaged"],
-            }
-        }
-
-    def again(self) -> Api:
-        return self
-
-    def stream(self, target: str, **_: str | int) -> Iterator[bytes]:
-        raise AssertionError("the view is on this host")
-
-
-def nothing(what: str, done: int, total: int) -> None:
-    """No progress is shown."""
-
-
-def make_view(path: Path) -> Path:
-    """What a cluster of two shards may have."""
-    random_ = random.Random(7)
-    files = {
-        manifest.NAME: OLD.encode(),
-        f"shards/{manifest.NAME}": OLD.encode(),
-        "sequencer/state": sequencer.encode(sequencer.State(1, 500, None, 0, [(0, 0, 0, 0)], [])),
-        "wal/0000/00000001.wal": random_.randbytes(3 << 20),
-        "wal/0000/identity": identity.encode("old-cluster", identity.LOG, 0),
-    }
-    for shard in range(2):
-        files[f"shards/{shard:04d}/identity"] = identity.encode("old-cluster", identity.SHARD, shard)
-        files[f"shards/{shard:04d}/store/000001.sst"] = random_.randbytes(10_000)
-        files[f"shards/{shard:04d}/store/CURRENT"] = b"MANIFEST-000005\n"
-    for name, content in files.items():
-        (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).write_bytes(content)
-    return path
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
-
-
-@pytest.fixture
-def view(tmp_path: Path) -> Path:
-    return make_view(tmp_path / "view")
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    pytest.importorskip("obstore")
-    with s3_server() as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-        monkeypatch.setenv("AWS_REGION", "us-east-1")
-        yield server
-
-
-@pytest.fixture(params=["directory", "bucket"])
-def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "directory":
-        return str(tmp_path / "place")
-    request.getfixturevalue("bucket")
-    return "s3://bucket/some/prefix"
-
-
-def back_up(view: Path, location: str, name: str = "20261122T000000Z-0") -> sending.Sent:
-    api = Api(view)
-    api.name = name
-    sent = sending.backup(api, open_place(location, create=True), nothing)
-    assert api.released == 1
-    assert api.holds
-    assert set(api.holds) == {f"{sending.RENEW_EVERY_S:g}s"}
-    return sent
-
-
-def restore(location: str, data: Path, name: str | None = None) -> Manifest:
-    place = open_place(location)
-    return restoring.restore(place, restoring.choose(place, name), data, nothing)
-
-
-def names_in(location: str) -> list[str]:
-    return [inventory.name for inventory in sending.inventories(open_place(location))]
-
-
-def assert_restored(view: Path, data: Path) -> None:
-    """All files are as in the view, except for those that make it a new cluster."""
-    expected, restored = contents(view), contents(data)
-    assert expected.keys() == restored.keys()
-    different = {name for name in expected if expected[name] != restored[name]}
-    assert different == {name for name in expected if name.endswith(("manifest.json", "identity", "sequencer/state"))}
 
 
 def test_a_restored_backup_has_every_file_as_it_was(view: Path, location: str, tmp_path: Path) -> None:
@@ -335,53 +237,6 @@ def test_a_restore_goes_where_a_link_leads_and_refuses_a_mounted_disk_before_it_
     assert not (tmp_path / "mounted.restoring").exists()
 
 
-def test_a_damaged_object_is_named_and_never_restored(view: Path, tmp_path: Path) -> None:
-    location = str(tmp_path / "place")
-    back_up(view, location)
-    [entry] = [e for e in names_entries(location) if e.path == "shards/0001/store/000001.sst"]
-    file = tmp_path / "place" / entry.object
-    content = bytearray(file.read_bytes())
-    content[5000] ^= 1
-    file.write_bytes(content)
-    [text] = sending.verify(open_place(location), nothing)
-    assert entry.object in text and entry.path in text
-    with pytest.raises(BackupError, match=r"shards/0001/store/000001\.sst"):
-        restore(location, tmp_path / "data")
-    assert not (tmp_path / "data").exists()
-
-
-def test_what_was_found_damaged_is_copied_again_by_the_next_backup(view: Path, tmp_path: Path) -> None:
-    location = str(tmp_path / "place")
-    back_up(view, location)
-    place = open_place(location)
-    [entry] = [e for e in names_entries(location) if e.path == "shards/0001/store/000001.sst"]
-    file = tmp_path / "place" / entry.object
-    damaged = bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:]
-    file.write_bytes(damaged)
-    assert len(sending.verify(place, nothing)) == 1
-    assert damaged in [b"".join(place.read(name)) for name in place.names(OBJECTS)], "nothing is lost"
-    back_up(view, location, "20261122T000001Z-0")
-    assert sending.verify(place, nothing) == [], "that also mends the backup before"
-    restore(location, tmp_path / "data")
-    assert_restored(view, tmp_path / "data")
-    sending.prune(place, 2)
-    assert damaged not in [b"".join(place.read(name)) for name in place.names(OBJECTS)]
-
-
-def test_an_object_that_was_cut_short_is_copied_again_by_the_next_backup(view: Path, tmp_path: Path) -> None:
-    location = str(tmp_path / "place")
-    back_up(view, location)
-    for name in open_place(location).names(OBJECTS):
-        os.truncate(tmp_path / "place" / name, 3)
-    back_up(view, location, "20261122T000001Z-0")
-    restore(location, tmp_path / "data")
-    assert_restored(view, tmp_path / "data")
-
-
-def names_entries(location: str) -> list[Any]:
-    return sending.inventories(open_place(location))[-1].files
-
-
 def test_prune_removes_what_no_backup_names(view: Path, location: str, tmp_path: Path) -> None:
     back_up(view, location)
     (view / "wal/0000/00000001.wal").unlink()
@@ -412,28 +267,6 @@ def test_prune_and_a_backup_never_run_at_once(view: Path, location: str) -> None
     back_up(view, location)
     with open_place(location).locked(), pytest.raises(BackupError, match="in use"):
         sending.prune(open_place(location), 1)
-
-
-def test_an_inventory_that_is_damaged_is_named_and_prune_refuses(view: Path, tmp_path: Path) -> None:
-    location = str(tmp_path / "place")
-    back_up(view, location)
-    back_up(view, location, "20261122T000001Z-0")
-    file = tmp_path / "place/backups/20261122T000000Z-0.json"
-    file.write_bytes(file.read_bytes().replace(b"old-cluster", b"new-cluster"))
-    with pytest.raises(BackupError, match="20261122T000000Z-0"):
-        sending.prune(open_place(location), 1)
-    assert "20261122T000000Z-0" in sending.verify(open_place(location), nothing)[0]
-    assert restoring.choose(open_place(location), None).name == "20261122T000001Z-0"
-
-
-def test_an_inventory_that_leaves_the_directory_is_refused() -> None:
-    inventory = Inventory(1, 1, "x", 0, "c", 1, 1, [], [])
-    for path in ("../x", "/x", "a/../../x"):
-        entry = {"path": path, "size": 0, "digest": "00" * 16, "changed_ns": 0, "inode": 0}
-        bad = Inventory(1, 1, "x", 0, "c", 1, 1, [], [sending.Entry(**entry)])
-        with pytest.raises(ValueError, match="not in a data directory"):
-            Inventory.decode(bad.encode())
-    assert Inventory.decode(inventory.encode()) == inventory
 
 
 def test_a_full_destination_leaves_the_backups_before(

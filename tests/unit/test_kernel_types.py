@@ -89,6 +89,19 @@ def test_a_signature_that_is_not_of_these_types_is_refused_where_it_is_declared(
         kernels.kernel("int64(int64)")(lambda x: x)
 
 
+def printed(*arguments: str, **variables: str) -> str:
+    """What a Python process of these arguments prints, in which such variables are set."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | variables,
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=True,
+    )
+    return done.stdout
+
+
 SERVING = """
 import sys
 import coordinator.__main__, worker.__main__
@@ -102,15 +115,8 @@ print(sorted(name for name in sys.modules if name.partition(".")[0] in ("numba",
 
 def test_a_process_that_serves_has_neither_numba_nor_llvm() -> None:
     kernels.compile_all()
-    done = subprocess.run(
-        [sys.executable, "-c", SERVING],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=WITHIN_S,
-        check=True,
-    )
-    assert "'numba'" not in done.stdout and "llvmlite" not in done.stdout, done.stdout
+    told = printed("-c", SERVING)
+    assert "'numba'" not in told and "llvmlite" not in told, told
 
 
 CALLING = """
@@ -124,15 +130,8 @@ print("numba" in sys.modules)
 
 def test_a_named_tuple_from_a_kernel_comes_without_numba() -> None:
     kernels.compile_all()
-    done = subprocess.run(
-        [sys.executable, "-c", CALLING],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=WITHIN_S,
-        check=True,
-    )
-    found, has_numba = done.stdout.splitlines()
+    told = printed("-c", CALLING)
+    found, has_numba = told.splitlines()
     assert found.startswith("Sections(rows=-1, ") and has_numba == "False"
 
 
@@ -158,17 +157,9 @@ print(total.load(), total(np.arange(4)), type(kernels._stored(total.name())).__n
 
 def test_object_code_for_another_processor_is_kept_as_it_is_and_linked_by_llvm(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(BY_LLVM)
-    environ = os.environ | {"PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     for expected in ("False 6 ObjectCode\n", "True 6 ObjectCode\n"):
-        done = subprocess.run(
-            [sys.executable, str(tmp_path / "program.py")],
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=WITHIN_S,
-            check=True,
-        )
-        assert done.stdout == expected
+        told = printed(str(tmp_path / "program.py"), NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+        assert told == expected
 
 
 @pytest.mark.parametrize(

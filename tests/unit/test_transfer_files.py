@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import shutil
 import struct
@@ -16,8 +17,9 @@ import numpy as np
 import pytest
 
 from coordinator.command_client import Answer, Away, CommandError
+from coordinator.commands import transferring
 from coordinator.series.label_sets import Limits
-from coordinator.transfer import arrow_reading, openmetrics, vector_files
+from coordinator.transfer import arrow_reading, openmetrics, uploading, vector_files
 from coordinator.transfer.arrow import ArrowStream, ParquetFile, library
 from coordinator.transfer.json_reading import LabelSets
 from coordinator.transfer.refusals import Refusals
@@ -392,3 +394,25 @@ def test_vectors_with_long_attributes_are_sent_in_parts_that_a_request_may_have(
     sizes = [len(json.dumps(batch)) for batch in vector_files.batches(vectors)]
     assert len(sizes) == 5
     assert max(sizes) < 17 << 20
+
+
+@pytest.mark.parametrize(("what", "then"), [("log", "goes on where this one ends"), ("vectors", "begins again")])
+def test_an_import_that_loses_its_patience_says_what_the_same_command_does(
+    what: str, then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Cluster:
+        url = "http://a"
+
+        def call(self, *_: Any) -> Any:
+            raise Away("http://a cannot be reached")
+
+    monkeypatch.setattr(uploading, "PATIENCE_S", -1.0)
+    path = tmp_path / "source.jsonl"
+    client: Any = Cluster()
+    with pytest.raises(CommandError, match=f"http://a cannot be reached; the same command {then}"):
+        if what == "log":
+            path.write_text('{"keyText": "k", "text": "1"}\n')
+            transferring.import_log(client, path, io.BytesIO(), kind="jsonl")
+        else:
+            path.write_text('{"id": "a", "attributes": {"vector": [1.0]}}\n')
+            transferring.import_vectors(client, path, io.BytesIO(), kind="jsonl", collection="default")

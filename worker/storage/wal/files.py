@@ -114,7 +114,7 @@ class Files:
     def next(self) -> File:
         """A listed file for new records; waits while it is being prepared. Raises OSError."""
         with self._preparing:
-            self._register.settle()  # the disk may not name the file that is prepared
+            self._register.catch_up()  # the disk may not name the file that is prepared
             prepared, self._prepared = self._prepared or self._listed(), None
             self._is_wanted = False
             return prepared
@@ -158,7 +158,7 @@ class Files:
 
     def _remove_unlisted(self) -> None:
         if self._unlisted is not None:
-            self._register.settle()  # first: a listed file must exist
+            self._register.catch_up()  # first: a listed file must exist
             self._remove(self._unlisted)
             self._unlisted = None
 
@@ -177,7 +177,7 @@ class Files:
             self._size = min(FIRST_BYTES, self._file_bytes) // GROWTH
             self._remove_unlisted()
             if self._prepared is not None:
-                self._register.change(removed=(self._prepared.number,))
+                self._register.change(removed=(self._prepared.number,))  # first: a listed file must exist
                 self._remove(self._prepared)
                 self._prepared = None
             while self._spares:

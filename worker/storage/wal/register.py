@@ -115,8 +115,7 @@ class Register:
         self._changes = listing.changes + 1
         self._boot = listing.boot
         self._is_dirty = False
-        self._is_unsure = False
-        """A change has failed, and may be on the disk nevertheless."""
+        """The disk has, or may have, another list than memory: after a note, and after a change that failed."""
         path = directory / NAME
         write_atomically(path, 2 * self._encoded().ljust(COPY_BYTES, b"\0"))
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -131,7 +130,7 @@ class Register:
     ) -> None:
         """Change the list: add a file without a known end, remove files, set known ends, set the boot. When this
         returns, the change is on the disk, with every `note` before it. Raises OSError, and then nothing has changed
-        in memory, and whether the disk has the change is not known before the next `settle`."""
+        in memory, and whether the disk has the change is not known before the next one or `catch_up`."""
         with self._lock:
             before = dict(self._ends), self._highest, self._boot
             assert added not in self._ends, f"file {added} is listed already"
@@ -156,15 +155,9 @@ class Register:
                 self._is_dirty = True
 
     def catch_up(self) -> None:
-        """Write the noted ends, if any. Raises OSError."""
+        """Have the list on the disk as it is in memory. Raises OSError."""
         with self._lock:
             if self._is_dirty:
-                self._save()
-
-    def settle(self) -> None:
-        """Have the list on the disk as it is in memory, also after a change that failed. Raises OSError."""
-        with self._lock:
-            if self._is_unsure:
                 self._save()
 
     def close(self) -> None:
@@ -190,10 +183,10 @@ class Register:
         self._changes += 1
         content = self._encoded()
         assert len(content) <= COPY_BYTES, "the first copy would reach into the second"
-        self._is_unsure = True
+        self._is_dirty = True
         for at in (0, COPY_BYTES):
             written = os.pwrite(self._descriptor, content, at)
             if written != len(content):
                 raise OSError(errno.EIO, "the list of files was written in part")
             os.fdatasync(self._descriptor)
-        self._is_dirty = self._is_unsure = False
+        self._is_dirty = False

@@ -1,0 +1,86 @@
+# ruff: noqa: F811 (fixtures of another module)
+"""What is damaged where backups are kept: objects and inventories."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from coordinator.backup import restoring, sending
+from coordinator.backup.destination import open_place
+from coordinator.backup.inventory import OBJECTS, BackupError, Inventory
+from tests.unit.backup_places import (  # noqa: F401 (fixtures)
+    assert_restored,
+    back_up,
+    names_entries,
+    nothing,
+    restore,
+    view,
+)
+
+
+def test_a_damaged_object_is_named_and_never_restored(view: Path, tmp_path: Path) -> None:
+    location = str(tmp_path / "place")
+    back_up(view, location)
+    [entry] = [e for e in names_entries(location) if e.path == "shards/0001/store/000001.sst"]
+    file = tmp_path / "place" / entry.object
+    content = bytearray(file.read_bytes())
+    content[5000] ^= 1
+    file.write_bytes(content)
+    [text] = sending.verify(open_place(location), nothing)
+    assert entry.object in text and entry.path in text
+    with pytest.raises(BackupError, match=r"shards/0001/store/000001\.sst"):
+        restore(location, tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
+def test_what_was_found_damaged_is_copied_again_by_the_next_backup(view: Path, tmp_path: Path) -> None:
+    location = str(tmp_path / "place")
+    back_up(view, location)
+    place = open_place(location)
+    [entry] = [e for e in names_entries(location) if e.path == "shards/0001/store/000001.sst"]
+    file = tmp_path / "place" / entry.object
+    damaged = bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:]
+    file.write_bytes(damaged)
+    assert len(sending.verify(place, nothing)) == 1
+    assert damaged in [b"".join(place.read(name)) for name in place.names(OBJECTS)], "nothing is lost"
+    back_up(view, location, "20261122T000001Z-0")
+    assert sending.verify(place, nothing) == [], "that also mends the backup before"
+    restore(location, tmp_path / "data")
+    assert_restored(view, tmp_path / "data")
+    sending.prune(place, 2)
+    assert damaged not in [b"".join(place.read(name)) for name in place.names(OBJECTS)]
+
+
+def test_an_object_that_was_cut_short_is_copied_again_by_the_next_backup(view: Path, tmp_path: Path) -> None:
+    location = str(tmp_path / "place")
+    back_up(view, location)
+    for name in open_place(location).names(OBJECTS):
+        os.truncate(tmp_path / "place" / name, 3)
+    back_up(view, location, "20261122T000001Z-0")
+    restore(location, tmp_path / "data")
+    assert_restored(view, tmp_path / "data")
+
+
+def test_an_inventory_that_is_damaged_is_named_and_prune_refuses(view: Path, tmp_path: Path) -> None:
+    location = str(tmp_path / "place")
+    back_up(view, location)
+    back_up(view, location, "20261122T000001Z-0")
+    file = tmp_path / "place/backups/20261122T000000Z-0.json"
+    file.write_bytes(file.read_bytes().replace(b"old-cluster", b"new-cluster"))
+    with pytest.raises(BackupError, match="20261122T000000Z-0"):
+        sending.prune(open_place(location), 1)
+    assert "20261122T000000Z-0" in sending.verify(open_place(location), nothing)[0]
+    assert restoring.choose(open_place(location), None).name == "20261122T000001Z-0"
+
+
+def test_an_inventory_that_leaves_the_directory_is_refused() -> None:
+    inventory = Inventory(1, 1, "x", 0, "c", 1, 1, [], [])
+    for path in ("../x", "/x", "a/../../x"):
+        entry = {"path": path, "size": 0, "digest": "00" * 16, "changed_ns": 0, "inode": 0}
+        bad = Inventory(1, 1, "x", 0, "c", 1, 1, [], [sending.Entry(**entry)])
+        with pytest.raises(ValueError, match="not in a data directory"):
+            Inventory.decode(bad.encode())
+    assert Inventory.decode(inventory.encode()) == inventory
