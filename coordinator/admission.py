@@ -110,10 +110,11 @@ class Admission:
         if self.reads.leave(holder) or self.writes.leave(holder):
             self.freed()
 
-    def look(self) -> None:
-        """See which requests are slow, and how many should be at work. To be called at intervals."""
-        self.reads.look()
-        self.writes.look()
+    def look(self, refused_share: float) -> None:
+        """See which requests are slow, and how many should be at work. To be called at intervals. `refused_share`: of
+        those that waited for their turn."""
+        self.reads.look(refused_share)
+        self.writes.look(refused_share)
 
     def enter(self, holder: Holder, *, may_use_reserve: bool) -> None:
         """A request is in flight from now on. Raises Overloaded when there is no place for it."""

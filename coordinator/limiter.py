@@ -17,9 +17,12 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Hashable
+from itertools import takewhile
 
-SLOWDOWN = 4.0
-"""So many times as long as at rest may a request be at work."""
+SLOWDOWN, SLOWDOWN_MILD = 3.0, 12.0
+"""So many times as long as at rest may a request be at work: while half of those that come are refused, or more, and
+while hardly any is. Many at work share messages and commits, so more of them end in a second, each later. In a mild
+overload that is enough to refuse none; in a hard one only those at work would wait for longer."""
 LOOKS = 10
 """The bound follows the better half of so many looks: a short stall, such as of a disk, does not lower it."""
 STEP = 0.05
@@ -27,6 +30,8 @@ STEP = 0.05
 times are."""
 PATHS_MAX = 64
 """Paths with a time of their own; the names of labels and vectors are in paths as well."""
+PLACE_S = 0.1
+"""A request that has been at work for so long no longer takes a place."""
 FRESH_S = 0.25
 """Requests that have been at work for longer are slow ones, or wait for what hangs: they must not keep others from
 their turn."""
@@ -74,17 +79,26 @@ class AtWork:
         """Whether it was one of these, which it no longer is: it is slow, or waits for its client."""
         return self._fresh.pop(request, None) is not None
 
-    def has_since(self, time_s: float) -> bool:
-        """Whether one has been at work since this time of the clock, or for longer."""
-        return bool(self._fresh) and next(iter(self._fresh.values()))[0] <= time_s
+    def fill(self, places: int) -> bool:
+        """Whether they take all of so many places. One that has been at work for long may wait for a worker that hangs:
+        it gives its place to another, but only one, so that a stall does not let in all who wait at once."""
+        return len(self._fresh) >= places and len(self._fresh) - self._slow() >= places
 
-    def look(self) -> None:
-        """Forget those that are slow, and set the bound anew. To be called at intervals."""
+    def _slow(self) -> int:
+        """How many have been at work for long."""
+        before = self._clock() - PLACE_S
+        return sum(1 for _ in takewhile(lambda began: began[0] <= before, self._fresh.values()))
+
+    def look(self, refused_share: float) -> None:
+        """Forget those that are slow, and set the bound anew. To be called at intervals. `refused_share`: of the
+        requests that waited for their turn."""
         now = self._clock()
-        while self.has_since(now - FRESH_S):
+        while self._fresh and next(iter(self._fresh.values()))[0] <= now - FRESH_S:
             del self._fresh[next(iter(self._fresh))]
         if now > self._looked:
             self._loads.append(self._ended_s / (now - self._looked))
             self._ended_s, self._looked = 0.0, now
             best = sorted(self._loads)[-LOOKS // 2 :]
-            self.limit = max(self._least, math.ceil(SLOWDOWN * sum(best) / len(best)))
+            mildness = max(0.0, 1.0 - 2.0 * refused_share)
+            slowdown = SLOWDOWN + (SLOWDOWN_MILD - SLOWDOWN) * mildness
+            self.limit = max(self._least, math.ceil(slowdown * sum(best) / len(best)))

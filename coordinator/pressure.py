@@ -13,7 +13,7 @@ much comes as leaves, and every request waits in vain (K. Nichols, V. Jacobson, 
 the number of requests at work is bounded, and the bound shrinks until the wait is what it should be: by Little's law,
 the number of requests and their wait are proportional. Others wait for their turn (coordinator/waiting_room.py), and
 are refused when more come than leave. While their queue is long, reads and writes have a bound each
-(coordinator/limiter.py).
+(coordinator/limiter.py); also when the waits of calls are short, if those who wait for their turn become more and more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Protocol
 
 from coordinator.available_memory import Memory
@@ -47,6 +47,8 @@ READS_A_WORKER = 12
 """At most so many fresh reads may be at work at any time: enough to keep all processes busy. Others wait for their turn
 where they can be refused cheaply, from the first request of a burst on. Writes are not bounded so: they share an
 fsync."""
+READS_IN_BURST_A_WORKER = 6
+"""In a burst there are so many places for reads, or as many as there would be in an overload, if these are more."""
 REFUSED_FROM = 48
 """A request that cannot wait in the waiting room is not refused while fewer are at work, also where the bound is lower.
 A closed loop of some tens of clients, such as a dashboard or a benchmark, is no overload, however slow the machine."""
@@ -73,6 +75,15 @@ class Level(IntEnum):
     BACKGROUND = 1
     HEAVY = 2
     WRITES = 3
+
+
+class Queue(Enum):
+    """Those who wait for their turn."""
+
+    SHORT = "some tens at most"
+    BURST = "more than that, since a moment ago"
+    LONG = "more than that for longer, but they do not become more: a closed loop of many clients"
+    OVERFULL = "more come than leave"
 
 
 COUNTED_HERE = ""
@@ -120,7 +131,7 @@ class Work(Protocol):
     def at_work(self) -> int:
         """All requests in flight or about to be, without heavy queries."""
 
-    def look(self) -> None:
+    def look(self, refused_share: float) -> None:
         """See how many reads and writes should be at work."""
 
 
@@ -146,6 +157,7 @@ class Pressure:
         self._limit_min = max(LIMIT_MIN, LIMIT_MIN_A_WORKER * settings.worker_count())
         self._ticks_above = self._ticks_bounded = 0
         self._reads_max = READS_A_WORKER * settings.worker_count()
+        self._reads_in_burst = READS_IN_BURST_A_WORKER * settings.worker_count()
         self._ticks = 0
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
@@ -159,8 +171,10 @@ class Pressure:
         """Whether anything may be refused at the moment."""
         self.waiting: Callable[[], int] = lambda: 0
         """How many requests wait for their turn and are not at work yet."""
-        self.queue_is_long: Callable[[], bool] = lambda: False
-        """Whether so many wait for their turn that those at work, if they are bounded, have a bound for each kind."""
+        self.queue: Callable[[], Queue] = lambda: Queue.SHORT
+        """What those who wait for their turn are."""
+        self.refused_share: Callable[[], float] = lambda: 0.0
+        """Of the requests that waited for their turn a moment ago, those that were refused."""
         self.looked: Callable[[], None] = lambda: None
         """Called after each look."""
         self.refused: Counter[str] = Counter()
@@ -185,7 +199,8 @@ class Pressure:
     def level(self) -> Level:
         """What is given up now."""
         if self._limit is None:
-            return self.memory_level
+            by_queue = Level.BACKGROUND if self.queue() is Queue.OVERFULL else Level.NONE
+            return max(self.memory_level, by_queue)
         used = self._wanted() / max(self._limit, REFUSED_FROM)
         by_wait = Level.WRITES if used >= WRITES_SHARE else Level.HEAVY if used >= HEAVY_SHARE else Level.BACKGROUND
         return max(self.memory_level, by_wait)
@@ -232,23 +247,26 @@ class Pressure:
 
     def has_place_for_read(self) -> bool:
         """Whether one read more may be at work beside other reads."""
-        reads = self._work.reads
-        return len(reads) < (min(reads.limit, self._reads_max) if self._is_bounded_by_kind() else self._reads_max)
+        return not self._work.reads.fill(min(self._reads_bound(), self._reads_max))
+
+    def _reads_bound(self) -> int:
+        """How many reads may be at work, besides the bound at any time."""
+        if not self._is_bounded_by_kind():
+            return self._reads_max
+        limit = self._work.reads.limit
+        return max(limit, self._reads_in_burst) if self.queue() is Queue.BURST else limit
 
     def has_place_for_write(self) -> bool:
         """Whether one write more may be at work beside other writes."""
         return not self._is_bounded_by_kind() or len(self._work.writes) < self._work.writes.limit
 
     def _is_bounded_by_kind(self) -> bool:
-        return self._limit is not None and self.queue_is_long()
-
-    def has_read_since(self, time_s: float) -> bool:
-        """Whether a fresh read has been at work since this time of `time.monotonic()`, or for longer."""
-        return self._work.reads.has_since(time_s)
+        queue = self.queue()
+        return queue in (Queue.BURST, Queue.OVERFULL) or (queue is Queue.LONG and self._limit is not None)
 
     def has_place(self) -> bool:
         """Whether one request more may be at work beside all others. While the queue is long, only its kind counts."""
-        return self._limit is None or self.queue_is_long() or self._work.at_work() < self._limit
+        return self._limit is None or self.queue() is not Queue.SHORT or self._work.at_work() < self._limit
 
     def gave_up(self, what: str, waiting: int) -> str:
         """The text for a request of a kind (reads, writes) that has waited for its turn in vain, beside so many."""
@@ -310,7 +328,7 @@ class Pressure:
         """Whether a request that comes now may have to wait or be refused."""
         if not self.is_on and self._work.requests + self._work.announced >= CROWD:
             self._look_at_crowd()
-        return self.is_on or not self.has_place_for_read()
+        return self.is_on or self.queue() is not Queue.SHORT or not self.has_place_for_read()
 
     def _look_at_crowd(self) -> None:
         """Bound the requests at work now if they are a crowd and wait for each other."""
@@ -324,13 +342,14 @@ class Pressure:
 
     def look(self, behind_s: float) -> None:
         """See how things are. `behind_s`: by how much the event loop is late."""
-        self._work.look()
+        self._work.look(self.refused_share())
         self.loop_lag.add(behind_s)
         self.wait_s = max([behind_s, *(waits.taken() for waits in self._waits)])
         self._look_at_memory()
         self._look_at_waits()
         self._ticks_bounded = 0 if self._limit is None else self._ticks_bounded + 1
-        self.is_on = self._limit is not None or self.memory_level > Level.NONE
+        is_overfull = self.queue() is Queue.OVERFULL
+        self.is_on = is_overfull or self._limit is not None or self.memory_level > Level.NONE
         if self.is_on:
             if self._ticks % PAUSE_TICKS == 0:
                 self._pause_background()
@@ -367,7 +386,7 @@ class Pressure:
                 self._shrink(self._work.at_work())
             return
         self._ticks_above = 0
-        if self._limit is None or self.wait_s > self._target_s / 2 or self.queue_is_long():
+        if self._limit is None or self.wait_s > self._target_s / 2 or self.queue() is not Queue.SHORT:
             return
         self._limit *= GROWTH
         if self._limit >= self._work.requests_max:

@@ -1,11 +1,12 @@
 """Where requests wait, unread, while as many are at work as may be.
 
 Few at work at a time and a short wait for the newest is better than many at work, all of which are late. But a closed
-loop of some tens of clients, such as a dashboard or a benchmark, is no overload, and none of its requests should be
-refused. So requests wait here, the oldest first in turn, as long as there is room for them. When there is none, more
-comes than leaves. From then on the newest is first in turn, since its client is the likeliest to be still there, and
-the oldest is refused: answers come at once or not at all (B. Maurer, "Fail at Scale", ACM Queue 13/8, 2015). A burst
-may be over before it is a queue: for a moment many may wait, of whom nobody is refused.
+loop of clients, such as a dashboard or a benchmark, is no overload, and none of its requests should be refused. So
+requests wait here, the oldest first in turn, as long as there is room for them. When there is none, or when they become
+more and more, more comes than leaves. From then on the newest is first in turn, since its client is the likeliest to be
+still there, and the oldest is refused: answers come at once or not at all (B. Maurer, "Fail at Scale", ACM Queue 13/8,
+2015). A burst may be over before it is a queue: for a moment many may wait, of whom nobody is refused, and the newest
+goes first. If they are no fewer after that moment but no more either, they are a closed loop, and each has its turn.
 
 The client with the fewest requests at work has the first turn, and the one with the most here is refused first, so that
 one client that sends much does not keep the others out.
@@ -14,12 +15,14 @@ one client that sends much does not keep the others out.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
 from coordinator.clients import Client
-from coordinator.pressure import WRITE_PATHS, Pressure
+from coordinator.pressure import WRITE_PATHS, Pressure, Queue
 
 ROOM_CALM, ROOM, ROOM_OVERFULL = 512, 64, 16
 """Requests that may wait for as long as it takes: while work waits no longer than it should, in an overload, and while
@@ -30,13 +33,23 @@ has started again."""
 BURST_LOOKS = 5
 """More than `ROOM_CALM` requests in so many looks in a row, a tenth of a second apart, are no burst, unless they became
 fewer from the last look but one to the last."""
+COUNT_S = 0.05
+"""How often those who wait are counted while requests come."""
+GROWTH, GROWTH_COUNTS = 24, (3, 10)
+"""More comes than leaves when more than `ROOM` wait, and so many more than so many counts ago, who were so many more
+than as many counts before that: a burst and a closed loop grow once."""
+BURST_S = 2 * min(GROWTH_COUNTS) * COUNT_S
+"""So long after more than `ROOM` began to wait, the newest is first in turn: by then it is known whether more comes
+than leaves."""
 OVERFULL_S = 1.0
-"""So long after a request found no room, the newest is first in turn."""
-WAIT_MAX_S, WAIT_OVERFULL_MAX_S = 2.0, 0.03
+"""So long after a request found no room, more comes than leaves, as far as is known."""
+WAIT_MAX_S, WAIT_OVERFULL_MAX_S = 2.0, 0.015
 """A request is refused when it has waited so long; the second while more comes than leaves."""
-READ_WAIT_MAX_S = 0.1
-"""A read waits no longer than this because of other reads alone, if one of these has been at work for as long: it may
-wait for a worker that hangs."""
+SHARE_STEP = 0.2
+"""By this part of its way the share of the refused moves in a look towards what it was since the last one."""
+
+SHARE_OVERFULL = 0.03
+"""While more comes than leaves and more than this share is refused, this goes on. A stall refuses fewer."""
 
 
 class Visitor(Protocol):
@@ -71,16 +84,54 @@ class _Line:
         if not own:
             del self._by_client[stay.client]
 
-    def first(self, *, newest: bool, came_by: float) -> tuple[int, float, Visitor] | None:
-        """(requests at work of its client, how late it is in turn, the visitor) of the first in turn among those who
-        came until `came_by`, one for each client."""
+    def first(self, *, newest: bool) -> tuple[int, float, Visitor] | None:
+        """(requests at work of its client, how late it is in turn, the visitor) of the first in turn."""
         best = None
         for client, own in self._by_client.items():
             visitor = next(reversed(own) if newest else iter(own))
             since = own[visitor]
-            if since <= came_by and (best is None or (client.requests, -since if newest else since) < best[:2]):
-                best = client.requests, -since if newest else since, visitor
+            rank = client.requests, -since if newest else since
+            if best is None or rank < best[:2]:
+                best = *rank, visitor
         return best
+
+
+class _Counts:
+    """How many waited, at intervals, since requests began to come without a pause."""
+
+    def __init__(self) -> None:
+        self._counts: deque[int] = deque(maxlen=2 * max(GROWTH_COUNTS) + 1)
+        self._counted = 0.0
+        self._many_since = math.inf
+
+    def add(self, now: float, count: int) -> None:
+        """Note that so many wait. To be called for each request that comes."""
+        if count <= ROOM // 2:
+            self._many_since = math.inf
+        elif count > ROOM and self._many_since == math.inf:
+            self._many_since = now
+        if now - self._counted < COUNT_S:
+            return
+        if now - self._counted > 3 * COUNT_S:
+            self._counts.clear()
+        self._counted = now
+        self._counts.append(count)
+
+    def is_burst(self, now: float) -> bool:
+        """Whether many began to wait a moment ago."""
+        return now - self._many_since < BURST_S
+
+    def grow(self) -> bool:
+        """Whether those who wait become more and more."""
+        counts = self._counts
+        if not counts or counts[-1] <= ROOM:
+            return False
+        return any(
+            len(counts) > 2 * span
+            and counts[-1] - counts[-1 - span] >= GROWTH
+            and counts[-1 - span] - counts[-1 - 2 * span] >= GROWTH
+            for span in GROWTH_COUNTS
+        )
 
 
 class WaitingRoom:
@@ -93,16 +144,23 @@ class WaitingRoom:
         self._overfull_until = 0.0
         self._is_about_to_admit = False
         self._looks_full = self._seen = 0
+        self._counts = _Counts()
+        self._admitted = self._refused = 0  # since the last look
+        self.refused_share = 0.0
+        """Of those whose wait is over, on average over the last looks."""
 
     @property
     def is_overfull(self) -> bool:
         """Whether more comes than leaves, as far as is known."""
         return time.monotonic() < self._overfull_until
 
-    @property
-    def queue_is_long(self) -> bool:
-        """Whether more than a closed loop of some tens of clients are here, or have been a short time ago."""
-        return len(self._stays) > ROOM or self.is_overfull
+    def queue(self) -> Queue:
+        """What those who wait are, as far as is known."""
+        if self.is_overfull:
+            return Queue.OVERFULL
+        if len(self._stays) <= ROOM:
+            return Queue.SHORT
+        return Queue.BURST if self._counts.is_burst(time.monotonic()) else Queue.LONG
 
     def __len__(self) -> int:
         return len(self._stays)
@@ -112,8 +170,9 @@ class WaitingRoom:
         now = time.monotonic()
         self._stays[visitor] = stay = _Stay(client, path in WRITE_PATHS, now)
         self._line(stay).join(visitor, stay)
+        self._counts.add(now, len(self._stays))
         room = ROOM if self._pressure.is_standing else ROOM_BURST
-        room = ROOM_OVERFULL if self.is_overfull else room
+        room = ROOM_OVERFULL if self.is_overfull or self._counts.grow() else room
         if len(self._stays) > room:
             self._keep(room)
 
@@ -137,6 +196,11 @@ class WaitingRoom:
 
     def look(self) -> None:
         """See whether those who wait are a burst, and give turns. To be called at intervals."""
+        over = self._admitted + self._refused
+        self.refused_share += SHARE_STEP * ((self._refused / over if over else 0.0) - self.refused_share)
+        self._admitted = self._refused = 0
+        if self.is_overfull and self.refused_share > SHARE_OVERFULL:
+            self._overfull_until = time.monotonic() + OVERFULL_S
         count, before = len(self._stays), self._seen
         self._looks_full = self._looks_full + 1 if count > ROOM_CALM else 0
         self._seen = count
@@ -163,6 +227,7 @@ class WaitingRoom:
             if visitor is None:
                 return
             self._taken_out(visitor)
+            self._admitted += 1
             visitor.go_on()
 
     def _refuse_late(self) -> None:
@@ -175,14 +240,9 @@ class WaitingRoom:
 
     def _next(self) -> Visitor | None:
         """Whose turn it is; None if there is no place for those that wait."""
-        now = time.monotonic()
-        newest = self.queue_is_long
-        if self._pressure.has_place_for_read():
-            read = self._reads.first(newest=newest, came_by=now)
-        else:
-            came_by = now - READ_WAIT_MAX_S
-            read = self._reads.first(newest=False, came_by=came_by) if self._pressure.has_read_since(came_by) else None
-        write = self._writes.first(newest=newest, came_by=now) if self._pressure.has_place_for_write() else None
+        newest = self.queue() in (Queue.BURST, Queue.OVERFULL)
+        read = self._reads.first(newest=newest) if self._pressure.has_place_for_read() else None
+        write = self._writes.first(newest=newest) if self._pressure.has_place_for_write() else None
         found = [one for one in (read, write) if one is not None]
         return min(found, key=lambda one: one[:2])[2] if found else None
 
@@ -200,4 +260,5 @@ class WaitingRoom:
         waiting = len(self._stays)
         stay = self._taken_out(visitor)
         assert stay is not None
+        self._refused += 1
         visitor.turn_away(self._pressure.gave_up("writes" if stay.is_write else "reads", waiting))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
+import statistics
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -14,6 +17,7 @@ from loadtest.harness.cluster import Cluster, Response
 from loadtest.harness.remote_write_bodies import HEADERS, compressed
 
 MORE_THAN_THERE_IS = "1000TB"
+CLIENTS, ASKED_FOR_S = 200, 3.0
 RECORDS = {"records": [{"key": "YQ==", "value": "Yg=="}]}
 
 
@@ -152,3 +156,30 @@ def test_requests_that_wait_for_their_turn_are_answered_in_order_or_forgotten_wi
                     seen.add((first, second))
     assert seen == {(b"200", b"200"), (b"503", b"200")}
     assert "trace" not in cluster.log("coordinator")
+
+
+def test_each_of_many_clients_that_ask_again_and_again_has_its_turn(cluster: Cluster) -> None:
+    """They are no overload: none is refused, and none waits for long while the others are answered."""
+    request = b"GET /api/v1/labels HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    statuses: Counter[bytes] = Counter()
+    answered = []
+
+    async def ask() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", cluster.port)
+        count, until = 0, time.monotonic() + ASKED_FOR_S
+        while time.monotonic() < until:
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0]))
+            statuses[head[9:12]] += 1
+            count += 1
+        writer.close()
+        answered.append(count)
+
+    async def ask_all() -> None:
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(ask() for _ in range(CLIENTS)))
+
+    asyncio.run(ask_all())
+    assert set(statuses) == {b"200"}
+    assert min(answered) >= 0.3 * statistics.median(answered), sorted(answered)

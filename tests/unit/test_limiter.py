@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from coordinator.limiter import FRESH_S, LOOKS, PATHS_MAX, SLOWDOWN, AtWork
+from coordinator.limiter import FRESH_S, LOOKS, PATHS_MAX, PLACE_S, SLOWDOWN, SLOWDOWN_MILD, AtWork
 
 STEP_S, LOOK_S = 0.0005, 0.1
 PROCESSORS = 2
 LEAST = 4
 PRIOR_S = 0.004
+REFUSED_SHARE = 2 / 3
 READ, SLOW, WRITE = "/read", "/slow", "/write"
 
 
@@ -58,7 +59,7 @@ class Server:
             self._work()
             self.now += STEP_S
             if self.now - looked >= LOOK_S:
-                self.at_work.look()
+                self.at_work.look(REFUSED_SHARE)
                 looked = self.now
 
     def rest(self) -> None:
@@ -192,7 +193,7 @@ def asked(clock: Clock) -> Iterator[Callable[..., AtWork]]:
     yield ask
 
 
-def load_of(kind: AtWork, clock: Clock, path: str, count: int) -> int:
+def load_of(kind: AtWork, clock: Clock, path: str, count: int, refused_share: float = REFUSED_SHARE) -> int:
     """The bound after so many requests to this path in each look."""
     for _ in range(LOOKS):
         requests = [object() for _ in range(count)]
@@ -201,7 +202,7 @@ def load_of(kind: AtWork, clock: Clock, path: str, count: int) -> int:
         clock.now += LOOK_S
         for request in requests:
             kind.end(request)
-        kind.look()
+        kind.look(refused_share)
     return kind.limit
 
 
@@ -234,12 +235,35 @@ def test_those_that_leave_or_are_slow_neither_count_nor_are_measured(clock: Cloc
     kind.begin("d", READ, is_alone=False)
     kind.begin("b", READ, is_alone=False)  # its next request
     clock.now += FRESH_S / 2
-    assert kind.has_since(clock.now - FRESH_S)
-    kind.look()
+    kind.look(REFUSED_SHARE)
     assert len(kind) == 2
-    assert not kind.has_since(clock.now - FRESH_S)
     kind.end("c")
     clock.now += FRESH_S / 2
-    kind.look()
+    kind.look(REFUSED_SHARE)
     assert len(kind) == 0
     assert kind.limit == LEAST
+
+
+def test_more_may_be_at_work_in_a_mild_overload(asked: Callable[..., AtWork], clock: Clock) -> None:
+    kind = asked(READ, 0.020, times=60)
+    hard, mild = (load_of(kind, clock, READ, 100, refused_share=share) for share in (0.5, 0.0))
+    assert mild == pytest.approx(hard * SLOWDOWN_MILD / SLOWDOWN, rel=0.05)
+    assert hard < load_of(kind, clock, READ, 100, refused_share=0.25) < mild
+
+
+def test_each_that_is_slow_gives_its_place_to_one_other(clock: Clock) -> None:
+    """A worker that hangs keeps nobody out, and a stall does not let in all who wait."""
+    kind = AtWork(LEAST, PRIOR_S, clock)
+    assert not kind.fill(3)
+    for request in ("a", "b", "c"):
+        kind.begin(request, READ, is_alone=False)
+    assert kind.fill(3)
+    clock.now += PLACE_S
+    for request in ("d", "e", "f"):
+        assert not kind.fill(3)
+        kind.begin(request, READ, is_alone=False)
+    assert kind.fill(3)
+    kind.end("a")
+    assert kind.fill(3)
+    kind.end("d")
+    assert not kind.fill(3)

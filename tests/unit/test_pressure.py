@@ -9,7 +9,7 @@ import pytest
 from coordinator import pressure as module
 from coordinator.calls import Waits
 from coordinator.limiter import AtWork
-from coordinator.pressure import LIMIT_MIN, REFUSED_FROM, STANDING_TICKS, Level, Pressure
+from coordinator.pressure import LIMIT_MIN, REFUSED_FROM, STANDING_TICKS, Level, Pressure, Queue
 from shared.config import Settings
 from shared.errors import Overloaded
 
@@ -32,7 +32,8 @@ class Work:
     def at_work(self) -> int:
         return self.requests
 
-    def look(self) -> None:
+    def look(self, refused_share: float) -> None:
+        assert refused_share == 0.25
         self.looks += 1
 
 
@@ -66,6 +67,7 @@ class Service:
             self._pause,
             self.memory,  # type: ignore[arg-type]
         )
+        self.pressure.refused_share = lambda: 0.25
 
     def _pause(self) -> None:
         self.pauses += 1
@@ -244,19 +246,52 @@ def test_while_the_queue_is_long_requests_are_bounded_by_kind_and_not_all_togeth
     service.look(wait_ms=1000, times=100)
     work.requests = 2 * LIMIT_MIN
     assert pressure.has_to_wait(WRITE)
-    pressure.queue_is_long = lambda: True
+    pressure.queue = lambda: Queue.LONG
     assert pressure.has_to_wait(READ)
     assert not pressure.has_to_wait(WRITE)
     begin(work.writes, 1)
     assert pressure.has_to_wait(WRITE)
     assert not pressure.has_to_wait(STATE)
-    pressure.queue_is_long = lambda: False
+    pressure.queue = lambda: Queue.SHORT
     assert not pressure.has_place()
+
+
+def test_while_more_comes_than_leaves_requests_are_bounded_by_kind_also_if_work_does_not_wait(service: Service) -> None:
+    pressure, work = service.pressure, service.work
+    begin(work.reads, LEAST)
+    begin(work.writes, LEAST)
+    assert not pressure.bounds_now()
+    pressure.queue = lambda: Queue.OVERFULL
+    assert pressure.bounds_now()
+    assert pressure.has_to_wait(READ)
+    assert pressure.has_to_wait(WRITE)
+    assert not pressure.has_to_wait(STATE)
+    service.look()
+    assert service.pauses == 1
+    assert pressure.level == Level.BACKGROUND
+    assert service.refused() == []
+    assert pressure.allows_heavy()
+
+
+def test_in_a_burst_there_are_some_places_for_reads_however_few_an_overload_would_have(service: Service) -> None:
+    pressure, work = service.pressure, service.work
+    pressure.queue = lambda: Queue.BURST
+    count = module.READS_IN_BURST_A_WORKER * Settings().worker_count()
+    begin(work.reads, max(LEAST, count) - 1)
+    assert not pressure.has_to_wait(READ)
+    begin(work.reads, 1)
+    assert pressure.has_to_wait(READ)
+    work.reads.limit = 1000
+    assert not pressure.has_to_wait(READ)
+    begin(work.reads, module.READS_A_WORKER * Settings().worker_count() - count)
+    assert pressure.has_to_wait(READ)
+    begin(work.writes, LEAST)
+    assert pressure.has_to_wait(WRITE)
 
 
 def test_while_the_queue_is_long_no_more_reads_are_at_work_than_at_other_times(service: Service) -> None:
     service.look(wait_ms=1000, times=100)
-    service.pressure.queue_is_long = lambda: True
+    service.pressure.queue = lambda: Queue.LONG
     service.work.reads.limit = 1000
     begin(service.work.reads, module.READS_A_WORKER * Settings().worker_count())
     assert service.pressure.has_to_wait(READ)
@@ -264,11 +299,10 @@ def test_while_the_queue_is_long_no_more_reads_are_at_work_than_at_other_times(s
 
 def test_a_long_queue_alone_bounds_nothing_since_work_does_not_wait(service: Service) -> None:
     """Bounds by kind would keep waits short, and the queue would never be seen to stand."""
-    service.pressure.queue_is_long = lambda: True
+    service.pressure.queue = lambda: Queue.LONG
     begin(service.work.reads, LEAST)
     begin(service.work.writes, 10 * LEAST)
     service.look(wait_ms=TARGET_MS - 1, times=100)
-    assert not service.pressure.bounds_now()
     assert not service.pressure.has_to_wait(READ)
     assert not service.pressure.has_to_wait(WRITE)
 
@@ -277,7 +311,7 @@ def test_an_overload_does_not_end_while_the_queue_is_long(service: Service) -> N
     service.work.requests = 200
     service.look(wait_ms=1000, times=STANDING_TICKS)
     limit = service.pressure.limit
-    service.pressure.queue_is_long = lambda: True
+    service.pressure.queue = lambda: Queue.LONG
     service.look(wait_ms=0, times=200)
     assert service.pressure.limit == limit
 
