@@ -7,12 +7,16 @@ from dataclasses import dataclass
 
 import orjson
 
+from coordinator.admission import Holder
 from coordinator.api.log.append import WALKED_BYTES_MAX, read_at_once
 from coordinator.context import Context
+from coordinator.direct_requests import BODY_TYPES, JSON_HEADERS, Headers
 from coordinator.log import records
 from coordinator.log.record_forms import hints
 from coordinator.log.records import BESIDE_BYTES_MAX, Append
 from coordinator.negotiation import PROTOBUF
+from coordinator.plain_heads import PlainHead
+from coordinator.queries.running import RunningQuery
 from shared.errors import TriptychError
 
 PATH = "/api/v1/log/append"
@@ -24,9 +28,13 @@ class _AppendWork:
     batch: Append
     listed_as: str = ""
     summary: str = ""
+    headers: Headers = JSON_HEADERS
 
-    def begin(self) -> asyncio.Future[int]:
+    def begin(self, holder: Holder) -> asyncio.Future[int]:
         return self.context.log.begin(self.batch)
+
+    def listed(self, running: RunningQuery) -> None:
+        raise AssertionError("an append is no query")
 
     def body(self, result: int) -> bytes:
         """`result`: the number of the batch's first record."""
@@ -45,7 +53,10 @@ class DirectAppends:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def work(self, media_type: str, body: bytes) -> _AppendWork | None:
+    def takes(self, head: PlainHead) -> bool:
+        return head.method == "POST" and head.media_type in BODY_TYPES and not head.query
+
+    def work(self, head: PlainHead, body: bytes) -> _AppendWork | None:
         """The append; None for one that is wrong, has a producer, or is to be answered with a hint, and while the log's
         state is not known."""
         # The producer's batches wait for each other. Usual clients name it before or behind all records.
@@ -54,10 +65,10 @@ class DirectAppends:
             return None
         settings = self._context.settings
         try:
-            batch = records.one_plain(body, settings) if media_type != PROTOBUF else None
-            batch = batch or read_at_once(media_type, body, settings)
+            batch = records.one_plain(body, settings) if head.media_type != PROTOBUF else None
+            batch = batch or read_at_once(head.media_type, body, settings)
         except TriptychError:
             return None
-        if batch is None or batch.producer or (media_type != PROTOBUF and hints(batch.records)):
+        if batch is None or batch.producer or (head.media_type != PROTOBUF and hints(batch.records)):
             return None
         return _AppendWork(self._context, batch)

@@ -12,30 +12,26 @@ queries, the deadline.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from aiohttp import web
 
+from coordinator.admission import Holder
 from coordinator.context import Context
 from coordinator.failures import failure, refusal
 from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
+from coordinator.plain_heads import HEAD_BYTES_MAX, PlainHead, plain_head
 from coordinator.protocol import Connection, Server
 from coordinator.queries.running import RunningQuery
-from coordinator.request_ids import given_in, new_id
+from coordinator.request_ids import new_id
 from coordinator.responses import head_of, in_one_piece, with_head
 from shared import tracing
 from shared.errors import TriptychError
 from shared.telemetry import REQUEST_ID
 
-METHOD = "POST"
-HEAD_BYTES_MAX = 1024
-HEADS_CACHED = 256
-"""Clients send the same head again and again; one that is not cached is read in some microseconds."""
 CLIENT_LEFT = 499
 REST_WITHIN_S = 0.05
 """Many clients send a head and its body one after the other. A body that is not whole after this time is left to
@@ -43,76 +39,39 @@ aiohttp, which bounds slow bodies."""
 PIECES_BYTES_MAX = 16 << 20
 """Of all requests together of which the rest is awaited here."""
 
-_REQUEST_LINE = re.compile(rb"%b (/[\w/]*) HTTP/1\.1" % METHOD.encode())
-_PLAIN_HEADERS = frozenset(
-    (
-        b"host",
-        b"content-type",
-        b"content-length",
-        b"accept",
-        b"accept-encoding",
-        b"connection",
-        b"user-agent",
-        b"x-request-id",
-    )
-)
-"""A head with any other header is left to aiohttp."""
-_TEXT = re.compile(rb"[\x20-\x7e]*")
-_LENGTH = re.compile(rb"\d{1,9}")
+Headers = tuple[tuple[str, str], ...]
+BODY_TYPES = frozenset((JSON, PROTOBUF, PROTOBUF_JSON))
+JSON_HEADERS: Headers = (("Content-Type", JSON),)
 
 
-class PlainHead(NamedTuple):
-    """What a head says of its request. `media_type`: of the body; the answer is JSON. `request_id`: the client's own,
-    or empty."""
-
-    path: str
-    host: str
-    media_type: str
-    body_bytes: int
-    request_id: str = ""
-
-
-@lru_cache(HEADS_CACHED)
-def plain_head(head: bytes) -> PlainHead | None:
-    """The head of a POST, which ends with an empty line; None if it is left to aiohttp."""
-    first, *lines = head[:-4].split(b"\r\n")
-    line = _REQUEST_LINE.fullmatch(first)
-    if line is None:
-        return None
-    fields: dict[bytes, bytes] = {}
-    for text in lines:
-        name, _, value = text.partition(b":")
-        name = name.lower()
-        if name not in _PLAIN_HEADERS or name in fields or _TEXT.fullmatch(value.strip(b"\t")) is None:
-            return None
-        fields[name] = value.strip(b" \t")
-    host, length = fields.get(b"host"), fields.get(b"content-length", b"")
-    media_type = fields.get(b"content-type", b"").partition(b";")[0].strip().lower().decode()
-    is_plain = (
-        host
-        and _LENGTH.fullmatch(length)
-        and media_type in (JSON, PROTOBUF, PROTOBUF_JSON)
-        and PROTOBUF.encode() not in fields.get(b"accept", b"").lower()
-        and fields.get(b"connection", b"keep-alive").lower() == b"keep-alive"
-    )
-    if not host or not is_plain:
-        return None
-    return PlainHead(line[1].decode(), host.decode(), media_type, int(length), given_in(head))
+class LeftToAiohttp(Exception):
+    """The request turned out to be one for aiohttp, which begins it anew. It must be one that changes nothing."""
 
 
 class Work(Protocol):
     """What one request asks for."""
 
-    listed_as: str
-    """Its kind in the list of running queries; empty: it is not listed."""
-    summary: str
-    """Its text in that list."""
+    @property
+    def listed_as(self) -> str:
+        """Its kind in the list of running queries; empty: it is not listed."""
 
-    def begin(self) -> asyncio.Future[Any]:
-        """Begin it. The future has what came of it; canceling it ends the work. Raises TriptychError."""
+    @property
+    def summary(self) -> str:
+        """Its text in that list."""
+
+    @property
+    def headers(self) -> Headers:
+        """Of the answer, once there is its body."""
+
+    def begin(self, holder: Holder) -> asyncio.Future[Any]:
+        """Begin it for the connection of this holder. The future has what came of it; canceling it ends the work.
+        Raises TriptychError; the future may have LeftToAiohttp."""
+
+    def listed(self, running: RunningQuery) -> None:
+        """It has begun, and is in the list of running queries."""
 
     def body(self, result: Any) -> bytes:
-        """The body of the answer, JSON. `result`: what came of it. Raises TriptychError."""
+        """The body of the answer. `result`: what came of it. Raises TriptychError, LeftToAiohttp."""
 
 
 class Endpoint(Protocol):
@@ -122,7 +81,10 @@ class Endpoint(Protocol):
     is_read: bool
     body_bytes_max: int
 
-    def work(self, media_type: str, body: bytes) -> Work | None:
+    def takes(self, head: PlainHead) -> bool:
+        """Whether a request with this head, to this path, may be served here."""
+
+    def work(self, head: PlainHead, body: bytes) -> Work | None:
         """What the request asks for; None if nothing was done because it is one for aiohttp."""
 
 
@@ -167,7 +129,7 @@ class DirectConnection(Connection):
         self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
         if missing:
             return missing > 0 and self._awaits(missing, data)
-        self._answer = self._direct.begin(self, head, data[body_at:])
+        self._answer = self._direct.begin(self, head, data, body_at)
         return self._answer is not None
 
     def _awaits(self, missing: int, data: bytes) -> bool:
@@ -204,6 +166,12 @@ class DirectConnection(Connection):
             self._wire.write(text)
             self.rested()
 
+    def left_to_aiohttp(self, data: bytes) -> None:
+        """aiohttp is to answer the request, which `data` is."""
+        self._answer = None
+        if self._wire is not None and not self._wire.is_closing():
+            self._read(data)
+
     def go_on_behind(self) -> None:
         """Take up what has arrived meanwhile."""
         data, self._behind = self._behind, b""
@@ -226,11 +194,14 @@ class DirectConnection(Connection):
 
 @dataclass(slots=True, eq=False)
 class _Served:
-    """A request that is served. `is_in`: it counts as one in flight. `running`: its entry in the list of queries."""
+    """A request that is served. `data`: all bytes of a read. `is_in`: it counts as one in flight. `running`: its entry
+    in the list of queries."""
 
     connection: DirectConnection
     endpoint: Endpoint
+    method: str
     work: Work
+    data: bytes
     started: float
     is_in: bool = False
     running: RunningQuery | None = None
@@ -242,10 +213,6 @@ class DirectRequests:
     def __init__(self, context: Context, endpoints: Iterable[Endpoint]) -> None:
         self._context = context
         self._endpoints = {endpoint.path: endpoint for endpoint in endpoints}
-
-        self._headers: Mapping[str, str] | None = None
-        self._head_of_success = b""
-        """Of an answer with these headers, without the lines that no two answers have in common."""
         self.pieces_bytes = 0
         """Of the requests of which the rest is awaited, with that rest."""
 
@@ -254,26 +221,32 @@ class DirectRequests:
         context, endpoint = self._context, self._endpoints.get(head.path)
         return (
             endpoint is not None
+            and endpoint.takes(head)
             and head.body_bytes <= min(endpoint.body_bytes_max, context.settings.body_bytes_max)
             and context.access.is_open
             and not tracing.is_on()
             and context.cross_site.knows(head.host)
+            and (head.method == "POST" or not context.cors.is_on)  # a cache must know that answers vary by origin
         )
 
     def has_room(self, size: int) -> bool:
         """Whether the rest of a request of so many bytes may be awaited here."""
         return self.pieces_bytes + size <= PIECES_BYTES_MAX
 
-    def begin(self, connection: DirectConnection, head: PlainHead, body: bytes) -> asyncio.Future[Any] | None:
-        """Serve this request, which is admitted. Returns the future that is done soon, or None if nothing was done
-        because the request is one for aiohttp."""
+    def begin(
+        self, connection: DirectConnection, head: PlainHead, data: bytes, body_at: int
+    ) -> asyncio.Future[Any] | None:
+        """Serve this request, which is admitted; `data` from `body_at` on is its body. Returns the future that is done
+        soon, or None if nothing was done because the request is one for aiohttp."""
         endpoint = self._endpoints[head.path]
-        work = endpoint.work(head.media_type, body)
+        work = endpoint.work(head, data[body_at:])
         if work is None:
             return None
         context = REQUEST_ID.set(head.request_id or new_id())
         try:
-            return self._begun(_Served(connection, endpoint, work, time.perf_counter()), len(body))
+            own_data = data if endpoint.is_read else b""
+            served = _Served(connection, endpoint, head.method, work, own_data, time.perf_counter())
+            return self._begun(served, head.body_bytes)
         finally:
             REQUEST_ID.reset(context)
 
@@ -289,54 +262,63 @@ class DirectRequests:
             admission.enter(holder, may_use_reserve=not endpoint.is_read)
             served.is_in = True
             admission.hold(holder, body_bytes)
-            answer = work.begin()
+            answer = work.begin(holder)
         except Exception as error:  # `_outcome` tells a refusal from a defect
             answer = asyncio.get_running_loop().create_future()
             answer.set_exception(error)
         if work.listed_as and served.is_in:
             client = holder.client.name
             served.running = context.running.begin(REQUEST_ID.get(), work.listed_as, work.summary, client, answer)
-            served.running.enter("running")
+            work.listed(served.running)
         answer.add_done_callback(lambda answer: self._finish(served, answer))
         return answer
 
     def _finish(self, served: _Served, answer: asyncio.Future[Any]) -> None:
-        """Answer and count the request."""
+        """Answer and count the request, or leave it to aiohttp."""
         context, connection, endpoint = self._context, served.connection, served.endpoint
-        status, text = self._outcome(served, answer)
-        connection.answered(text)
-        if served.is_in:
-            context.admission.leave(connection.holder)
-            context.telemetry.served(METHOD, endpoint.path, status, time.perf_counter() - served.started)
-        if served.running is not None:
-            served.running.status = status
-            context.running.end(served.running)
-        context.admission.over(connection.holder)
+        try:
+            status, text = self._outcome(served, answer)
+        except LeftToAiohttp:
+            self._end(served)
+            connection.left_to_aiohttp(served.data)
+        else:
+            connection.answered(text)
+            if served.is_in:
+                context.telemetry.served(served.method, endpoint.path, status, time.perf_counter() - served.started)
+            if served.running is not None:
+                served.running.status = status
+            self._end(served)
         context.waiting_room.admit()
         connection.go_on_behind()
 
+    def _end(self, served: _Served) -> None:
+        """Nothing is under way for the request any more."""
+        context, holder = self._context, served.connection.holder
+        if served.is_in:
+            context.admission.leave(holder)
+        if served.running is not None:
+            context.running.end(served.running)
+        context.admission.over(holder)
+
     def _outcome(self, served: _Served, answer: asyncio.Future[Any]) -> tuple[int, bytes]:
-        """(status, the whole answer)."""
+        """(status, the whole answer). Raises LeftToAiohttp."""
         context, path, running = self._context, served.endpoint.path, served.running
         is_canceled = running is not None and running.is_canceled and served.connection.is_open
         if answer.cancelled() and not is_canceled:
             return CLIENT_LEFT, b""
         try:
-            if running is not None:
-                if answer.cancelled():
-                    raise running.canceled()
-                running.enter("rendering")
+            if running is not None and answer.cancelled():
+                raise running.canceled()
             body = served.work.body(answer.result())
+        except LeftToAiohttp:
+            raise
         except TriptychError as error:
             if running is not None:
                 running.error = "canceled" if answer.cancelled() else str(error)
             return self._without_aiohttp(refusal(context, path, error))
         except Exception:
-            return self._without_aiohttp(failure(METHOD, path))
-        if context.access.headers is not self._headers:
-            self._headers = context.access.headers
-            self._head_of_success = head_of(200, "OK", (("Content-Type", JSON), *self._headers.items()))
-        return 200, with_head(self._head_of_success, body)
+            return self._without_aiohttp(failure(served.method, path))
+        return 200, with_head(head_of(200, "OK", (*served.work.headers, *context.access.headers.items())), body)
 
     def _without_aiohttp(self, response: web.Response) -> tuple[int, bytes]:
         headers = (*response.headers.items(), *self._context.access.headers.items())

@@ -14,9 +14,13 @@ from functools import lru_cache
 import msgspec
 import orjson
 
+from coordinator.admission import Holder
 from coordinator.api.vector_bodies import THREAD_BYTES_MIN, json_body
 from coordinator.context import Context
+from coordinator.direct_requests import BODY_TYPES, JSON_HEADERS, Headers
 from coordinator.negotiation import PROTOBUF
+from coordinator.plain_heads import PlainHead
+from coordinator.queries.running import RunningQuery
 from coordinator.vectors.answers import hits_json
 from coordinator.vectors.batching import Found, SearchKind
 from coordinator.vectors.search import SearchRequest, from_json, vectors_of
@@ -89,11 +93,19 @@ class _SearchWork:
     queries: Floats | bytes
     summary: str
     listed_as: str = "vector.search"
+    headers: Headers = JSON_HEADERS
+    running: RunningQuery | None = None
 
-    def begin(self) -> asyncio.Future[Found]:
+    def begin(self, holder: Holder) -> asyncio.Future[Found]:
         return self.context.vectors.begin(self.kind, self.queries)
 
+    def listed(self, running: RunningQuery) -> None:
+        running.enter("running")
+        self.running = running
+
     def body(self, result: Found) -> bytes:
+        if self.running is not None:
+            self.running.enter("rendering")
         collection = self.kind.body.collection
         answer = self.context.vectors.searched(self.shape.request, collection, result, partial=True)
         results = orjson.Fragment(hits_json(answer.lists[0], collection.metric))
@@ -114,9 +126,12 @@ class DirectSearches:
     def _kind_of(self, shape: Shape, collection: Collection) -> SearchKind:
         return self._context.vectors.kind(shape.request, collection)
 
-    def work(self, media_type: str, body: bytes) -> _SearchWork | None:
+    def takes(self, head: PlainHead) -> bool:
+        return head.method == "POST" and head.media_type in BODY_TYPES and not head.query
+
+    def work(self, head: PlainHead, body: bytes) -> _SearchWork | None:
         """The search; None unless its shape is plain and its collection exists."""
-        apart = None if media_type == PROTOBUF else vector_apart(body)
+        apart = None if head.media_type == PROTOBUF else vector_apart(body)
         if apart is None:
             return None
         shape, text = apart

@@ -18,7 +18,9 @@ from aiohttp import HttpVersion10, hdrs, web
 from coordinator.bodies import Malformed, check_escapes
 from coordinator.context import CONTEXT
 from coordinator.direct_appends import DirectAppends
+from coordinator.direct_queries import direct_queries
 from coordinator.direct_requests import DirectConnection, DirectRequests
+from coordinator.direct_scans import DirectScans
 from coordinator.direct_searches import DirectSearches
 from coordinator.entrance import turned_away
 from coordinator.failures import failure, refusal
@@ -81,13 +83,14 @@ class Dispatcher:
     def server(self, **options: Any) -> web.Server:
         """For `web.ServerRunner`; the options are those of `web.AppRunner`."""
         context = self._context
+        direct = (DirectAppends(context), DirectScans(context), DirectSearches(context), *direct_queries(context))
         return Server(
             self._handle,
             context.connections,
             context.pressure,
             context.waiting_room,
             context.access,
-            partial(DirectConnection, DirectRequests(context, (DirectAppends(context), DirectSearches(context)))),
+            partial(DirectConnection, DirectRequests(context, direct)),
             request_factory=self._request,
             **options,
         )  # type: ignore[arg-type]

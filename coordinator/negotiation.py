@@ -63,7 +63,12 @@ def wants_protobuf(request: web.Request) -> bool:
 
 def accepts_gzip(request: web.Request) -> bool:
     """Whether the body of the answer may be compressed."""
-    encodings = ",".join(request.headers.getall(hdrs.ACCEPT_ENCODING, ())).lower()
+    return takes_gzip(",".join(request.headers.getall(hdrs.ACCEPT_ENCODING, ())))
+
+
+def takes_gzip(encodings: str) -> bool:
+    """The same, of the value of `Accept-Encoding`."""
+    encodings = encodings.lower()
     return "gzip" in encodings and _qualities(encodings).get("gzip", 0.0) > 0
 
 

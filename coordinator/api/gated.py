@@ -8,8 +8,9 @@ from functools import partial
 
 from aiohttp import web
 
-from coordinator.context import CONTEXT
-from coordinator.protocol import client_of, connection_of
+from coordinator.admission import Holder
+from coordinator.context import CONTEXT, Context
+from coordinator.protocol import connection_of
 from coordinator.queries.cost import Estimate
 from coordinator.queries.evaluation import Query, in_thread
 from coordinator.queries.gate import LIGHT, Place
@@ -25,23 +26,43 @@ holds."""
 async def answer(
     request: web.Request, query: Query, estimate: Estimate, running: RunningQuery, identity: int, attempt: Attempt
 ) -> web.StreamResponse:
-    """What `attempt` makes when there is a place for the query; the rest of it is made while it is sent. `identity`
-    tells the same query from others. Raises what `attempt` raises, Overloaded, DeadlineExceeded."""
-    context = request.app[CONTEXT]
+    """`sent`, of what `made` returns."""
+    context, holder = request.app[CONTEXT], connection_of(request).holder
+    body, account = await made(context, holder, query, estimate, running, identity, attempt)
+    return await sent(request, query, running, body, account)
+
+
+async def made(
+    context: Context,
+    holder: Holder,
+    query: Query,
+    estimate: Estimate,
+    running: RunningQuery,
+    identity: int,
+    attempt: Attempt,
+) -> tuple[Body, Account | None]:
+    """What `attempt` makes when there is a place for the query. `identity` tells the same query from others. Raises
+    what `attempt` raises, Overloaded, DeadlineExceeded."""
     workers = context.links.worker_count()
-    body, account = await context.gate.run(
-        client_of(request),
+    return await context.gate.run(
+        holder.client.name,
         identity,
         query.deadline,
         running.waits(attempt),
         is_light=estimate.is_light(workers),
         is_heavy=estimate.is_heavy(workers),
-        is_slow=partial(context.admission.is_slow, connection_of(request).holder),
+        is_slow=partial(context.admission.is_slow, holder),
     )
+
+
+async def sent(
+    request: web.Request, query: Query, running: RunningQuery, body: Body, account: Account | None
+) -> web.StreamResponse:
+    """The answer with this body, of which the rest is made while it is sent."""
     running.enter("sending")
     if body.whole:
         return whole(body)
     with ExitStack() as held:
         if account is not None:
-            held.enter_context(context.gate.sending(account))
+            held.enter_context(request.app[CONTEXT].gate.sending(account))
         return await respond(request, body, lambda call: in_thread(call, query, LIGHT), held.close)

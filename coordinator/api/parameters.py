@@ -48,14 +48,14 @@ async def form(request: web.Request) -> MultiDict[str]:
         if body and content_type(request) != FORM:
             raise BadData(f"Content-Type is {content_type(request)!r}; a body of parameters must be {FORM}")
         if len(body) <= INLINE_BYTES_MAX:
-            fields.extend(_pairs(body))
+            fields.extend(pairs(body))
         else:
-            fields.extend(await context.decodings.run(len(body), partial(_pairs, body)))
+            fields.extend(await context.decodings.run(len(body), partial(pairs, body)))
     fields.extend(request.query)
     return fields
 
 
-def _pairs(body: bytes) -> list[tuple[str, str]]:
+def pairs(body: bytes) -> list[tuple[str, str]]:
     """The fields of a form (the WHATWG's URL standard, section 5.1). Raises BadData."""
     count = body.count(b"&") + 1
     if count > FORM_FIELDS_MAX:
@@ -64,12 +64,21 @@ def _pairs(body: bytes) -> list[tuple[str, str]]:
         text = body.decode()
         check_escapes(text, "the body")
         fields = [field.partition("=") for field in text.split("&") if field]
-        return [(_unquoted(name), _unquoted(value)) for name, _, value in fields]
+        return [(unquoted_text(name), unquoted_text(value)) for name, _, value in fields]
     except ValueError as error:
         raise BadData(f"the body is not {FORM} with UTF-8 text: {error}") from error
 
 
-def _unquoted(text: str) -> str:
+def first_of_each(*forms: bytes) -> dict[str, str]:
+    """Of each parameter, the first in these forms and query strings. Raises BadData, Malformed."""
+    fields: dict[str, str] = {}
+    for form in forms:
+        for name, value in pairs(form):
+            fields.setdefault(name, value)
+    return fields
+
+
+def unquoted_text(text: str) -> str:
     return unquoted(text.replace("+", " ")).decode()
 
 
@@ -144,13 +153,13 @@ def limit(text: str, name: str = "limit") -> int:
     return int(text)
 
 
-def optional(fields: MultiDict[str], name: str, read: Callable[[str, str], int], default: int) -> int:
+def optional(fields: Mapping[str, str], name: str, read: Callable[[str, str], int], default: int) -> int:
     """The first `name` of the fields, read by one of the functions above; `default` when absent or empty."""
     text = fields.get(name, "")
     return read(text, name) if text else default
 
 
-def required(fields: MultiDict[str], name: str) -> str:
+def required(fields: Mapping[str, str], name: str) -> str:
     """The first `name` of the fields. Raises BadData when it is missing or empty."""
     text = fields.get(name, "")
     if not text:

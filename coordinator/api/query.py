@@ -17,11 +17,13 @@ from aiohttp import web
 from multidict import MultiDict
 
 from coordinator import arrow_streams
+from coordinator.admission import Holder
 from coordinator.api import arrow_answers, gated, parameters
 from coordinator.api.listed import listed
 from coordinator.api.lists import LIMIT_WARNING
-from coordinator.context import CONTEXT
+from coordinator.context import CONTEXT, Context
 from coordinator.negotiation import ARROW, JSON, accepts_gzip, boolean
+from coordinator.protocol import connection_of
 from coordinator.queries.answers import answered
 from coordinator.queries.cost import Demand, Estimate
 from coordinator.queries.evaluation import (
@@ -60,13 +62,23 @@ _TYPE_NAMES = {ValueType.MATRIX: "range vector", ValueType.STRING: "string"}
 async def query(request: web.Request) -> web.StreamResponse:
     """An expression at one time. Raises BadData, NotExecutable, Unavailable."""
     fields = await parameters.form(request)
-    time_ms = parameters.optional(fields, "time", parameters.timestamp_ms, int(time.time() * 1000))
-    return await _answer(request, fields, Grid(time_ms, time_ms), is_range=False)
+    return await _answer(request, fields, instant(fields, request.app[CONTEXT].settings))
 
 
 async def query_range(request: web.Request) -> web.StreamResponse:
     """An expression over a range of times; the result is a matrix, sorted. Raises as `query`."""
     fields = await parameters.form(request)
+    return await _answer(request, fields, over_range(fields, request.app[CONTEXT].settings))
+
+
+def instant(fields: Mapping[str, str], settings: Settings) -> Query:
+    """The instant query that these parameters ask for. Raises BadData."""
+    time_ms = parameters.optional(fields, "time", parameters.timestamp_ms, int(time.time() * 1000))
+    return _read_query(fields, Grid(time_ms, time_ms), False, settings)
+
+
+def over_range(fields: Mapping[str, str], settings: Settings) -> Query:
+    """The range query that these parameters ask for. Raises BadData."""
     start_ms = parameters.timestamp_ms(parameters.required(fields, "start"), "start")
     end_ms = parameters.timestamp_ms(parameters.required(fields, "end"), "end")
     if end_ms < start_ms:
@@ -82,7 +94,7 @@ async def query_range(request: web.Request) -> web.StreamResponse:
             "exceeded maximum resolution of 11,000 points per timeseries. "
             "Try decreasing the query resolution (?step=XX)"
         )
-    return await _answer(request, fields, Grid(start_ms, end_ms, step_ms), is_range=True)
+    return _read_query(fields, Grid(start_ms, end_ms, step_ms), True, settings)
 
 
 async def format_query(request: web.Request) -> web.Response:
@@ -97,7 +109,7 @@ async def parse_query(request: web.Request) -> web.Response:
     return success(await asyncio.to_thread(lambda: printer.to_json(parser.parse(text))))
 
 
-def _read_query(fields: MultiDict[str], grid: Grid, is_range: bool, settings: Settings) -> Query:
+def _read_query(fields: Mapping[str, str], grid: Grid, is_range: bool, settings: Settings) -> Query:
     timeout_ms = parameters.optional(fields, "timeout", parameters.positive_duration_ms, settings.query_timeout_ms)
     lookback_ms = parameters.optional(fields, "lookback_delta", parameters.positive_duration_ms, settings.lookback_ms)
     return Query(
@@ -113,23 +125,39 @@ def _read_query(fields: MultiDict[str], grid: Grid, is_range: bool, settings: Se
     )
 
 
-async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, is_range: bool) -> web.StreamResponse:
-    query = _read_query(fields, grid, is_range, request.app[CONTEXT].settings)
+async def _answer(request: web.Request, fields: MultiDict[str], query: Query) -> web.StreamResponse:
     beside_result = fields.get("stats") or fields.get("explain")  # which only JSON has
     query.is_arrow = not beside_result and await arrow_answers.is_wanted(request)
-    kind = "range" if is_range else "instant"
+    kind = "range" if query.is_range else "instant"
     return await listed(request, kind, query.text, partial(_served, request, fields, query))
 
 
 async def _served(
     request: web.Request, fields: MultiDict[str], query: Query, running: RunningQuery
 ) -> web.StreamResponse:
-    """Plan the query; when there is a place for it, ask the workers, merge what they reply and render it. Merging and
-    the first piece of the rendering are work for one thread; the rest is rendered while it is sent."""
-    context = request.app[CONTEXT]
+    told = Told(bool(fields.get("stats", "")), boolean(fields, "explain", False), accepts_gzip(request))
+    body, account = await evaluated(request.app[CONTEXT], connection_of(request).holder, query, told, running)
+    return await gated.sent(request, query, running, body, account)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What an answer has beside its result, and whether it may be compressed."""
+
+    stats: bool = False
+    explain: bool = False
+    gzip: bool = False
+
+
+async def evaluated(
+    context: Context, holder: Holder, query: Query, told: Told, running: RunningQuery
+) -> tuple[Body, Account | None]:
+    """The answer to the query of this holder's client, and the account of what the rest of it holds.
+
+    Plans the query; when there is a place for it, asks the workers, merges what they reply and renders it. Merging and
+    the first piece of the rendering are work for one thread. Raises BadData, NotExecutable, Unavailable, Overloaded.
+    """
     running.query = query
-    wants_stats, wants_explain = bool(fields.get("stats", "")), boolean(fields, "explain", False)
-    gzip = accepts_gzip(request)
     query_plan = await planned(query)
     if query.is_range and query_plan.type not in _RANGE_TYPES:
         named = _TYPE_NAMES[query_plan.type]
@@ -137,9 +165,9 @@ async def _served(
 
     require_fitting(query, query_plan, context.links.worker_count())
     estimate = context.costs.estimate(query_plan.demands)
-    query.explains = wants_explain
-    of_leaves = {demand: context.costs.estimate([demand]) for demand in query_plan.demands} if wants_explain else {}
-    beside = _Beside(wants_stats, wants_explain, estimate, of_leaves)
+    query.explains = told.explain
+    of_leaves = {demand: context.costs.estimate([demand]) for demand in query_plan.demands} if told.explain else {}
+    beside = _Beside(told.stats, told.explain, estimate, of_leaves)
     running.plan, running.estimate = query_plan, estimate
 
     async def merged_and_rendered(replies: Replies) -> tuple[Body, Account | None]:
@@ -150,7 +178,7 @@ async def _served(
             running.enter("rendering")
             learn(context.costs, conclusion.plan, conclusion.shares)
             content_type, chunks = _chunks(query, conclusion, beside)
-            return Body(chunks, gzip=gzip, content_type=content_type)
+            return Body(chunks, gzip=told.gzip, content_type=content_type)
 
         running.enter("merging")
         body, account = await made(work, query, replies)
@@ -158,12 +186,12 @@ async def _served(
         return body, account
 
     # What a query tells about itself, it tells of all workers.
-    whereabouts = None if wants_stats or wants_explain else context.whereabouts
+    whereabouts = None if told.stats or told.explain else context.whereabouts
 
     async def attempt(place: Place) -> tuple[Body, Account | None]:
         return await answered(query, running, query_plan, context.links, place, merged_and_rendered, whereabouts)
 
-    return await gated.answer(request, query, estimate, running, query.identity(), attempt)
+    return await gated.made(context, holder, query, estimate, running, query.identity(), attempt)
 
 
 @dataclass(frozen=True, slots=True)

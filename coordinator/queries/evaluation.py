@@ -281,6 +281,11 @@ async def made(call: Callable[[], T], query: Query, replies: Replies) -> tuple[T
     return result, account
 
 
+def is_quick(query: Query) -> bool:
+    """Whether making the query's answer was quick the last time."""
+    return _QUICK.has(query.identity(), 0)
+
+
 def counted(call: Callable[[], T], account: Account, received_bytes: int, place: Place) -> Callable[[], T]:
     """`call`, with what the workers replied and all arrays it makes counted in the account. It raises NotExecutable
     when there is too little, or TooHeavy."""

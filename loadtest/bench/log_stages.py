@@ -19,6 +19,7 @@ from typing import cast
 from coordinator.context import Context
 from coordinator.direct_appends import DirectAppends
 from coordinator.log import records
+from coordinator.plain_heads import PlainHead
 from loadtest.bench.log_load import BODIES, KEYS, json_body, keys_from
 from shared import allocator
 from shared.config import Settings
@@ -51,7 +52,8 @@ def measure_requests(settings: Settings, times: int) -> None:
         body = body_of(keys_from(0, KEYS))
         say(f"read a request, {name}", ns_a_record(partial(records.parse, media_type, body, settings), times, KEYS))
         batch = records.parse(media_type, body, settings).records
-        say(f"the same without aiohttp, {name}", ns_a_record(partial(direct.work, media_type, body), times, KEYS))
+        head = PlainHead("POST", direct.path, b"", "localhost", media_type, len(body), takes_gzip=False)
+        say(f"the same without aiohttp, {name}", ns_a_record(partial(direct.work, head, body), times, KEYS))
     say("hash and divide by shard", ns_a_record(lambda: batch.blocks(SHARDS), times, KEYS))
     body = json_body(keys_from(0, 1))
     say("read a request of one record, JSON", ns_a_record(lambda: records.one_plain(body, settings), times, 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +27,11 @@ def post(path: str, headers: Iterable[str], body: bytes) -> bytes:
     return "\r\n".join(lines).encode() + body
 
 
+def get(target: str, headers: Iterable[str] = ("Host: localhost", "Accept: */*")) -> bytes:
+    """As `post`, of a request without a body."""
+    return "\r\n".join([f"GET {target} HTTP/1.1", *headers, "", ""]).encode()
+
+
 class Client:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self.writer = reader, writer
@@ -39,7 +44,15 @@ class Client:
         async with asyncio.timeout(WITHIN_S):
             lines = (await self._reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
             headers = dict(line.split(": ", 1) for line in lines[1:-2])
-            return int(lines[0].split()[1]), headers, await self._reader.readexactly(int(headers["Content-Length"]))
+            status = int(lines[0].split()[1])
+            if headers.get("Transfer-Encoding") == "chunked":
+                return status, headers, b"".join([chunk async for chunk in self._chunks()])
+            return status, headers, await self._reader.readexactly(int(headers["Content-Length"]))
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        while size := int(await self._reader.readline(), 16):
+            yield (await self._reader.readexactly(size + 2))[:-2]
+        await self._reader.readline()
 
 
 class Service:
@@ -80,8 +93,8 @@ class Service:
             while not holds():
                 await asyncio.sleep(0.001)
 
-    def served(self, status: int) -> int:
-        return self.context.telemetry._requests.get(("POST", self.path, status), 0)
+    def served(self, status: int, method: str = "POST") -> int:
+        return self.context.telemetry._requests.get((method, self.path, status), 0)
 
     @property
     def is_at_rest(self) -> bool:

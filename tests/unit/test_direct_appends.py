@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import re
 from collections.abc import AsyncIterator, Iterable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiohttp.http_parser import HttpRequestParser
 
 from coordinator import direct_requests
 from coordinator.api.log import append
 from coordinator.direct_appends import PATH
-from coordinator.direct_requests import HEAD_BYTES_MAX, plain_head
 from coordinator.log.records import Append
+from coordinator.plain_heads import LINES_BYTES_MAX
 from shared.errors import Unavailable
 from tests.unit.direct_service import PLAIN, USUAL, Service
 
@@ -102,7 +99,7 @@ async def test_headers_of_every_answer_are_those_in_force_when_it_is_given(servi
         request(PLAIN[1:]),
         request((*PLAIN[:2], "Accept: application/protobuf")),
         request((PLAIN[0], "Content-Type: text/plain")),
-        request((*PLAIN[:3], "User-Agent: " + "x" * HEAD_BYTES_MAX)),
+        request((*PLAIN[:3], "User-Agent: " + "x" * LINES_BYTES_MAX)),
         request(("Host: rebound.example", *PLAIN[1:])),
         request(body=BODY[:-1]),
         request(body=b'{"records": []}'),
@@ -327,52 +324,3 @@ async def test_a_body_is_read_in_a_thread_if_it_is_large_for_its_reader(
     client = await service.client()
     assert json.loads((await client.ask(request(USUAL, body)))[2])["recordsAppended"] == count
     assert sizes == ([size] if is_handed_over else [])
-
-
-USUAL_LINES = ["Host: localhost", "Content-Length: 5", "Content-Type: application/json"]
-OTHER_LINES = [
-    *("Host: localhost", "host:a:1", "Host : b", "Host: a b", "HOST: \u00e4"),
-    *("Content-Length: 5", "content-length:0005", "Content-Length: +5", "Content-Length: 5 ", "Content-Length: 5, 5"),
-    *("Content-Length: 0x5", "Content-Length: 5_0", "Content-Length:", "Transfer-Encoding: chunked"),
-    *("Content-Type: application/json", "content-type: APPLICATION/JSON;x=1", "Content-Type: text/plain"),
-    *("Accept: */*", "Accept: application/protobuf;q=0", "Accept: a\tb", "User-Agent:", "User-Agent: \x00"),
-    *("Connection: keep-alive", "Connection: Keep-Alive", "Connection: close", "Connection: keep-alive, close"),
-    *("X-Request-Id: a", "X-Other: b", " folded", "\tfolded: x", "", "nothing", "User-Agent: a\rb", "Accept: a\nb"),
-]
-REQUEST_LINES = [
-    *5 * [f"POST {PATH} HTTP/1.1"],
-    f"post {PATH} HTTP/1.1",
-    f"POST {PATH}  HTTP/1.1",
-    f"PUT {PATH} HTTP/1.1",
-]
-
-
-def test_a_head_that_is_read_here_is_the_same_for_aiohttp() -> None:
-    draw = random.Random(20)
-    loop = asyncio.new_event_loop()
-    protocol = SimpleNamespace(_reading_paused=False, resume_reading=lambda **options: None)
-    read_here = 0
-    for _ in range(3000):
-        lines = [*draw.sample(USUAL_LINES, draw.choice((2, 3, 3, 3))), *draw.choices(OTHER_LINES, k=draw.randrange(4))]
-        draw.shuffle(lines)
-        head = "\r\n".join([draw.choice(REQUEST_LINES), *lines, "", ""]).encode("latin-1")
-        plain = plain_head(head)
-        if plain is None:
-            continue
-        read_here += 1
-        parser = HttpRequestParser(protocol, loop, 1 << 16)  # type: ignore[arg-type]
-        ((message, _),), is_upgraded, rest = parser.feed_data(head + b"x" * plain.body_bytes)
-        assert (message.method, message.path, message.version) == ("POST", plain.path, (1, 1))
-        assert (message.should_close, message.chunked, message.compression) == (False, False, None)
-        assert (is_upgraded, rest) == (False, b"")
-        fields = message.headers
-        assert (fields["Host"], int(fields["Content-Length"])) == (plain.host, plain.body_bytes)
-        assert fields["Content-Type"].partition(";")[0].lower() == plain.media_type
-    loop.close()
-    assert read_here > 300
-
-
-def test_a_head_says_what_it_says_in_any_case() -> None:
-    lines = ("host:localhost:9090", "CONTENT-LENGTH: 12", "content-type: Application/JSON; charset=utf-8")
-    head = "\r\n".join([f"POST {PATH} HTTP/1.1", *lines, "x-request-ID:mine", "", ""])
-    assert plain_head(head.encode()) == (PATH, "localhost:9090", "application/json", 12, "mine")

@@ -18,7 +18,7 @@ from tests.fuzz.target import Target
 
 def _fields(data: bytes) -> None:
     """A form with the parameters of every endpoint."""
-    found: MultiDict[str] = MultiDict(parameters._pairs(data))
+    found: MultiDict[str] = MultiDict(parameters.pairs(data))
     parameters.required(found, "query")
     for name in ("time", "start", "end"):
         time_ms = parameters.optional(found, name, parameters.timestamp_ms, 0)

@@ -1,0 +1,112 @@
+"""Queries that are served without aiohttp (coordinator/direct_requests.py): those that dashboards and alert rules ask
+again and again.
+
+A query is served here if its answer was quick to make the last time, and is as small as such answers are. Everything
+about it is as with aiohttp: plan, gate, cost, place in the list of running queries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from coordinator.admission import Holder
+from coordinator.api import parameters
+from coordinator.api.query import Told, evaluated, instant, over_range
+from coordinator.context import Context
+from coordinator.direct_requests import JSON_HEADERS, Headers, LeftToAiohttp
+from coordinator.negotiation import FORM, boolean
+from coordinator.plain_heads import PlainHead
+from coordinator.queries.evaluation import Query, is_quick, is_quickly_parsed
+from coordinator.queries.running import RunningQuery
+from coordinator.responses import BODY_BYTES_MAX
+from coordinator.streaming import Body
+from shared.config import Settings
+from shared.errors import TriptychError
+
+FORM_BYTES_MAX = 8 << 10
+LARGE_MAX = 1024
+"""Queries that are remembered for the size of their answers."""
+
+Read = Callable[[Mapping[str, str], Settings], Query]
+_PLAIN: Headers = (*JSON_HEADERS, ("Vary", "Accept-Encoding"))
+_GZIP: Headers = (*_PLAIN, ("Content-Encoding", "gzip"))
+
+
+@dataclass(slots=True)
+class _QueryWork:
+    context: Context
+    large: OrderedDict[int, None]
+    query: Query
+    told: Told
+    running: RunningQuery | None = None
+    headers: Headers = _PLAIN
+
+    @property
+    def listed_as(self) -> str:
+        return "range" if self.query.is_range else "instant"
+
+    @property
+    def summary(self) -> str:
+        return self.query.text
+
+    def begin(self, holder: Holder) -> asyncio.Future[Body]:
+        return asyncio.get_running_loop().create_task(self._evaluated(holder))
+
+    def listed(self, running: RunningQuery) -> None:
+        self.running = running
+
+    async def _evaluated(self, holder: Holder) -> Body:
+        assert self.running is not None, "a task begins when what has made it is over"
+        body, _ = await evaluated(self.context, holder, self.query, self.told, self.running)
+        return body
+
+    def body(self, result: Body) -> bytes:
+        if not result.whole or len(result.first) > BODY_BYTES_MAX:
+            self.large[self.query.identity()] = None
+            if len(self.large) > LARGE_MAX:
+                self.large.popitem(last=False)
+            raise LeftToAiohttp
+        if result.encoding:
+            self.headers = _GZIP
+        assert isinstance(result.first, bytes)
+        return result.first
+
+
+class DirectQueries:
+    """For the event loop's thread only. `read`: makes a query of its parameters."""
+
+    is_read = True
+    body_bytes_max = FORM_BYTES_MAX
+
+    def __init__(self, context: Context, path: str, read: Read) -> None:
+        self._context = context
+        self.path = path
+        self._read = read
+        self._large: OrderedDict[int, None] = OrderedDict()
+
+    def takes(self, head: PlainHead) -> bool:
+        return head.media_type == FORM if head.method == "POST" else not head.body_bytes
+
+    def work(self, head: PlainHead, body: bytes) -> _QueryWork | None:
+        """The query; None for one that is wrong, that was not quick, or that asks for more than its result."""
+        try:
+            fields = parameters.first_of_each(body, head.query)
+            if "stats" in fields or boolean(fields, "explain", False):
+                return None
+            query = self._read(fields, self._context.settings)
+        except TriptychError:
+            return None
+        if not is_quickly_parsed(query.text) or not is_quick(query) or query.identity() in self._large:
+            return None
+        return _QueryWork(self._context, self._large, query, Told(gzip=head.takes_gzip))
+
+
+def direct_queries(context: Context) -> tuple[DirectQueries, DirectQueries]:
+    """Instant and range queries."""
+    return (
+        DirectQueries(context, "/api/v1/query", instant),
+        DirectQueries(context, "/api/v1/query_range", over_range),
+    )

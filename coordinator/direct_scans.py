@@ -1,0 +1,99 @@
+"""Scans of the log that are served without aiohttp (coordinator/direct_requests.py): those of one page.
+
+A reader that polls a key asks for some records from where it was, and gets them, or none, in one page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from coordinator.admission import Holder
+from coordinator.api import parameters
+from coordinator.api.log import answers, log_parameters
+from coordinator.api.log.log_parameters import RECORD_FORM, SEQUENCES
+from coordinator.api.log.scan import LIMIT_DEFAULT
+from coordinator.context import Context
+from coordinator.direct_requests import JSON_HEADERS, Headers, LeftToAiohttp
+from coordinator.log.follow import rows_of
+from coordinator.log.reads import PAGE_RECORDS_FIRST, KeySelection, Warnings
+from coordinator.plain_heads import PlainHead
+from coordinator.queries.running import TEXT_MAX, RunningQuery
+from coordinator.responses import BODY_BYTES_MAX
+from shared.errors import TriptychError
+from shared.messages.log_pages import Page
+
+PATH = "/api/v1/log/scan"
+PARAMETERS = frozenset(("key", "key_base64", *SEQUENCES, *RECORD_FORM, "limit"))
+LIMIT_MAX = PAGE_RECORDS_FIRST
+VALUES_BYTES_MAX = BODY_BYTES_MAX // 2
+"""Of the values of a page: in base64 and with what is beside them, usual records take less than BODY_BYTES_MAX."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Records of one key with start ≤ number < end, in a form of JSON."""
+
+    selection: KeySelection
+    start: int
+    end: int
+    limit: int
+    form: answers.Form
+
+    @classmethod
+    def of(cls, fields: dict[str, str]) -> Scan:
+        """What these parameters ask for. Raises BadData."""
+        start, end = log_parameters.sequences(fields)
+        limit = log_parameters.whole(fields, ("limit",), LIMIT_DEFAULT, 1, LIMIT_MAX)
+        return cls(log_parameters.selection(fields), start, end, limit, answers.form(fields))
+
+
+@dataclass(slots=True)
+class _ScanWork:
+    context: Context
+    scan: Scan
+    summary: str
+    warnings: Warnings
+    listed_as: str = "log.scan"
+    headers: Headers = JSON_HEADERS
+
+    def begin(self, holder: Holder) -> asyncio.Future[Page]:
+        scan = self.scan
+        page = self.context.log.reader.page(scan.selection, scan.start, scan.end, scan.limit, warnings=self.warnings)
+        return asyncio.get_running_loop().create_task(page)
+
+    def listed(self, running: RunningQuery) -> None:
+        running.enter("running")
+
+    def body(self, result: Page) -> bytes:
+        records = result.records
+        if not (result.done or len(records) >= self.scan.limit) or len(records.values) > VALUES_BYTES_MAX:
+            raise LeftToAiohttp
+        rows = answers.json_records(list(rows_of(records, self.scan.selection)), self.scan.form)
+        end = answers.json_end(result.next, self.context.log.sequencer.log_start, self.warnings.texts())
+        return b"".join((answers.JSON_START, rows, end))
+
+
+class DirectScans:
+    """For the event loop's thread only."""
+
+    path = PATH
+    is_read = True
+    body_bytes_max = 0
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def takes(self, head: PlainHead) -> bool:
+        return head.method == "GET"
+
+    def work(self, head: PlainHead, body: bytes) -> _ScanWork | None:
+        """The scan; None for one that is wrong, or that asks for anything but one page of a key."""
+        try:
+            fields = parameters.first_of_each(head.query)
+            if not PARAMETERS.issuperset(fields):
+                return None
+            scan = Scan.of(fields)
+        except TriptychError:
+            return None
+        return _ScanWork(self._context, scan, parameters.unquoted_text(head.query.decode())[:TEXT_MAX], Warnings())
