@@ -23,7 +23,7 @@ at once or only write, the bytes for small bodies."""
 SMALL_BODY_BYTES = 64 << 10
 """A body up to this size may use the bytes that are kept."""
 
-READS_LEAST_A_WORKER, WRITES_LEAST_A_WORKER = 2, 8
+READS_LEAST_A_WORKER, WRITES_LEAST_A_WORKER = 2, 5
 """So many may always be at work: of reads enough to keep all processes busy, and of writes enough to share messages and
 an fsync, which take about as long for one write as for many."""
 ALONE_MAX = 2

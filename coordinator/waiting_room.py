@@ -38,16 +38,17 @@ COUNT_S = 0.05
 GROWTH, GROWTH_COUNTS = 24, (3, 10)
 """More comes than leaves when more than `ROOM` wait, and so many more than so many counts ago, who were so many more
 than as many counts before that: a burst and a closed loop grow once."""
+BURST_FROM = 32
+"""More than so many, who began to wait a moment ago, are a burst."""
 BURST_S = 2 * min(GROWTH_COUNTS) * COUNT_S
-"""So long after more than `ROOM` began to wait, the newest is first in turn: by then it is known whether more comes
-than leaves."""
+"""So long after a burst began, the newest is first in turn: by then it is known whether more comes than leaves."""
 OVERFULL_S = 1.0
 """So long after a request found no room, more comes than leaves, as far as is known."""
 WAIT_MAX_S, WAIT_OVERFULL_MAX_S = 2.0, 0.015
 """A request is refused when it has waited so long; the second while more comes than leaves."""
-SHARE_STEP = 0.2
-"""By this part of its way the share of the refused moves in a look towards what it was since the last one."""
-
+SHARE_STEP_UP, SHARE_STEP_DOWN = 0.5, 0.2
+"""By this part of its way the share of the refused moves in a look towards what it was since the last one: up faster,
+since until an overload is known to be a hard one, too many requests are at work."""
 SHARE_OVERFULL = 0.03
 """While more comes than leaves and more than this share is refused, this goes on. A stall refuses fewer."""
 
@@ -106,9 +107,9 @@ class _Counts:
 
     def add(self, now: float, count: int) -> None:
         """Note that so many wait. To be called for each request that comes."""
-        if count <= ROOM // 2:
+        if count <= BURST_FROM // 2:
             self._many_since = math.inf
-        elif count > ROOM and self._many_since == math.inf:
+        elif count > BURST_FROM and self._many_since == math.inf:
             self._many_since = now
         if now - self._counted < COUNT_S:
             return
@@ -158,9 +159,10 @@ class WaitingRoom:
         """What those who wait are, as far as is known."""
         if self.is_overfull:
             return Queue.OVERFULL
-        if len(self._stays) <= ROOM:
-            return Queue.SHORT
-        return Queue.BURST if self._counts.is_burst(time.monotonic()) else Queue.LONG
+        count = len(self._stays)
+        if count > BURST_FROM and self._counts.is_burst(time.monotonic()):
+            return Queue.BURST
+        return Queue.LONG if count > ROOM else Queue.SHORT
 
     def __len__(self) -> int:
         return len(self._stays)
@@ -197,7 +199,8 @@ class WaitingRoom:
     def look(self) -> None:
         """See whether those who wait are a burst, and give turns. To be called at intervals."""
         over = self._admitted + self._refused
-        self.refused_share += SHARE_STEP * ((self._refused / over if over else 0.0) - self.refused_share)
+        more = (self._refused / over if over else 0.0) - self.refused_share
+        self.refused_share += (SHARE_STEP_UP if more > 0 else SHARE_STEP_DOWN) * more
         self._admitted = self._refused = 0
         if self.is_overfull and self.refused_share > SHARE_OVERFULL:
             self._overfull_until = time.monotonic() + OVERFULL_S

@@ -195,6 +195,19 @@ def test_requests_that_become_more_and_more_are_an_overload(
     assert not house.room.is_overfull
 
 
+def test_the_share_of_the_refused_rises_faster_than_it_falls(load: Load, house: House) -> None:
+    """Until an overload is known to be a hard one, too many are at work."""
+    while not house.room.is_overfull:
+        load.comes(10, lambda _: 3)
+    shares = []
+    for times in (*[3] * 3, *[1] * 3):
+        load.comes(100, lambda _, times=times: times)  # type: ignore[misc]
+        house.room.look()
+        shares.append(house.room.refused_share)
+    assert shares[2] > 0.55  # of 0.67
+    assert shares[5] > 0.5 * shares[2]
+
+
 def test_requests_that_come_after_a_pause_are_not_more_than_before_it(load: Load, house: House) -> None:
     for _ in range(20):
         load.comes(30, lambda _: 4)
