@@ -12,7 +12,7 @@ from coordinator.context import Context
 from coordinator.log import records
 from coordinator.log.record_forms import hints
 from coordinator.log.records import BESIDE_BYTES_MAX, Append
-from coordinator.negotiation import PROTOBUF
+from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
 from shared.errors import TriptychError
 
 PATH = "/api/v1/log/append"
@@ -24,6 +24,7 @@ class _AppendWork:
     batch: Append
     listed_as: str = ""
     summary: str = ""
+    more_bytes: int = 0
 
     def begin(self) -> asyncio.Future[int]:
         return self.context.log.begin(self.batch)
@@ -39,6 +40,8 @@ class DirectAppends:
     """For the event loop's thread only."""
 
     path = PATH
+    media_types = (JSON, PROTOBUF, PROTOBUF_JSON)
+    encoding = ""
     is_read = False
     body_bytes_max = WALKED_BYTES_MAX
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -23,7 +23,7 @@ from aiohttp import web
 
 from coordinator.context import Context
 from coordinator.failures import failure, refusal
-from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
+from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON, REMOTE_WRITE
 from coordinator.protocol import Connection, Server
 from coordinator.queries.running import RunningQuery
 from coordinator.request_ids import given_in, new_id
@@ -34,7 +34,7 @@ from shared.telemetry import REQUEST_ID
 
 METHOD = "POST"
 HEAD_BYTES_MAX = 1024
-HEADS_CACHED = 256
+HEADS_CACHED = 1024
 """Clients send the same head again and again; one that is not cached is read in some microseconds."""
 CLIENT_LEFT = 499
 REST_WITHIN_S = 0.05
@@ -49,11 +49,13 @@ _PLAIN_HEADERS = frozenset(
         b"host",
         b"content-type",
         b"content-length",
+        b"content-encoding",
         b"accept",
         b"accept-encoding",
         b"connection",
         b"user-agent",
         b"x-request-id",
+        b"x-prometheus-remote-write-version",
     )
 )
 """A head with any other header is left to aiohttp."""
@@ -62,14 +64,15 @@ _LENGTH = re.compile(rb"\d{1,9}")
 
 
 class PlainHead(NamedTuple):
-    """What a head says of its request. `media_type`: of the body; the answer is JSON. `request_id`: the client's own,
-    or empty."""
+    """What a head says of its request. `media_type`, `encoding`: of the body; the answer is JSON. `request_id`: the
+    client's own, or empty."""
 
     path: str
     host: str
     media_type: str
     body_bytes: int
     request_id: str = ""
+    encoding: str = ""
 
 
 @lru_cache(HEADS_CACHED)
@@ -87,17 +90,25 @@ def plain_head(head: bytes) -> PlainHead | None:
             return None
         fields[name] = value.strip(b" \t")
     host, length = fields.get(b"host"), fields.get(b"content-length", b"")
-    media_type = fields.get(b"content-type", b"").partition(b";")[0].strip().lower().decode()
+    media_type, _, parameters = fields.get(b"content-type", b"").lower().decode().partition(";")
+    media_type = media_type.strip()
     is_plain = (
         host
         and _LENGTH.fullmatch(length)
-        and media_type in (JSON, PROTOBUF, PROTOBUF_JSON)
+        and (media_type in (JSON, PROTOBUF, PROTOBUF_JSON) or (media_type == REMOTE_WRITE and not parameters))
         and PROTOBUF.encode() not in fields.get(b"accept", b"").lower()
         and fields.get(b"connection", b"keep-alive").lower() == b"keep-alive"
     )
     if not host or not is_plain:
         return None
-    return PlainHead(line[1].decode(), host.decode(), media_type, int(length), given_in(head))
+    encoding = fields.get(b"content-encoding", b"").lower().decode()
+    return PlainHead(line[1].decode(), host.decode(), media_type, int(length), given_in(head), encoding)
+
+
+class NoContent(NamedTuple):
+    """An answer of status 204: the headers that it has beside those of every answer."""
+
+    headers: tuple[tuple[str, str], ...]
 
 
 class Work(Protocol):
@@ -107,12 +118,14 @@ class Work(Protocol):
     """Its kind in the list of running queries; empty: it is not listed."""
     summary: str
     """Its text in that list."""
+    more_bytes: int
+    """What it takes beside its body, which is held too."""
 
     def begin(self) -> asyncio.Future[Any]:
         """Begin it. The future has what came of it; canceling it ends the work. Raises TriptychError."""
 
-    def body(self, result: Any) -> bytes:
-        """The body of the answer, JSON. `result`: what came of it. Raises TriptychError."""
+    def body(self, result: Any) -> bytes | NoContent:
+        """The body of the answer, JSON, if it has one. `result`: what came of it. Raises TriptychError."""
 
 
 class Endpoint(Protocol):
@@ -120,6 +133,8 @@ class Endpoint(Protocol):
 
     path: str
     is_read: bool
+    media_types: Sequence[str]
+    encoding: str
     body_bytes_max: int
 
     def work(self, media_type: str, body: bytes) -> Work | None:
@@ -254,6 +269,8 @@ class DirectRequests:
         context, endpoint = self._context, self._endpoints.get(head.path)
         return (
             endpoint is not None
+            and head.media_type in endpoint.media_types
+            and head.encoding == endpoint.encoding
             and head.body_bytes <= min(endpoint.body_bytes_max, context.settings.body_bytes_max)
             and context.access.is_open
             and not tracing.is_on()
@@ -289,6 +306,8 @@ class DirectRequests:
             admission.enter(holder, may_use_reserve=not endpoint.is_read)
             served.is_in = True
             admission.hold(holder, body_bytes)
+            if work.more_bytes:
+                admission.hold(holder, work.more_bytes)
             answer = work.begin()
         except Exception as error:  # `_outcome` tells a refusal from a defect
             answer = asyncio.get_running_loop().create_future()
@@ -333,6 +352,8 @@ class DirectRequests:
             return self._without_aiohttp(refusal(context, path, error))
         except Exception:
             return self._without_aiohttp(failure(METHOD, path))
+        if isinstance(body, NoContent):
+            return 204, in_one_piece(204, "No Content", (*body.headers, *context.access.headers.items()), b"")
         if context.access.headers is not self._headers:
             self._headers = context.access.headers
             self._head_of_success = head_of(200, "OK", (("Content-Type", JSON), *self._headers.items()))

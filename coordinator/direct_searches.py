@@ -16,7 +16,7 @@ import orjson
 
 from coordinator.api.vector_bodies import THREAD_BYTES_MIN, json_body
 from coordinator.context import Context
-from coordinator.negotiation import PROTOBUF
+from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
 from coordinator.vectors.answers import hits_json
 from coordinator.vectors.batching import Found, SearchKind
 from coordinator.vectors.search import SearchRequest, from_json, vectors_of
@@ -89,6 +89,7 @@ class _SearchWork:
     queries: Floats | bytes
     summary: str
     listed_as: str = "vector.search"
+    more_bytes: int = 0
 
     def begin(self) -> asyncio.Future[Found]:
         return self.context.vectors.begin(self.kind, self.queries)
@@ -104,6 +105,8 @@ class DirectSearches:
     """For the event loop's thread only."""
 
     path = PATH
+    media_types = (JSON, PROTOBUF, PROTOBUF_JSON)
+    encoding = ""
     is_read = True
     body_bytes_max = BODY_BYTES_MAX
 

@@ -20,6 +20,7 @@ from coordinator.context import CONTEXT
 from coordinator.direct_appends import DirectAppends
 from coordinator.direct_requests import DirectConnection, DirectRequests
 from coordinator.direct_searches import DirectSearches
+from coordinator.direct_writes import DirectWrites
 from coordinator.entrance import turned_away
 from coordinator.failures import failure, refusal
 from coordinator.pressure import is_state
@@ -81,13 +82,14 @@ class Dispatcher:
     def server(self, **options: Any) -> web.Server:
         """For `web.ServerRunner`; the options are those of `web.AppRunner`."""
         context = self._context
+        endpoints = DirectAppends(context), DirectSearches(context), DirectWrites(context)
         return Server(
             self._handle,
             context.connections,
             context.pressure,
             context.waiting_room,
             context.access,
-            partial(DirectConnection, DirectRequests(context, (DirectAppends(context), DirectSearches(context)))),
+            partial(DirectConnection, DirectRequests(context, endpoints)),
             request_factory=self._request,
             **options,
         )  # type: ignore[arg-type]

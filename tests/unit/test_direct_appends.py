@@ -374,5 +374,5 @@ def test_a_head_that_is_read_here_is_the_same_for_aiohttp() -> None:
 
 def test_a_head_says_what_it_says_in_any_case() -> None:
     lines = ("host:localhost:9090", "CONTENT-LENGTH: 12", "content-type: Application/JSON; charset=utf-8")
-    head = "\r\n".join([f"POST {PATH} HTTP/1.1", *lines, "x-request-ID:mine", "", ""])
-    assert plain_head(head.encode()) == (PATH, "localhost:9090", "application/json", 12, "mine")
+    head = "\r\n".join([f"POST {PATH} HTTP/1.1", *lines, "x-request-ID:mine", "Content-encoding:  Snappy", "", ""])
+    assert plain_head(head.encode()) == (PATH, "localhost:9090", "application/json", 12, "mine", "snappy")

@@ -49,7 +49,7 @@ class Workers:
 class Writers:
     def __init__(self, **settings: int) -> None:
         self.workers = Workers()
-        self._writes = SampleWrites(Settings(**cast(Any, settings)), cast(Links, self.workers))
+        self._writes = SampleWrites(Settings(**cast(Any, {"commit_delay_ms": 0, **settings})), cast(Links, self.workers))
 
     async def start(self, *parts: Parts) -> list[asyncio.Task[Receipt]]:
         tasks = [asyncio.create_task(self._writes.write(own)) for own in parts]
