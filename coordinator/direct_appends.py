@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -40,7 +41,7 @@ class DirectAppends:
     """For the event loop's thread only."""
 
     path = PATH
-    media_types = (JSON, PROTOBUF, PROTOBUF_JSON)
+    media_types: Sequence[str] = (JSON, PROTOBUF, PROTOBUF_JSON)
     encoding = ""
     is_read = False
     body_bytes_max = WALKED_BYTES_MAX

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -105,7 +106,7 @@ class DirectSearches:
     """For the event loop's thread only."""
 
     path = PATH
-    media_types = (JSON, PROTOBUF, PROTOBUF_JSON)
+    media_types: Sequence[str] = (JSON, PROTOBUF, PROTOBUF_JSON)
     encoding = ""
     is_read = True
     body_bytes_max = BODY_BYTES_MAX

@@ -7,7 +7,7 @@ What is other than that, or wrong, goes through the functions that serve it for 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator.api import write
@@ -66,7 +66,7 @@ class DirectWrites:
 
     path = PATH
     is_read = False
-    media_types = (REMOTE_WRITE,)
+    media_types: Sequence[str] = (REMOTE_WRITE,)
     encoding = "snappy"
     body_bytes_max = BODY_BYTES_MAX
 

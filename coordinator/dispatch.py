@@ -18,7 +18,7 @@ from aiohttp import HttpVersion10, hdrs, web
 from coordinator.bodies import Malformed, check_escapes
 from coordinator.context import CONTEXT
 from coordinator.direct_appends import DirectAppends
-from coordinator.direct_requests import DirectConnection, DirectRequests
+from coordinator.direct_requests import DirectConnection, DirectRequests, Endpoint
 from coordinator.direct_searches import DirectSearches
 from coordinator.direct_writes import DirectWrites
 from coordinator.entrance import turned_away
@@ -82,7 +82,8 @@ class Dispatcher:
     def server(self, **options: Any) -> web.Server:
         """For `web.ServerRunner`; the options are those of `web.AppRunner`."""
         context = self._context
-        endpoints = DirectAppends(context), DirectSearches(context), DirectWrites(context)
+        own: tuple[Endpoint, ...] = DirectAppends(context), DirectSearches(context), DirectWrites(context)
+        endpoints = [endpoint for endpoint in own if (hdrs.METH_POST, endpoint.path) in self._plain]
         return Server(
             self._handle,
             context.connections,

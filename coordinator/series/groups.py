@@ -42,6 +42,8 @@ GATHERED_MAX = 4
 the workers would wait while the coordinator cuts them."""
 QUIET_S = 0.001
 """A message waits no longer if no other request comes within this time."""
+VAIN_MAX = 63
+"""Senders that take their time are waited for in vain: at most once in so many messages, and this one."""
 
 
 @dataclass(slots=True)
@@ -112,6 +114,8 @@ class SampleWrites:
         self._gathers_until = 0.0
         """The time until which it does; 0: it does not yet."""
         self._quiet: asyncio.TimerHandle | None = None
+        self._vain = self._unasked = 0
+        """How many messages did not wait after the last one that had waited in vain, and how many still do not."""
 
     @property
     def waiting_requests(self) -> int:
@@ -176,19 +180,30 @@ class SampleWrites:
             self._quiet = None
         if not self._waiting or self._in_flight >= IN_FLIGHT_MAX:
             return
+        if self._waiting[0].requests >= self._expected:
+            if self._expected > 1:
+                self._vain = 0
+            self._launch()
+            return
         now = time.monotonic()
         if not self._gathers_until:
             self._gathers_until = now + self._settings.commit_delay_ms / 1000
-        if self._waiting[0].requests < self._expected and now < self._gathers_until:
-            wait_s = min(QUIET_S, self._gathers_until - now)
-            self._quiet = asyncio.get_running_loop().call_later(wait_s, self._launch)
-        else:
+        if now >= self._gathers_until or self._unasked:
             self._launch()
+        else:
+            self._quiet = asyncio.get_running_loop().call_later(min(QUIET_S, self._gathers_until - now), self._in_vain)
+
+    def _in_vain(self) -> None:
+        """Those that were expected have not come: the next messages do not wait, more of them each time."""
+        self._vain = min(2 * self._vain + 1, VAIN_MAX)
+        self._unasked = self._vain + 1  # with this one
+        self._launch()
 
     def _launch(self) -> None:
         group = self._waiting.popleft()
         self._waiting_bytes -= group.bytes
         self._in_flight += 1
+        self._unasked = max(0, self._unasked - 1)
         self._quiet, self._gathers_until = None, 0.0
         group.sending = asyncio.get_running_loop().create_task(self._send(group), context=group.context)
         group.sending.add_done_callback(partial(self._sent, group))

@@ -213,8 +213,9 @@ class KnownSamples:
 
     def copied(self) -> KnownSamples:
         """The same in no more memory than it takes."""
-        columns = (column.copy() for column in (self.runs, self.shard_of, self.times, self.bits))
-        return KnownSamples(*columns, self.totals, self.epochs)
+        return KnownSamples(
+            self.runs.copy(), self.shard_of.copy(), self.times.copy(), self.bits.copy(), self.totals, self.epochs
+        )
 
 
 def read(body: Frame, shards: int, references: SeriesReferences) -> KnownSamples | None:
