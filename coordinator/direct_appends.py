@@ -29,6 +29,7 @@ class _AppendWork:
     listed_as: str = ""
     summary: str = ""
     headers: Headers = JSON_HEADERS
+    more_bytes: int = 0
 
     def begin(self, holder: Holder) -> asyncio.Future[int]:
         return self.context.log.begin(self.batch)
@@ -48,6 +49,7 @@ class DirectAppends:
 
     path = PATH
     is_read = False
+    encoding = ""
     body_bytes_max = WALKED_BYTES_MAX
 
     def __init__(self, context: Context) -> None:

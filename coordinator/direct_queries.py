@@ -43,6 +43,7 @@ class _QueryWork:
     told: Told
     running: RunningQuery | None = None
     headers: Headers = _PLAIN
+    more_bytes: int = 0
 
     @property
     def listed_as(self) -> str:
@@ -79,6 +80,7 @@ class DirectQueries:
     """For the event loop's thread only. `read`: makes a query of its parameters."""
 
     is_read = True
+    encoding = ""
     body_bytes_max = FORM_BYTES_MAX
 
     def __init__(self, context: Context, path: str, read: Read) -> None:

@@ -60,6 +60,10 @@ class Work(Protocol):
         """Its text in that list."""
 
     @property
+    def more_bytes(self) -> int:
+        """What it takes beside its body, which is held too."""
+
+    @property
     def headers(self) -> Headers:
         """Of the answer, once there is its body."""
 
@@ -70,8 +74,9 @@ class Work(Protocol):
     def listed(self, running: RunningQuery) -> None:
         """It has begun, and is in the list of running queries."""
 
-    def body(self, result: Any) -> bytes:
-        """The body of the answer. `result`: what came of it. Raises TriptychError, LeftToAiohttp."""
+    def body(self, result: Any) -> bytes | None:
+        """The body of the answer, None if it has none. `result`: what came of it. Raises TriptychError,
+        LeftToAiohttp."""
 
 
 class Endpoint(Protocol):
@@ -79,6 +84,8 @@ class Endpoint(Protocol):
 
     path: str
     is_read: bool
+    encoding: str
+    """Of the bodies that it takes."""
     body_bytes_max: int
 
     def takes(self, head: PlainHead) -> bool:
@@ -221,6 +228,7 @@ class DirectRequests:
         context, endpoint = self._context, self._endpoints.get(head.path)
         return (
             endpoint is not None
+            and head.encoding == endpoint.encoding
             and endpoint.takes(head)
             and head.body_bytes <= min(endpoint.body_bytes_max, context.settings.body_bytes_max)
             and context.access.is_open
@@ -262,6 +270,8 @@ class DirectRequests:
             admission.enter(holder, may_use_reserve=not endpoint.is_read)
             served.is_in = True
             admission.hold(holder, body_bytes)
+            if work.more_bytes:
+                admission.hold(holder, work.more_bytes)
             answer = work.begin(holder)
         except Exception as error:  # `_outcome` tells a refusal from a defect
             answer = asyncio.get_running_loop().create_future()
@@ -318,7 +328,10 @@ class DirectRequests:
             return self._without_aiohttp(refusal(context, path, error))
         except Exception:
             return self._without_aiohttp(failure(served.method, path))
-        return 200, with_head(head_of(200, "OK", (*served.work.headers, *context.access.headers.items())), body)
+        headers = (*served.work.headers, *context.access.headers.items())
+        if body is None:
+            return 204, in_one_piece(204, "No Content", headers, b"")
+        return 200, with_head(head_of(200, "OK", headers), body)
 
     def _without_aiohttp(self, response: web.Response) -> tuple[int, bytes]:
         headers = (*response.headers.items(), *self._context.access.headers.items())

@@ -56,6 +56,7 @@ class _ScanWork:
     warnings: Warnings
     listed_as: str = "log.scan"
     headers: Headers = JSON_HEADERS
+    more_bytes: int = 0
 
     def begin(self, holder: Holder) -> asyncio.Future[Page]:
         scan = self.scan
@@ -79,6 +80,7 @@ class DirectScans:
 
     path = PATH
     is_read = True
+    encoding = ""
     body_bytes_max = 0
 
     def __init__(self, context: Context) -> None:

@@ -94,6 +94,7 @@ class _SearchWork:
     summary: str
     listed_as: str = "vector.search"
     headers: Headers = JSON_HEADERS
+    more_bytes: int = 0
     running: RunningQuery | None = None
 
     def begin(self, holder: Holder) -> asyncio.Future[Found]:
@@ -117,6 +118,7 @@ class DirectSearches:
 
     path = PATH
     is_read = True
+    encoding = ""
     body_bytes_max = BODY_BYTES_MAX
 
     def __init__(self, context: Context) -> None:

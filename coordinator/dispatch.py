@@ -19,9 +19,10 @@ from coordinator.bodies import Malformed, check_escapes
 from coordinator.context import CONTEXT
 from coordinator.direct_appends import DirectAppends
 from coordinator.direct_queries import direct_queries
-from coordinator.direct_requests import DirectConnection, DirectRequests
+from coordinator.direct_requests import DirectConnection, DirectRequests, Endpoint
 from coordinator.direct_scans import DirectScans
 from coordinator.direct_searches import DirectSearches
+from coordinator.direct_writes import DirectWrites
 from coordinator.entrance import turned_away
 from coordinator.failures import failure, refusal
 from coordinator.pressure import is_state
@@ -83,7 +84,15 @@ class Dispatcher:
     def server(self, **options: Any) -> web.Server:
         """For `web.ServerRunner`; the options are those of `web.AppRunner`."""
         context = self._context
-        direct = (DirectAppends(context), DirectScans(context), DirectSearches(context), *direct_queries(context))
+        own: tuple[Endpoint, ...] = (
+            DirectAppends(context),
+            DirectScans(context),
+            DirectSearches(context),
+            DirectWrites(context),
+            *direct_queries(context),
+        )
+        paths = {path for _, path in self._plain}
+        direct = [endpoint for endpoint in own if endpoint.path in paths]
         return Server(
             self._handle,
             context.connections,

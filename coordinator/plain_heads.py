@@ -15,8 +15,8 @@ from coordinator.request_ids import given_in
 
 HEAD_BYTES_MAX = 8 << 10
 LINES_BYTES_MAX = 1024
-LINES_CACHED = 256
-"""Header lines that are not cached are read in some microseconds."""
+LINES_CACHED = 1024
+"""Bodies of different lengths have different header lines. Those that are not cached are read in some microseconds."""
 
 _REQUEST_LINE = re.compile(rb"(GET|POST) (/[\w/]*)(?:\?([\w.~%&=+*()',:;!@$/-]*))? HTTP/1\.1\r\n", re.ASCII)
 """The characters that clients leave as they are in the query string of a URL."""
@@ -25,11 +25,13 @@ _PLAIN_HEADERS = frozenset(
         b"host",
         b"content-type",
         b"content-length",
+        b"content-encoding",
         b"accept",
         b"accept-encoding",
         b"connection",
         b"user-agent",
         b"x-request-id",
+        b"x-prometheus-remote-write-version",
     )
 )
 """A head with any other header is left to aiohttp."""
@@ -40,6 +42,8 @@ _LENGTH = re.compile(rb"\d{1,9}")
 class _Lines(NamedTuple):
     host: str
     media_type: str
+    type_parameters: str
+    encoding: str
     body_bytes: int
     takes_gzip: bool
     request_id: str
@@ -47,14 +51,16 @@ class _Lines(NamedTuple):
 
 class PlainHead(NamedTuple):
     """What a head says of its request. `query`: what follows the question mark, as it came. `media_type`: of the body,
-    in lower case and without parameters, empty if none is given. The answer is JSON. `request_id`: the client's own,
-    or empty."""
+    without its parameters; `encoding`: of the body; both in lower case, and empty if not given. If the answer has a
+    body, it is JSON. `request_id`: the client's own, or empty."""
 
     method: str
     path: str
     query: bytes
     host: str
     media_type: str
+    type_parameters: str
+    encoding: str
     body_bytes: int
     takes_gzip: bool
     request_id: str = ""
@@ -92,6 +98,8 @@ def _lines(text: bytes) -> _Lines | None:
     )
     if not host or not is_plain:
         return None
-    media_type = fields.get(b"content-type", b"").partition(b";")[0].strip().lower().decode()
-    encodings = fields.get(b"accept-encoding", b"").decode()
-    return _Lines(host.decode(), media_type, int(length), takes_gzip(encodings), given_in(b"\r\n" + text))
+    media_type, _, parameters = fields.get(b"content-type", b"").lower().decode().partition(";")
+    encoding = fields.get(b"content-encoding", b"").lower().decode()
+    gzip = takes_gzip(fields.get(b"accept-encoding", b"").decode())
+    request_id = given_in(b"\r\n" + text)
+    return _Lines(host.decode(), media_type.strip(), parameters, encoding, int(length), gzip, request_id)

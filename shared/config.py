@@ -176,7 +176,7 @@ class Settings:
         "synced", "a write of samples is answered once it is on disk (synced), or before that (buffered)"
     )
     commit_delay_ms: int = _setting(
-        2, "longest time a commit of samples waits for requests that are being read; 0: never", least=0, most=1000
+        2, "longest time a commit of samples waits for requests that are about to come; 0: never", least=0, most=1000
     )
     block_window_ms: int = _setting(7_200_000, "time range of a block before compaction", least=1000)
     block_cache_bytes: int = _setting(256 << 20, "chunks of blocks cached in memory, all shards together", least=0)

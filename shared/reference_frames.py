@@ -52,12 +52,18 @@ def histogram_frame_words(series: int, samples: int, starts: int, histogram_word
     return HISTOGRAMS_HEADER_WORDS + series + 2 * samples + starts + histogram_words
 
 
+def _words(epoch: int, series: int, samples: int, starts: int) -> int:
+    """As `frame_words`, of the numbers in a header."""
+    return frame_words(series, samples, starts)
+
+
 @dataclass(slots=True, eq=False)
 class ReferenceColumns:
     """A frame, int64[words], of `runs` runs with `samples` samples: run i is counts[i] samples of the series with the
     number series[i], none of which is above `number_max`, and none of the times after `latest_ms`; the runs are in the
     words from `begin` on. `series` and `counts` int64[runs], `times_ms` int64[samples], `values` float64[samples] that
-    may refer to rows of `histograms`, `start_timestamps_ms` int64[samples]."""
+    may refer to rows of `histograms`, `start_timestamps_ms` int64[samples]. The words may be those of the message: they
+    are not kept longer than the request."""
 
     words: NDArray[np.int64]
     begin: int
@@ -103,9 +109,7 @@ def parse(frame: Frame) -> ReferenceColumns:
     """Parse a frame that was written for one shard. Raises Internal for anything else."""
     if has_mark(frame, HISTOGRAMS_MARK):
         return _parse_with_histograms(frame)
-    words, (epoch, runs, samples, starts) = read_words(
-        frame, MARK, HEADER_WORDS, lambda _, *numbers: frame_words(*numbers), __name__
-    )
+    words, (epoch, runs, samples, starts) = read_words(frame, MARK, HEADER_WORDS, _words, __name__, is_kept=False)
     return _columns(words, HEADER_WORDS, epoch, runs, samples, starts)
 
 

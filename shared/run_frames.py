@@ -36,6 +36,11 @@ class Runs:
     times_ms: NDArray[np.int64]
     values: NDArray[np.float64]
 
+    @property
+    def samples(self) -> int:
+        """How many entries all runs have together."""
+        return len(self.times_ms)
+
     def __post_init__(self) -> None:
         assert len(self.starts) == len(self.ends) == len(self.hashes) == len(self.counts)
         assert len(self.times_ms) == len(self.values)
@@ -50,14 +55,17 @@ def has_mark(frame: Frame, mark: int) -> bool:
 
 
 def read_words(
-    frame: Frame, mark: int, header_words: int, frame_words: Callable[..., int], form: str
+    frame: Frame, mark: int, header_words: int, frame_words: Callable[..., int], form: str, *, is_kept: bool = True
 ) -> tuple[Words, list[int]]:
     """(the words of a frame, the numbers of its header behind the mark, from which `frame_words` tells its size).
-    Raises Internal, which names the `form`, for anything else."""
+    Unless they are kept, they may be those of the message. Raises Internal, which names the `form`, for anything
+    else."""
     size = memoryview(frame).nbytes
     if size % 8 == 0 and size >= 8 * header_words:
         # A copy, because received frames may lie at any address, and views would keep the whole message in memory.
-        words = np.frombuffer(frame, dtype=np.int64).copy()
+        words = np.frombuffer(frame, dtype=np.int64)
+        if is_kept or not words.flags.carray:
+            words = words.copy()
         own_mark, *numbers = words[:header_words].tolist()
         if own_mark == mark and min(numbers) >= 0 and len(words) == frame_words(*numbers):
             return words, numbers

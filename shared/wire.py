@@ -41,9 +41,9 @@ _HEADER_AT = 13
 _ALIGNMENT = 8
 _PADDING = tuple(bytes(count) for count in range(_ALIGNMENT))
 
-INLINE_BYTES_MAX = 4 << 10
+INLINE_BYTES_MAX = 16 << 10
 """A frame of at most this size travels in its message's first frame: copying it costs less than another frame."""
-COPY_BYTES_MAX = 16 << 10
+COPY_BYTES_MAX = 64 << 10
 """A frame of at most this size is copied when sent: that costs less than keeping the sender's buffer alive."""
 # Plain integers: combining two of pyzmq's enum members costs a microsecond.
 _LAST = int(zmq.NOBLOCK)
@@ -147,11 +147,9 @@ def encode_request(request_id: bytes, request: Request) -> list[Frame]:
 def decode_request(message: Sequence[Frame]) -> tuple[bytes, Request]:
     """Inverse of `encode_request`: (request id, request). If sender and receiver share a clock, the deadline is at most
     the sender's; otherwise it is computed from the time that was left when the request was sent."""
-    first = bytes(message[0])
-    assert first[:1] == REQUEST
-    end = _HEADER_AT + int.from_bytes(first[_ID_END:_HEADER_AT], "little")
-    header = cluster_pb2.RequestHeader.FromString(first[_HEADER_AT:end])
-    frames = _frames_of(message, end, header.sizes)
+    first, request_id, end = _start_of(message, REQUEST)
+    header = cluster_pb2.RequestHeader.FromString(first[_HEADER_AT:end].tobytes())
+    frames = _frames_of(first, message, end, header.sizes)
     at = header.body_frames
     assert at >= 1, "the body is a frame, if an empty one"
     parts = {}
@@ -173,7 +171,7 @@ def decode_request(message: Sequence[Frame]) -> tuple[bytes, Request]:
         http_request=header.http_request,
         trace_parent=header.trace_parent,
     )
-    return first[1:_ID_END], request
+    return request_id, request
 
 
 def encode_reply(request_id: bytes, reply: Reply) -> list[Frame]:
@@ -191,11 +189,9 @@ def encode_reply(request_id: bytes, reply: Reply) -> list[Frame]:
 
 
 def decode_reply(message: Sequence[Frame]) -> tuple[bytes, Reply]:
-    first = bytes(message[0])
-    assert first[:1] == REPLY
-    end = _HEADER_AT + int.from_bytes(first[_ID_END:_HEADER_AT], "little")
-    header = cluster_pb2.ReplyHeader.FromString(first[_HEADER_AT:end])
-    frames = _frames_of(message, end, header.sizes)
+    first, request_id, end = _start_of(message, REPLY)
+    header = cluster_pb2.ReplyHeader.FromString(first[_HEADER_AT:end].tobytes())
+    frames = _frames_of(first, message, end, header.sizes)
     reply = Reply(
         body=frames[0],
         frames=frames[1:],
@@ -207,7 +203,7 @@ def decode_reply(message: Sequence[Frame]) -> tuple[bytes, Reply]:
         reply.shard_errors = {entry.shard: entry.reason for entry in header.shard_errors}
     if header.warnings:
         reply.warnings = tuple(header.warnings)
-    return first[1:_ID_END], reply
+    return request_id, reply
 
 
 def _laid_out(start: bytes, header: bytes, frames: Sequence[Frame], sizes: Sequence[int]) -> list[Frame]:
@@ -225,9 +221,17 @@ def _laid_out(start: bytes, header: bytes, frames: Sequence[Frame], sizes: Seque
     return [b"".join(first), *apart]
 
 
-def _frames_of(message: Sequence[Frame], header_end: int, sizes: Sequence[int]) -> list[Frame]:
-    """All frames of the message, in order. They are writable, as the buffers that ZeroMQ has received are."""
-    together = memoryview(bytearray(message[0]))
+def _start_of(message: Sequence[Frame], kind: bytes) -> tuple[memoryview, bytes, int]:
+    """(its first frame, its id, where its header ends) of a message of this kind. The frame is writable, as the buffers
+    that ZeroMQ has received are, and aligned, as they are not."""
+    first = memoryview(bytearray(message[0]))
+    start = first[:_HEADER_AT].tobytes()
+    assert start[:1] == kind
+    return first, start[1:_ID_END], _HEADER_AT + int.from_bytes(start[_ID_END:], "little")
+
+
+def _frames_of(together: memoryview, message: Sequence[Frame], header_end: int, sizes: Sequence[int]) -> list[Frame]:
+    """All frames of the message, of which `together` is the first, in order."""
     at = header_end + (-header_end & 7)
     apart = 1
     frames: list[Frame] = []

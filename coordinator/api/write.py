@@ -9,23 +9,25 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 
 from aiohttp import web
 
 from coordinator.bodies import hold, read_body
 from coordinator.context import CONTEXT, Context
 from coordinator.negotiation import REMOTE_WRITE, content_type, content_type_parameter
-from coordinator.series import decompression, lessons, metadata, remote_write, remote_write_v2
+from coordinator.series import decompression, known_samples, lessons, metadata, remote_write, remote_write_v2
 from coordinator.series.known_labels import KnownLabels
+from coordinator.series.lessons import Receipt
 from coordinator.series.remote_write import NO_REFERENCES, Cut, Limits
 from coordinator.series.remote_write_v2 import Survey
 from coordinator.series.series_references import SeriesReferences
 from shared.config import Settings
 from shared.errors import BadData, TriptychError, Unavailable
 from shared.telemetry import event
+from shared.wire import Frame
 
 INLINE_BYTES_MAX = 512 << 10
 """A body that announces at most this many bytes is cut on the event loop (2,000 series take half a millisecond), a
@@ -36,6 +38,7 @@ INLINE_STEPS_MAX = 500
 thread too."""
 INLINE_LESSON_MAX = 5_000
 """Series of a request whose numbers are learned on the event loop, at some 0.1 µs each; more are in a thread."""
+HEADERS_CACHED = 64
 MESSAGES = ("prometheus.WriteRequest", remote_write_v2.MESSAGE)
 """What a body can be, versions 1.0 and 2.0; the first where the Content-Type has no `proto`."""
 Again = Callable[[], Awaitable[Cut]]
@@ -61,8 +64,9 @@ class _Skipped:
 _skipped = _Skipped()
 
 
-def _written(samples: int, histograms: int, exemplars: int) -> dict[str, str]:
-    """The headers that tell a sender how much was stored."""
+@lru_cache(HEADERS_CACHED)
+def headers_of(samples: int, histograms: int, exemplars: int) -> Mapping[str, str]:
+    """The headers that tell a sender how much was stored, not to be changed."""
     counts = {"Samples": samples, "Histograms": histograms, "Exemplars": exemplars}
     return {f"X-Prometheus-Remote-Write-{what}-Written": str(count) for what, count in counts.items()}
 
@@ -76,12 +80,32 @@ async def write(request: web.Request) -> web.Response:
     """
     context = request.app[CONTEXT]
     is_second = _message(request) == remote_write_v2.MESSAGE
-    written = _written(0, 0, 0)
     try:
         cut, again = await (_read_v2(request) if is_second else _read(request))
+    except TriptychError as error:
+        tell(error, headers_of(0, 0, 0))
+        raise
+    return web.Response(status=204, headers=await written(context, cut, again, is_second=is_second))
+
+
+def tell(error: TriptychError, headers: Mapping[str, str]) -> None:
+    """Have the answer to a request that was refused for this error say how much of it was stored."""
+    if error.status < 500:  # above, nobody knows
+        error.headers = headers
+
+
+async def written(context: Context, cut: Cut, again: Again, *, is_second: bool = False) -> Mapping[str, str]:
+    """Store what was cut, with its metadata, and count it. Returns the headers that say how much that was. Raises
+    BadData, with these headers, if the request had more."""
+    if cut.known is not None:
+        await store(context, cut, again)
+        context.telemetry.samples_in += cut.samples
+        return headers_of(cut.samples, 0, 0)
+    headers = headers_of(0, 0, 0)
+    try:
         if cut.parts:
             await store(context, cut, again)
-        written = _written(cut.samples, cut.histograms, cut.exemplars)
+        headers = headers_of(cut.samples, cut.histograms, cut.exemplars)
         context.telemetry.samples_in += cut.samples + cut.histograms
         context.telemetry.histograms_in += cut.histograms
         context.telemetry.histograms_refused += cut.histograms_refused
@@ -94,16 +118,19 @@ async def write(request: web.Request) -> web.Response:
             histograms = f" and {cut.histograms} histograms" if cut.histograms else ""
             raise BadData(f"{cut.samples} samples{histograms} stored, {problem}")
     except TriptychError as error:
-        if error.status < 500:  # above, nobody knows how much was stored
-            error.headers = written
+        tell(error, headers)
         raise
-    return web.Response(status=204, headers=written)
+    return headers
 
 
 async def store(context: Context, cut: Cut, again: Again) -> None:
     """Store what was cut, and keep the numbers of series that the shards gave. What a shard does not store because it
     has been opened anew, which makes its earlier numbers stale, is cut with labels and sent once more."""
-    receipt = await context.samples.write(cut.parts)
+    await learn_from(context, cut, again, await context.samples.write(cut.parts, cut.known))
+
+
+async def learn_from(context: Context, cut: Cut, again: Again, receipt: Receipt) -> None:
+    """Do what the receipt of the frames of a request makes necessary; see `store`."""
     context.telemetry.series_by_number += cut.known_series
     if not receipt.epochs:
         return
@@ -145,16 +172,29 @@ def _problem(cut: Cut, is_second: bool) -> str:
 async def _read(request: web.Request) -> tuple[Cut, Again]:
     """The body of a request of version 1.0, cut by shard."""
     context = request.app[CONTEXT]
-    settings, limits, references = context.settings, Limits.of(context.settings), context.series_references
+    settings = context.settings
     raw, size = await _held_body(request)
-    run_large = partial(context.decodings.run, max(size, len(raw)))
-    again = partial(run_large, partial(_cut, raw, settings, NO_REFERENCES))
+    again = cut_again(context, raw, size)
     if size > INLINE_BYTES_MAX:
-        return await run_large(partial(_cut, raw, settings, references)), again
+        cut = partial(_cut, raw, settings, context.series_references)
+        return await context.decodings.run(max(size, len(raw)), cut), again
     body = decompression.decompress(raw, settings.decompressed_bytes_max)
-    walked = remote_write.walk(body, limits, references)
-    cut = partial(remote_write.cut_walked, body, walked, settings.shards, limits)
-    return cut() if remote_write.steps(walked) <= INLINE_STEPS_MAX else await context.decodings.run(size, cut), again
+    known = known_samples.read(body, settings.shards, context.series_references)
+    return Cut.of_known(known) if known is not None else await cut_small(context, body), again
+
+
+def cut_again(context: Context, raw: bytes, size: int) -> Again:
+    """How the request of version 1.0 with this body, of `size` bytes once it is decompressed, is cut once more."""
+    cut = partial(_cut, raw, context.settings, NO_REFERENCES)
+    return partial(context.decodings.run, max(size, len(raw)), cut)
+
+
+async def cut_small(context: Context, body: Frame) -> Cut:
+    """A decompressed request of version 1.0, at most INLINE_BYTES_MAX, cut by shard. Raises as `remote_write.cut`."""
+    limits = Limits.of(context.settings)
+    walked = remote_write.walk(body, limits, context.series_references)
+    cut = partial(remote_write.cut_walked, body, walked, context.settings.shards, limits)
+    return cut() if remote_write.steps(walked) <= INLINE_STEPS_MAX else await context.decodings.run(len(body), cut)
 
 
 async def _read_v2(request: web.Request) -> tuple[Cut, Again]:

@@ -1,17 +1,28 @@
 """Remote writes on their way to the workers: requests that arrive while others are being written are sent together.
 
 A message to a worker, its reply and the commit there cost the same for one request as for several: about as much as
-everything else that a request of 2,000 samples needs. A request that finds no other under way is sent at once.
+everything else that a request of 2,000 samples needs. A request that finds no other under way is sent at once, with
+those that the event loop has read in the same turn.
+
+A few senders that each wait for an answer before they send again would fall apart: one is sent alone, and the others
+together while the first one waits. So a message waits until as many requests have come as were under way when the last
+one ended, unless these are many, for TRIPTYCH_COMMIT_DELAY at most, and only while they come in quick succession.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 
 from coordinator.links import Links
+from coordinator.series import known_samples
+from coordinator.series.known_samples import KnownSamples
 from coordinator.series.lessons import Receipt
 from shared import wire
 from shared.config import Settings
@@ -26,16 +37,31 @@ GROUP_BYTES_MAX = 16 << 20
 GROUP_FRAMES_MAX = wire.FRAMES_MAX // 2
 """A message that has reached one of these takes no further request; a single request may be larger."""
 
+GATHERED_MAX = 4
+"""A message waits for others until it has so many requests, at most: with more, what they share costs each little, and
+the workers would wait while the coordinator cuts them."""
+QUIET_S = 0.001
+"""A message waits no longer if no other request comes within this time."""
+VAIN_MAX = 63
+"""Senders that take their time are waited for in vain: at most once in so many messages, and this one."""
+
 
 @dataclass(slots=True)
 class _Group:
     """Requests that are sent together. `done` gets its result when they are stored, or the error when they are not."""
 
     done: asyncio.Future[Receipt]
+    context: Context
+    """Of the request that came first: the message has its id."""
     parts: dict[int, list[Frame]] = field(default_factory=dict)
+    known: list[KnownSamples] = field(default_factory=list)
+    """Of requests that have nothing else: they share the last frame of each shard."""
     requests: int = 0
+    awaited: int = 0
+    """Requests whose clients still wait."""
     frames: int = 0
     bytes: int = 0
+    sending: asyncio.Task[None] | None = None
 
     def add(self, parts: Mapping[int, Sequence[Frame]], size: int) -> dict[int, range]:
         """Returns which of the group's frames are those of the request, by shard."""
@@ -49,7 +75,26 @@ class _Group:
         self.bytes += size
         return places
 
-    def has_room(self) -> bool:
+    def add_known(self, known: KnownSamples) -> None:
+        self.known.append(known)
+        self.requests += 1
+        self.bytes += known.nbytes
+
+    def sealed(self) -> Mapping[int, Sequence[Frame]]:
+        """All frames, to which nothing more is added."""
+        for shard, frame in known_samples.frames(self.known).items() if self.known else ():
+            self.parts.setdefault(shard, []).append(frame)
+        return self.parts
+
+    def places_of(self, known: KnownSamples) -> dict[int, range]:
+        """As `add` returns, once there are `sealed` frames."""
+        ends = {shard: len(self.parts[shard]) for shard in known.shards}
+        return {shard: range(end - 1, end) for shard, end in ends.items()}
+
+    def has_room(self, known: KnownSamples | None) -> bool:
+        """Whether a request may be added; `known`: if it has nothing else. Numbers of one frame have one epoch."""
+        if known is not None and self.known and self.known[0].epochs is not known.epochs:
+            return False
         return self.requests < GROUP_REQUESTS_MAX and self.bytes < GROUP_BYTES_MAX and self.frames < GROUP_FRAMES_MAX
 
 
@@ -62,7 +107,15 @@ class SampleWrites:
         self._in_flight = 0
         self._waiting: deque[_Group] = deque()
         self._waiting_bytes = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_due = False
+        """Whether `_look` is called in the next turn of the event loop: for all requests of this one."""
+        self._expected = 1
+        """Requests that the next message waits for."""
+        self._gathers_until = 0.0
+        """The time until which it does; 0: it does not yet."""
+        self._quiet: asyncio.TimerHandle | None = None
+        self._vain = self._unasked = 0
+        """How many messages did not wait after the last one that had waited in vain, and how many still do not."""
 
     @property
     def waiting_requests(self) -> int:
@@ -73,51 +126,98 @@ class SampleWrites:
     def waiting_bytes(self) -> int:
         return self._waiting_bytes
 
-    async def write(self, parts: Mapping[int, Sequence[Frame]]) -> Receipt:
-        """Return when the samples of these frames (shard → of `remote_write.cut`) are stored, but for those of stale
-        frames, which the receipt names.
+    async def write(self, parts: Mapping[int, Sequence[Frame]], known: KnownSamples | None = None) -> Receipt:
+        """Return when the samples of these frames (shard → of `remote_write.cut`), or of `known`, which has none beside
+        it, are stored, but for those of stale frames, which the receipt names.
 
         Raises Unavailable when a shard is missing or fails, which may be one that only another request of the same
         message needs; some of the samples may be stored then. Raises Overloaded when too many bytes wait already.
         """
-        if self._in_flight < IN_FLIGHT_MAX:
-            return await self._send(parts)
-        self._links.require(parts)
-        size = sum(wire.size_of(frame) for frames in parts.values() for frame in frames)
+        assert known is None or not parts
+        size = known.nbytes if known is not None else sum(map(wire.size_of, chain.from_iterable(parts.values())))
+        group = self._waiting_group(parts if known is None else known.shards, size, known)
+        if known is None:
+            places = group.add(parts, size)
+        else:
+            group.add_known(known.copied() if self._in_flight else known)
+        self._waiting_bytes += size
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._look)
+        # A request waits for at most two messages.
+        receipt = await self._stored(group)
+        return receipt.part(places if known is None else group.places_of(known))
+
+    async def _stored(self, group: _Group) -> Receipt:
+        """Wait for the message of a group. A client that disconnects does not cancel the others' write."""
+        group.awaited += 1
+        try:
+            return await asyncio.shield(group.done)
+        except asyncio.CancelledError:
+            if group.awaited == 1 and group.sending is not None:
+                group.sending.cancel()
+            raise
+        finally:
+            group.awaited -= 1
+
+    def _waiting_group(self, shards: Iterable[int], size: int, known: KnownSamples | None) -> _Group:
+        """The group that takes a request of so many bytes to these shards. Raises Unavailable, Overloaded."""
+        self._links.require(shards)
         if self._waiting and self._waiting_bytes + size > self._settings.worker_bytes_max:
             raise Overloaded(
                 f"{self._waiting_bytes} bytes of samples wait to be sent to the workers, the limit is "
                 f"{self._settings.worker_bytes_max} (TRIPTYCH_WORKER_BYTES_MAX); try again later"
             ).because("worker_bytes")
-        if not self._waiting or not self._waiting[-1].has_room():
-            self._waiting.append(_Group(asyncio.get_running_loop().create_future()))
-        group = self._waiting[-1]
-        places = group.add(parts, size)
-        self._waiting_bytes += size
-        # A client that disconnects does not cancel the others' write. A request waits for at most two messages.
-        receipt = await asyncio.shield(group.done)
-        return receipt.part(places)
+        if not self._waiting or not self._waiting[-1].has_room(known):
+            self._waiting.append(_Group(asyncio.get_running_loop().create_future(), copy_context()))
+        return self._waiting[-1]
 
-    async def _send(self, parts: Mapping[int, Sequence[Frame]]) -> Receipt:
-        self._in_flight += 1
-        try:
-            timeout_s = self._settings.write_timeout_ms / 1000
-            return Receipt.of(await self._links.call("series.write", parts=parts, timeout_s=timeout_s))
-        finally:
-            self._in_flight -= 1
+    def _look(self) -> None:
+        """Send the next group, unless others that belong into it are about to come."""
+        self._is_due = False
+        if self._quiet is not None:
+            self._quiet.cancel()
+            self._quiet = None
+        if not self._waiting or self._in_flight >= IN_FLIGHT_MAX:
+            return
+        if self._waiting[0].requests >= self._expected:
+            if self._expected > 1:
+                self._vain = 0
             self._launch()
+            return
+        now = time.monotonic()
+        if not self._gathers_until:
+            self._gathers_until = now + self._settings.commit_delay_ms / 1000
+        if now >= self._gathers_until or self._unasked:
+            self._launch()
+        else:
+            self._quiet = asyncio.get_running_loop().call_later(min(QUIET_S, self._gathers_until - now), self._in_vain)
+
+    def _in_vain(self) -> None:
+        """Those that were expected have not come: the next messages do not wait, more of them each time."""
+        self._vain = min(2 * self._vain + 1, VAIN_MAX)
+        self._unasked = self._vain + 1  # with this one
+        self._launch()
 
     def _launch(self) -> None:
-        if self._waiting and self._in_flight < IN_FLIGHT_MAX:
-            group = self._waiting.popleft()
-            self._waiting_bytes -= group.bytes
-            task = asyncio.ensure_future(self._send_group(group))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        group = self._waiting.popleft()
+        self._waiting_bytes -= group.bytes
+        self._in_flight += 1
+        self._unasked = max(0, self._unasked - 1)
+        self._quiet, self._gathers_until = None, 0.0
+        group.sending = asyncio.get_running_loop().create_task(self._send(group), context=group.context)
+        group.sending.add_done_callback(partial(self._sent, group))
 
-    async def _send_group(self, group: _Group) -> None:
+    def _sent(self, group: _Group, sending: asyncio.Task[None]) -> None:
+        self._in_flight -= 1
+        self._expected = min(GATHERED_MAX, group.requests + self.waiting_requests)
+        self._look()
+
+    async def _send(self, group: _Group) -> None:
+        timeout_s = self._settings.write_timeout_ms / 1000
         try:
-            receipt = await self._send(group.parts)
+            replies = await self._links.call("series.write", parts=group.sealed(), timeout_s=timeout_s)
+            receipt = Receipt.of(replies)
         except asyncio.CancelledError:
             group.done.cancel()
             raise

@@ -19,6 +19,7 @@ from coordinator.series import division, exemplars, histograms, metadata
 from coordinator.series import walk as kernels
 from coordinator.series.division import NO_ROWS, Rows
 from coordinator.series.exemplars import Exemplars
+from coordinator.series.known_samples import KnownSamples
 from coordinator.series.label_sets import Limits, problem_of, shown
 from coordinator.series.lessons import Lesson
 from coordinator.series.series_references import SeriesReferences
@@ -103,6 +104,12 @@ class Cut:
     """What there is to learn from the answer to the frames."""
     known_series: int = 0
     """How many series are in the frames by their numbers."""
+    known: KnownSamples | None = None
+    """All of the request in place of `parts`, if it has nothing but samples of known series."""
+
+    @classmethod
+    def of_known(cls, known: KnownSamples) -> Cut:
+        return cls(samples=known.samples, known_series=known.series, known=known)
 
     def refuse(self, text: str) -> None:
         self.refused_count += 1
@@ -127,7 +134,7 @@ def walk(body: Frame, limits: Limits, references: SeriesReferences = NO_REFERENC
     counts = np.zeros(COUNTS, dtype=np.int64)
     with references.lent() as tables:
         kernels.walk(data, table, hashes, counts, limits.array(), tables)
-        epochs = references.epochs.copy()
+        epochs = references.epochs
     return Walk(data, data, table, hashes, counts, epochs=epochs)
 
 

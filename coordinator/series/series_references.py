@@ -191,7 +191,7 @@ class SeriesReferences:
 
     def __init__(self, bytes_max: int, shards: int) -> None:
         self.epochs = np.zeros(shards, dtype=np.int64)
-        """Of each shard: of the numbers that rows of its era have."""
+        """Of each shard: of the numbers that rows of its era have. It is another array when one of them changes."""
         self._rows_max = bytes_max // _ROW_BYTES
         self._none = _tables(0, shards)
         self._tables = self._none
@@ -236,10 +236,12 @@ class SeriesReferences:
         """The numbers of these shards have these epochs (shard → epoch) now: earlier ones are not used any more."""
         with self.lent() as tables:
             if tables is not self._none:
-                for shard, epoch in epochs.items():
-                    if self.epochs[shard] != epoch:
-                        self.epochs[shard] = epoch
-                        tables.eras[shard] += 1
+                changed = [shard for shard, epoch in epochs.items() if self.epochs[shard] != epoch]
+                if changed:
+                    own = self.epochs.copy()
+                    own[changed] = [epochs[shard] for shard in changed]
+                    tables.eras[changed] += 1
+                    self.epochs = own
 
     def learn(
         self,

@@ -52,7 +52,7 @@ def measure_requests(settings: Settings, times: int) -> None:
         body = body_of(keys_from(0, KEYS))
         say(f"read a request, {name}", ns_a_record(partial(records.parse, media_type, body, settings), times, KEYS))
         batch = records.parse(media_type, body, settings).records
-        head = PlainHead("POST", direct.path, b"", "localhost", media_type, len(body), takes_gzip=False)
+        head = PlainHead("POST", direct.path, b"", "localhost", media_type, "", "", len(body), takes_gzip=False)
         say(f"the same without aiohttp, {name}", ns_a_record(partial(direct.work, head, body), times, KEYS))
     say("hash and divide by shard", ns_a_record(lambda: batch.blocks(SHARDS), times, KEYS))
     body = json_body(keys_from(0, 1))

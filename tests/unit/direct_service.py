@@ -47,7 +47,7 @@ class Client:
             status = int(lines[0].split()[1])
             if headers.get("Transfer-Encoding") == "chunked":
                 return status, headers, b"".join([chunk async for chunk in self._chunks()])
-            return status, headers, await self._reader.readexactly(int(headers["Content-Length"]))
+            return status, headers, await self._reader.readexactly(int(headers.get("Content-Length", "0")))
 
     async def _chunks(self) -> AsyncIterator[bytes]:
         while size := int(await self._reader.readline(), 16):

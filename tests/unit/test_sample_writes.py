@@ -11,8 +11,17 @@ import pytest
 
 from coordinator.calls import WorkerReply
 from coordinator.links import Links
-from coordinator.series.groups import GROUP_FRAMES_MAX, GROUP_REQUESTS_MAX, IN_FLIGHT_MAX, SampleWrites
+from coordinator.series.groups import (
+    GATHERED_MAX,
+    GROUP_FRAMES_MAX,
+    GROUP_REQUESTS_MAX,
+    IN_FLIGHT_MAX,
+    VAIN_MAX,
+    SampleWrites,
+)
+from coordinator.series.known_samples import KnownSamples
 from coordinator.series.lessons import NOTHING_SAID, Receipt
+from shared import reference_frames
 from shared.config import Settings
 from shared.errors import Overloaded, Unavailable
 from shared.messages.series import WriteReply
@@ -48,13 +57,36 @@ class Workers:
 
 class Writers:
     def __init__(self, **settings: int) -> None:
+        """Without a setting, no message waits for others."""
         self.workers = Workers()
-        self._writes = SampleWrites(Settings(**cast(Any, settings)), cast(Links, self.workers))
+        self._writes = SampleWrites(
+            Settings(**cast(Any, {"commit_delay_ms": 0, **settings})), cast(Links, self.workers)
+        )
+
+    async def start_known(self, *known: KnownSamples) -> list[asyncio.Task[Receipt]]:
+        tasks = [asyncio.create_task(self._writes.write({}, own)) for own in known]
+        await settle()
+        return tasks
 
     async def start(self, *parts: Parts) -> list[asyncio.Task[Receipt]]:
         tasks = [asyncio.create_task(self._writes.write(own)) for own in parts]
         await settle()
         return tasks
+
+
+EPOCHS = np.array([7, 8, 9])
+
+
+def known(number: int, *shards: int, epochs: np.ndarray = EPOCHS) -> KnownSamples:
+    """A request with one sample of the series of this number in each of these shards."""
+    runs = np.full(len(shards), number | 1 << reference_frames.COUNT_SHIFT)
+    totals = np.array([[shard in shards] * 2 for shard in range(len(EPOCHS))], dtype=np.int64)
+    ones = np.ones(len(shards), dtype=np.int64)
+    return KnownSamples(runs, np.array(shards), ones, ones, totals, epochs)
+
+
+def numbers_of(frame: Frame) -> list[int]:
+    return reference_frames.parse(bytes(frame)).series.tolist()
 
 
 async def settle() -> None:
@@ -178,3 +210,130 @@ async def test_each_request_of_a_message_gets_what_was_said_of_its_own_frames() 
     assert {place: given.tolist() for place, given in two.numbers.items()} == {(1, 1): [20, 21]}
     assert (two.stale, two.epochs) == (frozenset({(1, 0)}), {1: 7})
     assert (three.numbers, three.stale, three.epochs) == ({}, frozenset(), {})
+
+
+async def test_requests_of_known_series_share_a_frame_of_each_shard() -> None:
+    writers = Writers()
+    (alone,) = await writers.start_known(known(1, 0, 2))
+    assert {shard: [numbers_of(frame) for frame in own] for shard, own in writers.workers.parts()[0].items()} == {
+        0: [[1]],
+        2: [[1]],
+    }
+    labelled = await writers.start({0: [b"with labels"]})
+    together = await writers.start_known(known(2, 0), known(3, 0, 1))
+    writers.workers.answer(0)
+    await settle()
+    parts = writers.workers.parts()[1]
+    assert (parts[0][0], numbers_of(parts[0][1]), numbers_of(parts[1][0])) == (b"with labels", [2, 3], [3])
+    said = WriteReply(1, {0: 70, 1: 80}, {0: [1]}, {})
+    writers.workers.answer(1, replies=[WorkerReply("w", (), Reply(pack(said), []), 0.0)])
+    one, two = await asyncio.gather(*together)
+    assert (one.stale, one.epochs) == (frozenset({(0, 0)}), {0: 70})
+    assert (two.stale, two.epochs) == (frozenset({(0, 0)}), {0: 70, 1: 80})
+    assert (await labelled[0]).stale == frozenset()
+    assert (await alone).stale == frozenset()
+
+
+async def test_numbers_of_different_epochs_do_not_share_a_frame() -> None:
+    writers = Writers()
+    await writers.start_known(known(1, 0))
+    await writers.start_known(known(2, 0), known(3, 0, epochs=EPOCHS.copy()))
+    writers.workers.answer(0)
+    await settle()
+    writers.workers.answer(1)
+    await settle()
+    assert [numbers_of(parts[0][0]) for parts in writers.workers.parts()] == [[1], [2], [3]]
+
+
+async def test_requests_that_come_in_one_turn_of_the_loop_go_together() -> None:
+    writers = Writers()
+    await writers.start({0: [b"x"]}, {0: [b"y"]}, {1: [b"z"]})
+    assert writers.workers.parts() == [{0: [b"x", b"y"], 1: [b"z"]}]
+
+
+async def test_a_message_ends_when_none_of_its_clients_waits_any_more() -> None:
+    writers = Writers()
+    first = await writers.start({0: [b"x"]}, {0: [b"y"]})
+    later = await writers.start({0: [b"z"]})
+    first[0].cancel()
+    await settle()
+    assert len(writers.workers.calls) == 1
+    first[1].cancel()
+    await settle()
+    assert writers.workers.calls[0][1].cancelled()
+    assert writers.workers.parts()[1:] == [{0: [b"z"]}]
+    writers.workers.answer(1)
+    await later[0]
+
+
+class Senders(Writers):
+    """Messages wait for others for so long that no test sees the end of it, unless it is quiet."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, quiet_s: float = 60.0, delay_ms: int = 1000) -> None:
+        super().__init__(commit_delay_ms=delay_ms)
+        monkeypatch.setattr("coordinator.series.groups.QUIET_S", quiet_s)
+
+
+async def answered(senders: Senders, number: int, *tasks: asyncio.Task[Receipt]) -> None:
+    senders.workers.answer(number)
+    await asyncio.gather(*tasks)
+    await settle()
+
+
+async def test_a_message_waits_for_as_many_requests_as_were_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    senders = Senders(monkeypatch)
+    first = await senders.start({0: [b"a"]})
+    others = await senders.start({0: [b"b"]}, {0: [b"c"]})
+    await answered(senders, 0, *first)
+    assert len(senders.workers.calls) == 1  # three were under way
+    await senders.start({0: [b"a"]})
+    assert senders.workers.parts()[1:] == [{0: [b"b", b"c", b"a"]}]
+    await answered(senders, 1, *others)
+    for number in range(3):
+        assert len(senders.workers.calls) == 2
+        await senders.start({0: [b"%d" % number]})
+    assert senders.workers.parts()[2:] == [{0: [b"0", b"1", b"2"]}]
+
+
+async def test_a_message_waits_for_a_few_requests_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    senders = Senders(monkeypatch)
+    first = await senders.start({0: [b"a"]})
+    await senders.start(*({0: [b"x"]} for _ in range(GATHERED_MAX)))
+    await answered(senders, 0, *first)
+    assert [len(parts[0]) for parts in senders.workers.parts()] == [1, GATHERED_MAX]
+
+
+async def test_a_lone_sender_is_never_waited_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    senders = Senders(monkeypatch)
+    for number in range(5):
+        tasks = await senders.start({0: [b"a"]})
+        assert len(senders.workers.calls) == number + 1
+        await answered(senders, number, *tasks)
+
+
+async def test_a_message_does_not_wait_when_it_is_quiet_and_then_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    senders = Senders(monkeypatch, quiet_s=0.001)
+    waits = []
+    one = await senders.start({0: [b"a"]})
+    for number in range(3 * VAIN_MAX):  # another request comes during each message, and none after it
+        other = await senders.start({0: [b"b"]})
+        await answered(senders, number, *one)
+        waits.append(len(senders.workers.calls) == number + 1)
+        while len(senders.workers.calls) == number + 1:
+            await asyncio.sleep(0.001)
+        one = other
+    waited = [number for number, has_waited in enumerate(waits) if has_waited]
+    assert np.diff(waited).tolist()[:4] == [2, 4, 8, 16]
+    assert all(more <= VAIN_MAX + 1 for more in np.diff(waited).tolist())
+
+
+async def test_a_message_waits_no_longer_than_a_commit_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    senders = Senders(monkeypatch, delay_ms=5)
+    first = await senders.start({0: [b"a"]})
+    await senders.start({0: [b"b"]})
+    await answered(senders, 0, *first)
+    assert len(senders.workers.calls) == 1
+    async with asyncio.timeout(5):
+        while len(senders.workers.calls) == 1:
+            await asyncio.sleep(0.001)
+    assert senders.workers.parts()[1:] == [{0: [b"b"]}]

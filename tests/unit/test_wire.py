@@ -108,7 +108,7 @@ def test_arrays_of_any_type_are_frames():
 
 
 def test_a_message_with_a_frame_too_many_is_refused():
-    message = wire.encode_reply(b"8 bytes.", Reply(bytes(10_000)))
+    message = wire.encode_reply(b"8 bytes.", Reply(bytes(wire.INLINE_BYTES_MAX + 1)))
     with pytest.raises(AssertionError, match="announces 2 parts and has 3"):
         wire.decode_reply([*message, b"more"])
 

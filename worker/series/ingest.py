@@ -174,7 +174,8 @@ class Rounds(Generic[Staged]):
             waiting.done = True
 
     def _commit(self, group: Sequence[_Waiting[Staged]]) -> dict[Committed[Staged], Exception]:
-        """Run one round for these requests. Returns shard → the error with which it failed."""
+        """Run one round for these requests. Returns shard → the error with which it failed: every request with this
+        shard raises it, and other shards continue."""
         shards: dict[Committed[Staged], list[Arrival]] = {}
         deadlines: dict[Committed[Staged], float] = {}
         for waiting in group:
@@ -186,15 +187,19 @@ class Rounds(Generic[Staged]):
         locked_shards = []
         try:
             for shard, arrivals in shards.items():
-                with _failures(failed, shard):
+                try:
                     shard.turn.take(deadlines[shard] - time.monotonic())
                     locked_shards.append(shard)
                     staged[shard] = shard.stage(arrivals)
+                except Exception as error:
+                    failed[shard] = error
             self._make_durable(staged, failed)
             for shard, (samples, _) in staged.items():
                 if shard not in failed:
-                    with _failures(failed, shard):
+                    try:
                         shard.show(samples)
+                    except Exception as error:
+                        failed[shard] = error
         finally:
             for shard in locked_shards:
                 shard.turn.release()
@@ -208,8 +213,10 @@ class Rounds(Generic[Staged]):
         """Sync new series first, which few rounds have, and then write the records, which refer to these series."""
 
         def register(shard: Committed[Staged]) -> None:
-            with _failures(failed, shard):
+            try:
                 shard.sync()
+            except Exception as error:
+                failed[shard] = error
 
         registering = [self._syncs.submit(register, shard) for shard in staged if shard.has_new_series]
         for wait in registering:
@@ -228,16 +235,6 @@ class Rounds(Generic[Staged]):
                     log.sync()
             except Exception as error:
                 failed.update(dict.fromkeys(shards, error))
-
-
-@contextmanager
-def _failures(failed: dict[Committed[Staged], Exception], shard: Committed[Staged]) -> Iterator[None]:
-    """Records an error of the `with` block as the shard's: every request with this shard raises it, and other shards
-    continue."""
-    try:
-        yield
-    except Exception as error:
-        failed[shard] = error
 
 
 def _busy(waited_s: float) -> DeadlineExceeded:

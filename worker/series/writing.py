@@ -64,7 +64,7 @@ def write(bodies: Mapping[SeriesPart, Sequence[Frame]], timeout_s: float) -> Sto
             for part, own in arrivals.items()
         },
         sum(
-            len(arrival.columns.times_ms)
+            arrival.columns.samples
             for own in due.values()
             for arrival in own
             if not isinstance(arrival.columns, ExemplarColumns)
