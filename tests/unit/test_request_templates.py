@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.series import remote_write, remote_write_v2, request_templates, series_references
+from coordinator.series import (
+    remote_write,
+    remote_write_v2,
+    request_templates,
+    series_references,
+    template_kernels,
+)
 from coordinator.series.known_labels import KnownLabels
 from coordinator.series.remote_write import Cut
 from coordinator.series.request_templates import (
@@ -21,7 +27,7 @@ from coordinator.series.request_templates import (
     RequestTemplates,
 )
 from coordinator.series.series_references import SeriesReferences
-from loadtest.harness.remote_write_bodies import UNLIMITED
+from loadtest.harness.remote_write_bodies import UNLIMITED, body_v2
 from proto.remote_write_v2_pb2 import Metadata, Request
 from tests.unit.test_remote_write_v2 import frames_of
 from tests.unit.test_series_references import (
@@ -196,6 +202,21 @@ def test_a_symbol_that_changes_at_equal_length_is_another_series() -> None:
         assert coordinator.instance(other) is None
         assert coordinator.cut(other, 2, coordinator.references).known_series < SERIES
     assert coordinator.instance(raw) is not None
+
+
+def test_a_byte_anywhere_in_a_long_table_of_symbols_makes_another_request() -> None:
+    coordinator = Repeating()
+    series = [({"__name__": "m", "a": str(i), "long": f"{i:03}" + "x" * 90}, [(1, 1.0)]) for i in range(12)]
+    raw = body_v2(series)
+    for _ in range(3):
+        cut = coordinator.cut(raw, 2, coordinator.references)
+        coordinator.pending.append((cut, coordinator.shards.write(cut.parts)))
+        coordinator.learn(-1)
+    assert coordinator.instance(raw) is not None
+    symbols = len(raw) - sum(len(entry.SerializeToString()) + 2 for entry in Request.FromString(raw).timeseries)
+    assert symbols > 4 * template_kernels._BLOCK_BYTES
+    for place in range(symbols):
+        assert coordinator.instance(raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :]) is None
 
 
 def test_references_of_the_same_length_to_other_symbols_are_another_request() -> None:
