@@ -171,23 +171,44 @@ def test_a_request_that_comes_again_is_cut_to_the_same_frames(entries: Callable[
     assert cut.known_series == SERIES
 
 
-def test_series_may_have_several_samples_start_timestamps_and_values_of_any_bits() -> None:
-    coordinator = learned(every_series(1))
-    request = Request.FromString(request_of(every_series(2), 2))
+def several_samples(request: Request) -> None:
     request.timeseries[0].samples.add(value=0.0, timestamp=3)
     request.timeseries[1].samples[0].start_timestamp = 1
+
+
+def a_start_timestamp(request: Request) -> None:
+    request.timeseries[3].samples[0].start_timestamp = 1
+
+
+def a_value_like_a_reference(request: Request) -> None:
     request.timeseries[2].samples[0].value = np.array([0x7FFD_0000_0000_0001]).view(float).item()
-    request.timeseries[3].samples[0].timestamp = -5
-    single = Request.FromString(request_of(every_series(2), 2))
-    single.timeseries[2].samples[0].value = np.array([0x7FFD_0000_0000_0001]).view(float).item()
-    single.timeseries[4].samples[0].timestamp = 1 << 46
-    for changed in (request, single):
-        raw = changed.SerializeToString()
-        instance = coordinator.instance(raw)
-        assert instance is not None
-        cut = instance.cut(SHARDS)
-        assert cut is not None
-        assert frames_of(cut) == frames_of(without_templates(raw, coordinator))
+
+
+def other_values(request: Request) -> None:
+    for series, value in zip(request.timeseries, (0.0, -0.0, float("nan"), float("inf"), 1e-320), strict=False):
+        series.samples[0].value = value
+
+
+def other_times(request: Request) -> None:
+    times = (0, -5, 1 << 34, (1 << 35) - 1, 1 << 35, (1 << 42) - 1, 1 << 42, 1 << 46)
+    for series, time in zip(request.timeseries, times, strict=False):
+        series.samples[0].timestamp = time
+
+
+@pytest.mark.parametrize(
+    "change", [several_samples, a_start_timestamp, a_value_like_a_reference, other_values, other_times]
+)
+@pytest.mark.parametrize("time", [2, 1_700_000_000_000])
+def test_samples_may_be_any(change: Callable[[Request], None], time: int) -> None:
+    coordinator = learned(every_series(1))
+    request = Request.FromString(request_of(every_series(time), 2))
+    change(request)
+    raw = request.SerializeToString()
+    instance = coordinator.instance(raw)
+    assert instance is not None
+    cut = instance.cut(SHARDS)
+    assert cut is not None
+    assert frames_of(cut) == frames_of(without_templates(raw, coordinator))
 
 
 def test_a_symbol_that_changes_at_equal_length_is_another_series() -> None:
