@@ -220,7 +220,7 @@ def cut(surveyed: Survey, shards: int, limits: Limits) -> Cut:
     answer.exemplars_left_out += surveyed.exemplars.left_out
     answer.parts.update(per_shard)
     answer.metadata = list(entries.entries)
-    if not (answer.refused_count or len(surveyed.odd) or walk.counts[EXEMPLARS]) and walk.table[:, NUMBERED].all():
+    if not answer.refused_count and not len(surveyed.odd) and walk.table[:, NUMBERED].all():
         table_bytes = surveyed.symbols.item(-1, SYMBOL_END)
         keys = surveyed.all_keys.tolist()
         surveyed.templates.keep(walk.body, table_bytes, rows, walk.hashes, version, surveyed.label_bytes, keys)

@@ -102,9 +102,9 @@ def find(body: np.ndarray, probes: np.ndarray, found: np.ndarray) -> int:
 
 @kernel(types.boolean(Bytes, Bytes), first=True, allocates=False)
 def begins_with(body: np.ndarray, table: np.ndarray) -> bool:
-    """Whether a body begins with this table of symbols, and its series follow."""
+    """Whether a body begins with this table of symbols."""
     size, at = len(table), 0
-    if size >= len(body) or body[size] != _SERIES_TAG:
+    if size >= len(body):
         return False
     while at + _BLOCK_BYTES <= size:
         differs = np.uint64(0)
