@@ -206,6 +206,7 @@ def _watch(context: Context) -> None:
         context.known_labels,
         context.known_sets,
         context.series_references,
+        context.request_templates,
         context.config_file,
         context.rules,
     )

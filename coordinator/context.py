@@ -35,6 +35,7 @@ from coordinator.series.groups import SampleWrites
 from coordinator.series.known_labels import KnownLabels
 from coordinator.series.metadata import KnownMetadata
 from coordinator.series.metric_types import MetricTypes
+from coordinator.series.request_templates import RequestTemplates
 from coordinator.series.series_references import SeriesReferences
 from coordinator.spool import Spool
 from coordinator.vectors.area import VectorArea
@@ -65,6 +66,7 @@ class Context:
     known_sets: KnownSets = field(init=False)
     otlp_translation: Translation = field(init=False)
     series_references: SeriesReferences = field(init=False)
+    request_templates: RequestTemplates = field(init=False)
     admission: Admission = field(init=False)
     connections: Connections = field(init=False)
     pressure: Pressure = field(init=False)
@@ -90,6 +92,7 @@ class Context:
         self.known_sets = KnownSets(self.settings.known_labels_bytes)
         self.otlp_translation = Translation.of(self.settings)
         self.series_references = SeriesReferences(self.settings.series_references_bytes, self.settings.shards)
+        self.request_templates = RequestTemplates(self.settings.request_templates_bytes, self.series_references)
         self.admission = Admission(self.settings)
         self.connections = Connections(self.settings, self.admission, connections_max(self.settings))
         self.admission.heavy_requests = self.gate.heavy_queries

@@ -156,6 +156,13 @@ class Settings:
         least=0,
         most=4 << 30,
     )
+    request_templates_bytes: int = _setting(
+        32 << 20,
+        "requests of remote write 2.0 that the coordinator recognises when they come again with other samples, some "
+        "150 bytes for each of their series; 0: none",
+        least=0,
+        most=1 << 30,
+    )
 
     retention_ms: int = _setting(0, "samples older than this are dropped, a block at a time; 0: never", least=0)
     retention_bytes: int = _setting(

@@ -9,20 +9,21 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 
+import numpy as np
 from aiohttp import web
 
 from coordinator.bodies import hold, read_body
 from coordinator.context import CONTEXT, Context
 from coordinator.negotiation import REMOTE_WRITE, content_type, content_type_parameter
 from coordinator.series import decompression, known_samples, lessons, metadata, remote_write, remote_write_v2
-from coordinator.series.known_labels import KnownLabels
 from coordinator.series.lessons import Receipt
 from coordinator.series.remote_write import NO_REFERENCES, Cut, Limits
 from coordinator.series.remote_write_v2 import Survey
+from coordinator.series.request_templates import NO_TEMPLATES, Instance, RequestTemplates
 from coordinator.series.series_references import SeriesReferences
 from shared.config import Settings
 from shared.errors import BadData, TriptychError, Unavailable
@@ -201,19 +202,32 @@ async def _read_v2(request: web.Request) -> tuple[Cut, Again]:
     """The body of a request of version 2.0, cut by shard. What its labels will take is held too, as soon as that is
     known."""
     context = request.app[CONTEXT]
-    settings, known, known_labels = context.settings, context.known_metadata, context.known_labels
+    settings, known = context.settings, context.known_metadata
     raw, size = await _held_body(request)
     run_large = partial(context.decodings.run, max(size, len(raw)))
     again = partial(run_large, partial(_cut_v2, raw, settings))
     known.forget()
-    survey = partial(_survey, raw, settings, known, known_labels, context.series_references)
+    survey = partial(_survey, raw, context)
     surveyed = survey() if size <= INLINE_BYTES_MAX else await run_large(survey)
+    if isinstance(surveyed, Instance):
+        repeated = partial(surveyed.cut, settings.shards)
+        cut = repeated() if _is_quick(surveyed) else await context.decodings.run(surveyed.bytes_total, repeated)
+        if cut is not None:
+            return cut, again
+        survey = partial(_survey, raw, context, NO_TEMPLATES)
+        surveyed = survey() if size <= INLINE_BYTES_MAX else await run_large(survey)
+        assert isinstance(surveyed, Survey)
     del raw, survey
     hold(request, surveyed.resolved_bytes)
-    cut = partial(remote_write_v2.cut, surveyed, settings.shards, Limits.of(settings))
-    if surveyed.bytes_total <= INLINE_BYTES_MAX and surveyed.steps <= INLINE_STEPS_MAX:
-        return cut(), again
-    return await context.decodings.run(surveyed.bytes_total, cut), again
+    cut_whole = partial(remote_write_v2.cut, surveyed, settings.shards, Limits.of(settings))
+    if _is_quick(surveyed):
+        return cut_whole(), again
+    return await context.decodings.run(surveyed.bytes_total, cut_whole), again
+
+
+def _is_quick(surveyed: Survey | Instance) -> bool:
+    """Whether it is cut on the event loop."""
+    return surveyed.bytes_total <= INLINE_BYTES_MAX and surveyed.steps <= INLINE_STEPS_MAX
 
 
 async def _held_body(request: web.Request) -> tuple[bytes, int]:
@@ -230,17 +244,23 @@ def _cut(raw: bytes, settings: Settings, references: SeriesReferences) -> Cut:
     return remote_write.cut(body, settings.shards, Limits.of(settings), references)
 
 
-def _survey(
-    raw: bytes, settings: Settings, known: Container[int], known_labels: KnownLabels, references: SeriesReferences
-) -> Survey:
-    body = decompression.decompress(raw, settings.decompressed_bytes_max)
-    limits, bytes_max = Limits.of(settings), settings.decompressed_bytes_max
-    return remote_write_v2.survey(body, limits, bytes_max, known, known_labels, references)
+def _survey(raw: bytes, context: Context, templates: RequestTemplates | None = None) -> Survey | Instance:
+    settings, known = context.settings, context.known_metadata.keys
+    templates = templates or context.request_templates
+    body, bytes_max = decompression.decompress(raw, settings.decompressed_bytes_max), settings.decompressed_bytes_max
+    instance = templates.read(np.frombuffer(body, np.uint8), bytes_max, known)
+    if instance is not None:
+        return instance
+    return remote_write_v2.survey(
+        body, Limits.of(settings), bytes_max, known, context.known_labels, context.series_references, templates
+    )
 
 
 def _cut_v2(raw: bytes, settings: Settings) -> Cut:
-    surveyed = _survey(raw, settings, (), remote_write_v2.KEEPS_NONE, NO_REFERENCES)
-    return remote_write_v2.cut(surveyed, settings.shards, Limits.of(settings))
+    """With the labels of all series."""
+    bytes_max, limits = settings.decompressed_bytes_max, Limits.of(settings)
+    surveyed = remote_write_v2.survey(decompression.decompress(raw, bytes_max), limits, bytes_max)
+    return remote_write_v2.cut(surveyed, settings.shards, limits)
 
 
 def _message(request: web.Request) -> str:

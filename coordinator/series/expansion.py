@@ -47,6 +47,7 @@ _SHIFT, _INDEX = 32, np.int64(0xFFFFFFFF)
 """Where a series is: a row, behind the version of the tables in which it has this place."""
 
 _TABLE = types.Array(types.int64, 2, "C")
+_INTS = types.Array(types.int64, 1, "C")
 _HASHES = types.Array(types.uint64, 1, "C")
 _OUT = types.Array(types.uint8, 1, "C")
 _NUMBERS = types.Array(types.int32, 1, "C")
@@ -82,7 +83,9 @@ def _expand_one(body: np.ndarray, at: int, end: int, symbols: np.ndarray, out: n
 
 
 @kernel(
-    types.boolean(Bytes, _TABLE, _TABLE, _SPANS, _OUT, _HASHES, _SPANS, _NUMBERS, TABLES, series_references.TABLES),
+    types.boolean(
+        Bytes, _TABLE, _TABLE, _SPANS, _OUT, _HASHES, _SPANS, _NUMBERS, TABLES, series_references.TABLES, _INTS
+    ),
     first=True,
     allocates=False,
 )
@@ -97,14 +100,17 @@ def expand(
     numbers: np.ndarray,
     tables: Tables,
     numbered: series_references.Tables,
+    rows: np.ndarray,
 ) -> bool:
     """Write the canonical labels of all PLAIN series with something to store to `out` (uint8[what `measure` said +
     SPARE_BYTES]), and their hashes to `hashes` (uint64[series]). The `known` ones are in `tables`, to
     which others are added, with the `numbers` that `recognise` gave. A series that the workers have `numbered` gets its
-    number in `table`, and its labels are not written if nothing needs them. Returns whether each took the bytes that
+    number in `table`, and its row there in `rows` (int64[series]; -1 for others); its labels are not written if nothing
+    needs them. Returns whether each took the bytes that
     were measured."""
     following = np.int64(0)
     for i in range(len(table)):
+        rows[i] = -1
         begin, end = table[i, LABELS], table[i, LABELS_END]
         if table[i, STATUS] != PLAIN or end == begin:
             continue
@@ -123,6 +129,7 @@ def expand(
                     tables.sets[own, SET_ROW] = version << _SHIFT | row
             if row >= 0:
                 table[i, NUMBERED] = used(numbered, row)
+                rows[i] = row
                 following = row + 1
             has_more = references[i, EXEMPLARS_END] > 0 or references[i, HISTOGRAMS_END] > 0
             if table[i, NUMBERED] == 0 or has_more:
@@ -135,6 +142,7 @@ def expand(
         row = find_near(out, begin, end, hashes[i], numbered, following)
         if row >= 0:
             table[i, NUMBERED] = used(numbered, row)
+            rows[i] = row
             following = row + 1
         if len(tables.sets) > 0:
             add(body, first, last, symbols, numbers, out, begin, end, hashes[i], tables)

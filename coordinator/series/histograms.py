@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.series.histogram_frames import GroupedHistograms, Slice
-from coordinator.series.walk_v2 import next_field
+from coordinator.series.walk import HISTOGRAMS, PLAIN, STATUS
+from coordinator.series.walk_v2 import HISTOGRAMS_BEGIN, HISTOGRAMS_END, next_field
 from coordinator.series.walked import Walk
 from proto.remote_write_v2_pb2 import HistogramStart
 from shared import kernel_types as types
@@ -76,6 +77,17 @@ def locate(
     table = np.empty((COLUMNS, count), dtype=np.int64)
     _locate(body, tag, rows, begins, ends, table)
     return table
+
+
+def of_spans(walk: Walk, spans: NDArray[np.int32]) -> NDArray[np.int64] | None:
+    """The histograms of the plain series of a walk of version 2.0, which are in these `spans` (columns of
+    `coordinator.series.walk_v2`), if there are any. Raises TooLarge for more than HISTOGRAMS_MAX."""
+    count = int(walk.counts[HISTOGRAMS])
+    if not count:
+        return None
+    rows = np.flatnonzero((walk.table[:, STATUS] == PLAIN) & (spans[:, HISTOGRAMS_END] > 0))
+    begins, ends = (spans[rows, column].astype(np.int64) for column in (HISTOGRAMS_BEGIN, HISTOGRAMS_END))
+    return locate(walk.body, TAG_V2, rows, begins, ends, count)
 
 
 def with_start(message: bytes, start_ms: int) -> bytes:

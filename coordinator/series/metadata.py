@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -121,7 +122,7 @@ def _problem(texts: dict[str, str]) -> str:
 
 class KnownMetadata:
     """Metadata stored lately, by hashes of it: version 2.0 repeats it with every sample, and it is sent to the workers
-    about once a minute. `in` is safe in any thread, the rest is for the event loop's."""
+    about once a minute. `in` and `keys` are safe in any thread, the rest is for the event loop's."""
 
     def __init__(self) -> None:
         self._keys: set[int] = set()
@@ -129,6 +130,11 @@ class KnownMetadata:
 
     def __contains__(self, key: object) -> bool:
         return key in self._keys
+
+    @property
+    def keys(self) -> AbstractSet[int]:
+        """All of them as of now, for one request."""
+        return self._keys
 
     def add(self, keys: Iterable[int]) -> None:
         self._keys.update(keys)

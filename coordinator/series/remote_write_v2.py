@@ -21,15 +21,21 @@ from coordinator.series.exemplars import ROW
 from coordinator.series.exemplars_v2 import Located
 from coordinator.series.known_labels import KNOWN_COLUMNS, KNOWN_SET, NO_TABLES, KnownLabels, recognise
 from coordinator.series.remote_write import ODD_BODY_BYTES_MAX, Cut, Limits, Walk, histograms_of
-from coordinator.series.series_references import SeriesReferences
+from coordinator.series.request_templates import NO_TEMPLATES, RequestTemplates
+from coordinator.series.series_references import VERSION, SeriesReferences
 from coordinator.series.symbols import BEGIN, SYMBOL_COLUMNS, SYMBOL_END
-from coordinator.series.walk import COLUMNS, COUNTS, END, EXEMPLARS, HISTOGRAMS, LABELS, METADATA, ODD, PLAIN, STATUS
-from coordinator.series.walk_v2 import (
-    HISTOGRAMS_BEGIN,
-    HISTOGRAMS_END,
-    METADATA_COLUMNS,
-    REFERENCE_COLUMNS,
+from coordinator.series.walk import (
+    COLUMNS,
+    COUNTS,
+    END,
+    EXEMPLARS,
+    LABELS,
+    METADATA,
+    NUMBERED,
+    ODD,
+    STATUS,
 )
+from coordinator.series.walk_v2 import METADATA_COLUMNS, REFERENCE_COLUMNS
 from proto import remote_write_v2_pb2
 from shared.allocator import scratch
 from shared.errors import BadData, TooLarge
@@ -72,6 +78,10 @@ class Survey:
     generation: int
     series_references: SeriesReferences
     """The series that are sent by their numbers."""
+    all_keys: NDArray[np.uint64]
+    """The hashes of all metadata, known or not."""
+    templates: RequestTemplates
+    """Which get one of this request, if it may come again."""
 
     @property
     def resolved_bytes(self) -> int:
@@ -104,9 +114,11 @@ def survey(
     known: Container[int] = (),
     known_labels: KnownLabels = KEEPS_NONE,
     series_references: SeriesReferences = remote_write.NO_REFERENCES,
+    templates: RequestTemplates = NO_TEMPLATES,
 ) -> Survey:
     """Find the symbols and series of a decompressed request, what its labels take, and the metadata that is not among
-    the `known` (by hash). Of `known_labels`, all requests have the same limits. The `series_references` are for `cut`.
+    the `known` (by hash). Of `known_labels`, all requests have the same limits. The `series_references`, and the
+    `templates` of their series, which gets one of this request, are for `cut`.
 
     Raises BadData if it is no Request or its table of symbols is not valid; TooLarge for more than SYMBOLS_MAX symbols,
     SERIES_MAX series, or more than `bytes_max` bytes with the labels written out, and past the bounds of version 1.0
@@ -166,7 +178,7 @@ def survey(
             raise _too_large("exemplars", len(data), bytes_max)
     return Survey(
         walk, symbols, references, said[is_new], keys[is_new], label_bytes, odd, located, known_labels, recognised,
-        numbers, generation, series_references,
+        numbers, generation, series_references, keys, templates,
     )  # fmt: skip
 
 
@@ -193,12 +205,12 @@ def cut(surveyed: Survey, shards: int, limits: Limits) -> Cut:
     """
     walk, answer = surveyed.walk, Cut()
     entries = _Entries(surveyed, answer)
-    _expand(surveyed)
+    rows, version = _expand(surveyed)
     entries.add_plain()
     pieces = [walk]
     if len(surveyed.odd):
         pieces.append(remote_write.rewalked(_odd(surveyed, limits, answer, entries), limits))
-    located_histograms = [_histograms_of(surveyed), *map(histograms_of, pieces[1:])]
+    located_histograms = [histograms.of_spans(walk, surveyed.references), *map(histograms_of, pieces[1:])]
     surveyed.drop_references()
     per_shard = remote_write.divide(pieces, shards, answer)
     for piece, located in zip(pieces, located_histograms, strict=True):
@@ -208,12 +220,18 @@ def cut(surveyed: Survey, shards: int, limits: Limits) -> Cut:
     answer.exemplars_left_out += surveyed.exemplars.left_out
     answer.parts.update(per_shard)
     answer.metadata = list(entries.entries)
+    if not answer.refused_count and not len(surveyed.odd) and walk.table[:, NUMBERED].all():
+        table_bytes = surveyed.symbols.item(-1, SYMBOL_END)
+        keys = surveyed.all_keys.tolist()
+        surveyed.templates.keep(walk.body, table_bytes, rows, walk.hashes, version, surveyed.label_bytes, keys)
     return answer
 
 
-def _expand(surveyed: Survey) -> None:
-    """Write the labels of the walk, and keep those that are not known yet."""
+def _expand(surveyed: Survey) -> tuple[NDArray[np.int64], int]:
+    """Write the labels of the walk, and keep those that are not known yet. Returns (int64[series]: the rows of the
+    series that are sent by their numbers, the version of the tables that these are in)."""
     walk = surveyed.walk
+    rows = np.empty(len(walk.table), dtype=np.int64)
     walk.label_data = np.empty(surveyed.label_bytes + expansion.SPARE_BYTES, dtype=np.uint8)
     references = surveyed.series_references
     with surveyed.known_labels.lent() as tables, references.lent() as numbered:
@@ -232,19 +250,11 @@ def _expand(surveyed: Survey) -> None:
             surveyed.numbers,
             tables,
             numbered,
+            rows,
         )
+        version = int(numbered.used[VERSION])
     assert is_as_measured, "labels take as many bytes as were measured"
-
-
-def _histograms_of(surveyed: Survey) -> NDArray[np.int64] | None:
-    """The histograms of the plain series, if there are any. Raises TooLarge past the limit."""
-    count = int(surveyed.walk.counts[HISTOGRAMS])
-    if not count:
-        return None
-    table, spans = surveyed.walk.table, surveyed.references
-    rows = np.flatnonzero((table[:, STATUS] == PLAIN) & (spans[:, HISTOGRAMS_END] > 0))
-    begins, ends = (spans[rows, column].astype(np.int64) for column in (HISTOGRAMS_BEGIN, HISTOGRAMS_END))
-    return histograms.locate(surveyed.walk.body, histograms.TAG_V2, rows, begins, ends, count)
+    return rows, version
 
 
 def _divide_exemplars(

@@ -250,8 +250,8 @@ PROCESSES = (
         "Memory by owner: program (interpreter, modules and kernels), index (labels and postings of series), head "
         "(samples not in blocks yet), exemplars, block_cache, log (records in memory), rows (RocksDB), vectors (rows "
         "and index), queries (their arrays), bodies (of requests), known_labels (of remote write 2.0), "
-        "otlp_label_sets, series_references (series sent by their numbers), other (anonymous memory that none of these "
-        "has)",
+        "otlp_label_sets, series_references (series sent by their numbers), request_templates (of remote write 2.0), "
+        "other (anonymous memory that none of these has)",
     ),
     _counter("process_cpu_seconds_total", "", "Processor time of the coordinator"),
     _gauge("process_resident_memory_bytes", "", "Memory of the coordinator"),

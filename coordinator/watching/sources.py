@@ -18,6 +18,7 @@ from coordinator.queries.gate import Gate
 from coordinator.rules.schedule import Rules
 from coordinator.series.groups import SampleWrites
 from coordinator.series.known_labels import KnownLabels
+from coordinator.series.request_templates import RequestTemplates
 from coordinator.series.series_references import SeriesReferences
 from coordinator.spool import Spool
 from coordinator.watching import memory
@@ -50,6 +51,7 @@ def watch(
     known_labels: KnownLabels,
     known_sets: KnownSets,
     references: SeriesReferences,
+    templates: RequestTemplates,
     config_file: ConfigFile,
     rules: Rules,
 ) -> None:
@@ -60,6 +62,7 @@ def watch(
     telemetry.watch(lambda values: values.put("triptych_memory_bytes", known_labels.bytes, NAME, "known_labels"))
     telemetry.watch(lambda values: values.put("triptych_memory_bytes", known_sets.bytes, NAME, "otlp_label_sets"))
     telemetry.watch(lambda values: values.put("triptych_memory_bytes", references.bytes, NAME, "series_references"))
+    telemetry.watch(lambda values: values.put("triptych_memory_bytes", templates.bytes, NAME, "request_templates"))
     telemetry.watch(lambda values: put_pressure(values, pressure))
     telemetry.watch(lambda values: put_queues(values, links, gate, samples, spool, log))
     telemetry.watch(lambda values: put_access(values, access))

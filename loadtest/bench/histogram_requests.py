@@ -19,7 +19,7 @@ from typing import TypeVar
 import numpy as np
 import snappy
 
-from coordinator.series import decompression, lessons, remote_write, remote_write_v2
+from coordinator.series import decompression, histograms, lessons, remote_write, remote_write_v2
 from coordinator.series.histogram_frames import GroupedHistograms
 from coordinator.series.histograms import BEGIN, MESSAGE_END, ROW
 from coordinator.series.known_labels import KnownLabels
@@ -112,7 +112,7 @@ class Coordinator:
         body = stages.timed(version, "decompress", lambda: decompression.decompress(sent, 1 << 30))
         surveyed = stages.timed(version, "survey", lambda: self.survey(body))
         stages.timed(version, "expand", lambda: remote_write_v2._expand(surveyed))
-        located = stages.timed(version, "locate", lambda: remote_write_v2._histograms_of(surveyed))
+        located = stages.timed(version, "locate", lambda: histograms.of_spans(surveyed.walk, surveyed.references))
         self._frames(stages, version, surveyed.walk, located)
 
     def _frames(self, stages: Stages, version: str, walk: Walk, located: np.ndarray | None) -> None:

@@ -25,6 +25,7 @@ from coordinator.series.known_labels import KnownLabels
 from coordinator.series.lessons import Receipt
 from coordinator.series.remote_write import NO_REFERENCES, Cut
 from coordinator.series.remote_write_v2 import KEEPS_NONE
+from coordinator.series.request_templates import NO_TEMPLATES, RequestTemplates
 from coordinator.series.series_references import SeriesReferences
 from loadtest.bench import histograms as bench_histograms
 from loadtest.harness.histogram_messages import body_of
@@ -136,9 +137,9 @@ def stages() -> None:
 def versions() -> None:
     """All of the decoding, from the body that was sent to the frames of 8 shards: version 2.0, with the metadata that
     it carries, beside 1.0. Of both with series that were sent before, as nearly always, so that their numbers are sent
-    on. Of 2.0 with labels that are known to the coordinator only; with series that were not sent before; with new ones
-    each time, long after there is no room for more; and without known labels. In turn, since a busy machine changes
-    from one moment to the next."""
+    on; of 2.0 also as a whole request that comes again. Of 2.0 with labels that are known to the coordinator only; with
+    series that were not sent before; with new ones each time, long after there is no room for more; and without known
+    labels. In turn, since a busy machine changes from one moment to the next."""
     allocator.keep_pages()  # as the coordinator does
     shapes: dict[str, Callable[[int], list[Series]]] = {
         "seven labels": lambda number: list(series_of(number * REQUEST_SERIES, REQUEST_SERIES, 1, 0)),
@@ -160,11 +161,15 @@ def versions_of(name: str, requested: list[list[Series]]) -> None:
             _cut_v2(sent, said, full)
     _cut_v2(second[0], said, known)
     references = _learned(_cut_v1(first))
+    templates = RequestTemplates(32 << 20, references)
+    for _ in range(2):
+        _cut_v2(second[0], said, known, references, templates)
     took: dict[str, list[float]] = defaultdict(list)
     for sent in second:
         works = {
             "1.0": partial(_cut_v1, first),
             "1.0, by number": partial(_cut_v1, first, references),
+            "2.0, come again": partial(_cut_again, second[0], said, templates),
             "2.0, by number": partial(_cut_v2, second[0], said, known, references),
             "2.0, known labels": partial(_cut_v2, second[0], said, known),
             "2.0, first time": partial(_cut_v2, sent, said, empty),
@@ -227,11 +232,23 @@ def _cut_v1(sent: bytes, references: SeriesReferences = NO_REFERENCES) -> Cut:
 
 
 def _cut_v2(
-    sent: bytes, known: set[int], known_labels: KnownLabels, references: SeriesReferences = NO_REFERENCES
+    sent: bytes,
+    known: set[int],
+    known_labels: KnownLabels,
+    references: SeriesReferences = NO_REFERENCES,
+    templates: RequestTemplates = NO_TEMPLATES,
 ) -> Cut:
     body = decompression.decompress(sent, 1 << 30)
-    surveyed = remote_write_v2.survey(body, UNLIMITED, 1 << 30, known, known_labels, references)
+    surveyed = remote_write_v2.survey(body, UNLIMITED, 1 << 30, known, known_labels, references, templates)
     return remote_write_v2.cut(surveyed, 8, UNLIMITED)
+
+
+def _cut_again(sent: bytes, known: set[int], templates: RequestTemplates) -> Cut:
+    instance = templates.read(np.frombuffer(decompression.decompress(sent, 1 << 30), np.uint8), 1 << 30, known)
+    assert instance is not None
+    cut = instance.cut(8)
+    assert cut is not None
+    return cut
 
 
 def _learned(cut: Cut) -> SeriesReferences:

@@ -15,7 +15,7 @@ from shared import kernel_types as types
 from shared.histograms.batch import Floats, Ints
 from shared.kernels import inlined, kernel
 from shared.protobuf_fields import DELIMITED, FIXED_64, LENGTH_BYTES_MAX, VARINT, integer, past_field
-from shared.xxh64 import Bytes
+from shared.xxh64 import Bytes, load64
 
 BUCKETS_MAX = 10_000
 """Buckets of a histogram, negative and positive together, and as many spans and custom boundaries: sixty times what
@@ -25,6 +25,10 @@ OBSERVATIONS, OBSERVATIONS_FLOAT, SUM, SCHEMA, ZERO_THRESHOLD, ZERO_COUNT, ZERO_
 NEGATIVE_SPANS, NEGATIVE_DELTAS, NEGATIVE_COUNTS, POSITIVE_SPANS, POSITIVE_DELTAS, POSITIVE_COUNTS = range(8, 14)
 RESET_HINT, TIMESTAMP, CUSTOM_VALUES, START_TIMESTAMP = range(14, 18)
 """Field numbers."""
+
+
+_HIGH_BITS = np.uint64(0x8080_8080_8080_8080)
+"""Of eight bytes: none is set if each is a varint."""
 
 
 class Fault(IntEnum):
@@ -292,6 +296,16 @@ def _read_deltas(
     there are now, the last one, fault or 0); a count above 2^63 turns negative, which is a fault."""
     first: Any = size
     while at < end:
+        if at + 8 <= end and size - first + 8 <= room and load64(body, at) & _HIGH_BITS == np.uint64(0):
+            last, lowest = count, np.int64(0)
+            for i in range(8):  # without a way out, so that it is unrolled
+                low = np.int64(body[at + i])
+                last += (low >> 1) ^ -(low & 1)
+                lowest |= last
+                counts[size + i] = last
+            if lowest >= 0:
+                at, size, count = at + 8, size + 8, last
+                continue
         low = np.int64(body[at])
         if low < 0x80:  # most deltas are small
             value = low

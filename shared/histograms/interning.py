@@ -68,11 +68,11 @@ def with_more_bounds(layouts: LayoutCollection) -> LayoutCollection:
 def with_room(layouts: LayoutCollection, more: int, buckets: int, bounds: int) -> LayoutCollection:
     """The same collection, or a larger copy that has room for so many more layouts, which have so many buckets and
     custom boundaries in all, and one more without buckets."""
-    used = int(layouts.used[0])
+    used = layouts.used.item(0)
     rooms = (
         (len(layouts.schema), used + more + 1),
-        (len(layouts.indexes), int(layouts.start[used]) + buckets + 1),
-        (len(layouts.bound), int(layouts.bound_start[used]) + bounds + 1),
+        (len(layouts.indexes), layouts.start.item(used) + buckets + 1),
+        (len(layouts.bound), layouts.bound_start.item(used) + bounds + 1),
     )
     if all(has >= need for has, need in rooms):
         return layouts
@@ -87,25 +87,25 @@ def with_room(layouts: LayoutCollection, more: int, buckets: int, bounds: int) -
 
 def views(layouts: LayoutCollection) -> Layouts:
     """The layouts collected so far. What is added later does not change them."""
-    used = int(layouts.used[0])
-    return Layouts(
-        sealed(
-            LayoutColumns(
-                layouts.schema[:used],
-                layouts.zero_threshold[:used],
-                layouts.zero_at[:used],
-                layouts.start[: used + 1],
-                layouts.indexes[: layouts.start[used]],
-                layouts.bound_start[: used + 1],
-                layouts.bound[: layouts.bound_start[used]],
-            )
-        )
+    return Layouts(sealed(_columns(layouts)))
+
+
+def _columns(layouts: LayoutCollection) -> LayoutColumns:
+    used = layouts.used.item(0)
+    return LayoutColumns(
+        layouts.schema[:used],
+        layouts.zero_threshold[:used],
+        layouts.zero_at[:used],
+        layouts.start[: used + 1],
+        layouts.indexes[: layouts.start.item(used)],
+        layouts.bound_start[: used + 1],
+        layouts.bound[: layouts.bound_start.item(used)],
     )
 
 
 def collected(layouts: LayoutCollection) -> Layouts:
     """The distinct layouts, in arrays of their size."""
-    columns: Any = (column.copy() for column in views(layouts).columns)
+    columns: Any = (column.copy() for column in _columns(layouts))
     return Layouts(sealed(LayoutColumns(*columns)))
 
 

@@ -13,12 +13,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
 from shared.histograms import frames
 from shared.histograms.batch import INTS, NO_ZERO, HistogramBatch, Ints, concatenated
 from shared.histograms.frame_layout import NO_SECTIONS, SECTIONS, Sections, sections_within
 from shared.histograms.frames import INDEX_MAX, Frame
 from shared.histograms.schemas import CUSTOM, SCHEMA_MAX, SCHEMA_MIN
 from shared.kernels import kernel
+
+_FACTS = types.Array(types.int64, 1, "C")
 
 
 @kernel(SECTIONS(INTS), first=True, allocates=False, error_model="numpy")
@@ -58,6 +61,16 @@ def _checked(words: Ints) -> Sections:
     return own
 
 
+@kernel(types.int64(INTS, types.int64, _FACTS), first=True, allocates=False, error_model="numpy")
+def _check(words: Ints, begin: int, facts: Ints) -> int:
+    """Where the frame ends that begins at this word, or -1 if there is none that `frames.decode` would take. Its
+    sections go to `facts`: an array, since a tuple of as many numbers takes Python longer than all the rest."""
+    own = _checked(words[begin:])
+    for i in range(len(facts)):
+        facts[i] = own[i]
+    return begin + own.end if own.end >= 0 else own.end
+
+
 class PackedFrame(NamedTuple):
     """A whole frame: int64[words], and what they are."""
 
@@ -77,13 +90,15 @@ class PackedHistograms:
         """Those of the frames, at least one, that these words are, and of which views are kept. Raises ValueError if
         they are anything else."""
         found, at, rows = list[PackedFrame](), 0, 0
+        facts = np.empty(len(Sections._fields), dtype=np.int64)
         while at < len(words) or not found:
-            own = _checked(words[at:])
-            if own.end < 0:
+            end = _check(words, at, facts)
+            if end < 0:
                 raise ValueError(f"{words.nbytes} bytes hold something else than histograms from byte {8 * at} on")
-            found.append(PackedFrame(words[at : at + own.end], own))
+            own = Sections._make(facts.tolist())
+            found.append(PackedFrame(words[at:end], own))
             rows += own.rows
-            at += own.end
+            at = end
         return cls(tuple(found), rows)
 
     @classmethod

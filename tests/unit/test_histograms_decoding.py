@@ -97,6 +97,37 @@ def test_a_message_is_read_as_alone_whatever_came_before_it(rows: list[NativeHis
             assert together.fault_text(i) == alone.fault_text(0)
 
 
+@pytest.mark.parametrize("buckets", [7, 8, 9, 16, 17, 40])
+@pytest.mark.parametrize("large", [0, 63, 64, 1 << 20, 1 << 40])
+def test_many_small_deltas_are_read_like_single_ones(buckets: int, large: int) -> None:
+    for place in range(buckets):
+        deltas = [(-1) ** i * (i % 3) + (large if i == place else 0) + 4 * (i == 0) for i in range(buckets)]
+        counts = [sum(deltas[: i + 1]) for i in range(buckets)]
+        message = histogram_message(count_int=sum(counts), positive_spans=[(0, buckets)], positive_deltas=deltas)
+        got = decode(message)
+        assert got.faults.tolist() == [0]
+        assert got.batch.columns.counts.tolist() == [0, *counts]
+
+
+@pytest.mark.parametrize("buckets", [8, 9, 20])
+def test_a_count_that_turns_negative_anywhere_is_named(buckets: int) -> None:
+    for place in range(buckets):
+        deltas = [3 if i == 0 else 0 for i in range(buckets)]
+        deltas[place] -= 10
+        for after in (0, 60):  # later ones may lead back above 0
+            changed = [delta + (after if i == place + 1 else 0) for i, delta in enumerate(deltas)]
+            got = decode(histogram_message(positive_spans=[(0, buckets)], positive_deltas=changed))
+            assert got.faults.tolist() == [Fault.NEGATIVE_COUNT]
+            assert got.seen.tolist() == [-7.0]
+
+
+@pytest.mark.parametrize("more", range(-2, 12))
+def test_no_more_than_the_limit_of_small_deltas_is_read(more: int) -> None:
+    buckets = BUCKETS_MAX + more
+    got = decode(histogram_message(positive_spans=[(-5000, buckets)], positive_deltas=[0] * buckets, schema=8))
+    assert got.faults.tolist() == [Fault.TOO_MANY_BUCKETS if more > 0 else 0]
+
+
 def test_neighbours_with_the_same_spans_share_their_layout() -> None:
     one, other = (
         histogram_message(schema=1, count_int=3, positive_spans=[(at, 2)], positive_deltas=[1, 1]) for at in (0, 5)

@@ -181,3 +181,8 @@ def test_narrow_counts_take_a_byte_each_until_they_are_read() -> None:
     growing.append(PackedHistograms.of(histograms))
     assert growing.nbytes < 1000 * (40 + 40)
     assert growing.read_nbytes > 1000 * 8 * 40
+    before = growing.nbytes
+    wide = columns_of([NativeHistogram(schema=2, count=4000.0, positive=dict.fromkeys(range(4000), 1.0))])[1]
+    assert wide is not None
+    growing.append(PackedHistograms.of(wide))
+    assert growing.nbytes > before + 4000 + 4 * 4000  # the counts of the row, and the indexes of its layout

@@ -136,6 +136,8 @@ class GrowingHistograms:
         self._rows = GrowingArray(_ROW, capacity=_ROOM_ROWS, growth=ARENA_GROWTH)
         self._words = GrowingArray(np.int64, capacity=_ROOM_WORDS, growth=ARENA_GROWTH)
         self._layouts = collection(1, 1, 1)
+        self._layout_bytes = self._layouts.slots.nbytes
+        """Memory of the layouts, counted when they change: it is asked for several times a write."""
         self._counts = 0
 
     def __len__(self) -> int:
@@ -152,10 +154,13 @@ class GrowingHistograms:
         return self._nbytes(8 * self._counts)
 
     def _nbytes(self, in_counts: int) -> int:
+        return _ROW.itemsize * len(self) + in_counts + self._layout_bytes
+
+    def _count_layouts(self) -> None:
         layouts = self._layouts
-        used = int(layouts.used[0])
-        in_layouts = 4 * int(layouts.start[used]) + 8 * int(layouts.bound_start[used]) + layouts.slots.nbytes
-        return _ROW.itemsize * len(self) + in_counts + _LAYOUT_BYTES * used + in_layouts
+        used = layouts.used.item(0)
+        in_arrays = 4 * layouts.start.item(used) + 8 * layouts.bound_start.item(used) + layouts.slots.nbytes
+        self._layout_bytes = _LAYOUT_BYTES * used + in_arrays
 
     def append(self, histograms: PackedHistograms) -> int:
         """Append all rows. Returns the number that the first one has here."""
@@ -170,6 +175,7 @@ class GrowingHistograms:
             self._rows.size += own.rows
             self._words.size += count_words
             self._counts += own.counts
+        self._count_layouts()
         return first
 
     def so_far(self) -> HistogramsSoFar:

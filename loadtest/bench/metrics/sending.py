@@ -8,13 +8,20 @@ import time
 from collections.abc import Sequence
 
 TIMEOUT_S = 120.0
+VERSION_1, VERSION_2 = (
+    ("application/x-protobuf", "0.1.0"),
+    ("application/x-protobuf;proto=io.prometheus.write.v2.Request", "2.0.0"),
+)
+"""The headers Content-Type and X-Prometheus-Remote-Write-Version of each version of the protocol."""
 _HEAD = (
-    "POST /api/v1/write HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/x-protobuf\r\n"
-    "Content-Encoding: snappy\r\nX-Prometheus-Remote-Write-Version: 0.1.0\r\nContent-Length: {}\r\n\r\n"
+    "POST /api/v1/write HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {}\r\nContent-Encoding: snappy\r\n"
+    "X-Prometheus-Remote-Write-Version: {}\r\nContent-Length: {}\r\n\r\n"
 )
 
 
-def send(port: int, streams: Sequence[Sequence[bytes]]) -> tuple[float, list[float]]:
+def send(
+    port: int, streams: Sequence[Sequence[bytes]], version: tuple[str, str] = VERSION_1
+) -> tuple[float, list[float]]:
     """(seconds from the first request to the last acknowledgement, seconds each request took).
 
     Every answer must be 204 or 200; another one raises RuntimeError with its text.
@@ -27,7 +34,7 @@ def send(port: int, streams: Sequence[Sequence[bytes]]) -> tuple[float, list[flo
         try:
             with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as own:
                 own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                messages = [_HEAD.format(len(body)).encode() + body for body in streams[number]]
+                messages = [_HEAD.format(*version, len(body)).encode() + body for body in streams[number]]
                 barrier.wait()
                 for message in messages:
                     started = time.perf_counter()

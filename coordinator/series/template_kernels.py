@@ -1,0 +1,376 @@
+"""Kernels that compare a remote-write 2.0 body with a template (`coordinator.series.request_templates`): a request that
+was sent before, of which everything but the samples is the same."""
+
+# In a kernel's types a numpy integer and an int are one.
+# mypy: disable-error-code="assignment, return-value"
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from coordinator.series import series_references
+from coordinator.series.series_references import used
+from coordinator.series.walk import END, FIELDS, HISTOGRAM_BYTES, HISTOGRAMS, NUMBERED, SAMPLES, STARTS, sample
+from coordinator.series.walk_v2 import HISTOGRAMS_BEGIN, HISTOGRAMS_END
+from shared import kernel_types as types
+from shared import reference_frames
+from shared.histograms.references import refers
+from shared.kernels import inlined, kernel
+from shared.protobuf_fields import field_length
+from shared.sample_frames import TIME_MS_MAX
+from shared.xxh64 import Bytes, copy_bytes, equal_bytes, load64
+
+# Columns of `probes`: the bytes of a table of symbols, 0 where there is no template; and of some of its words, in
+# pairs, where each begins, and the word.
+TABLE_BYTES, FIRST_PROBE = range(2)
+PROBES = 4
+PROBE_COLUMNS = FIRST_PROBE + 2 * PROBES
+WORD_BYTES = 8
+SPARE_BYTES = WORD_BYTES
+"""Which are read, whatever they are."""
+
+# Columns of `bounds`: where the references and the metadata of a series end in `fixed`.
+HEAD_END, TAIL_END = range(2)
+# Columns of `places`: the words of the frames that have the time and the value of a series.
+TIME, VALUE = range(2)
+
+_SERIES_TAG, _SAMPLE_TAG, _HISTOGRAM_TAG, _METADATA_TAG = 0x2A, 0x12, 0x1A, 0x2A
+_USUAL_SAMPLE_BYTES = 16
+"""Of a sample with a value and a present-day time in milliseconds, which is a varint of six bytes."""
+_TIME_MASK, _TIME_MORE = np.uint64(0x8080_8080_8080), np.uint64(0x0080_8080_8080)
+_BLOCK_BYTES = 256
+_MARK, _HEADER_WORDS = reference_frames.MARK, reference_frames.HEADER_WORDS
+_ONE_SAMPLE = 1 << reference_frames.COUNT_SHIFT
+
+_INTS = types.Array(types.int64, 1, "C")
+_FLOATS = types.Array(types.float64, 1, "C")
+_HASHES = types.Array(types.uint64, 1, "C")
+_OUT = types.Array(types.uint8, 1, "C")
+_TABLE = types.Array(types.int64, 2, "C")
+_SPANS = types.Array(types.int32, 2, "C")
+
+
+class Template(NamedTuple):
+    """`table` uint8[]: the table of symbols as it stands in the body. Of each of n series: `fixed` uint8[] with its
+    field of references and its fields of metadata, up to `bounds` int32[n, 2], and behind all of them SPARE_BYTES; its
+    row in the tables of
+    `series_references`, `rows` int64[n]; `numbers` int64[n], one more than its number; and `hashes` uint64[n].
+
+    `frames` int64[]: those of a request with one sample of each series, one shard after another, of which only the
+    times and values are missing; these go to the words `places` int32[n, 2]. `totals` int64[shards]: the series of
+    each shard. `eras` int64[shards]: those of the numbers."""
+
+    table: np.ndarray
+    fixed: np.ndarray
+    bounds: np.ndarray
+    rows: np.ndarray
+    numbers: np.ndarray
+    hashes: np.ndarray
+    frames: np.ndarray
+    places: np.ndarray
+    totals: np.ndarray
+    eras: np.ndarray
+
+
+TEMPLATE = types.NamedTuple(
+    (_OUT, _OUT, _SPANS, _INTS, _INTS, _HASHES, _INTS, _SPANS, _INTS, _INTS),
+    Template,
+)
+
+
+@inlined(allocates=False)
+def _has_words(body: np.ndarray, row: np.ndarray) -> bool:
+    for column in range(FIRST_PROBE, PROBE_COLUMNS, 2):
+        if np.int64(load64(body, row[column])) != row[column + 1]:
+            return False
+    return True
+
+
+@kernel(types.int64(Bytes, _TABLE, _INTS), first=True, allocates=False)
+def find(body: np.ndarray, probes: np.ndarray, found: np.ndarray) -> int:
+    """Which templates a body may be an instance of, by some words of their tables of symbols: their rows in `probes`
+    (int64[templates, PROBE_COLUMNS]) go to `found` until that is full. Returns how many there are."""
+    count = 0
+    for i in range(len(probes)):
+        if count < len(found) and 0 < probes[i, TABLE_BYTES] < len(body) and _has_words(body, probes[i]):
+            found[count] = i
+            count += 1
+    return count
+
+
+@kernel(types.boolean(Bytes, Bytes), first=True, allocates=False)
+def begins_with(body: np.ndarray, table: np.ndarray) -> bool:
+    """Whether a body begins with this table of symbols."""
+    size, at = len(table), 0
+    if size >= len(body):
+        return False
+    while at + _BLOCK_BYTES <= size:
+        differs = np.uint64(0)
+        for i in range(at, at + _BLOCK_BYTES, WORD_BYTES):
+            differs |= load64(body, i) ^ load64(table, i)
+        if differs != np.uint64(0):
+            return False
+        at += _BLOCK_BYTES
+    return equal_bytes(body, at, table, at, size - at)
+
+
+@inlined(allocates=False)
+def _is_fixed(body: np.ndarray, at: int, template: Template, place: int, size: int) -> bool:
+    """Whether body[at:at + size] is what a template has from fixed[place] on."""
+    if at + size + WORD_BYTES > len(body):
+        return equal_bytes(body, at, template.fixed, place, size)
+    while size > WORD_BYTES:
+        if load64(body, at) != load64(template.fixed, place):
+            return False
+        at, place, size = at + WORD_BYTES, place + WORD_BYTES, size - WORD_BYTES
+    differs = load64(body, at) ^ load64(template.fixed, place)
+    return size == 0 or differs << np.uint64(8 * (WORD_BYTES - size)) == np.uint64(0)
+
+
+@inlined(allocates=False)
+def _length(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
+    """As `field_length`, without a call for a short one."""
+    if at < end and body[at] < 0x80:
+        return np.int64(body[at]), at + 1
+    return field_length(body, at, end)
+
+
+@inlined(allocates=False)
+def _next_series(body: np.ndarray, at: int) -> tuple[int, int]:
+    """(where the TimeSeries at `at` begins, where it ends), or (-1, -1) if there is another field."""
+    if at < len(body) and body[at] == _SERIES_TAG:
+        size, begin = _length(body, at + 1, len(body))
+        if 0 <= size <= len(body) - begin:
+            return begin, begin + size
+    return np.int64(-1), np.int64(-1)
+
+
+@inlined(allocates=False)
+def _samples_of(body: np.ndarray, begin: int, end: int, template: Template, i: int) -> tuple[int, int]:
+    """Where the fields begin and end that stand between the references and the metadata of series i of a template in
+    the TimeSeries body[begin:end]; (-1, -1) if these are not the same."""
+    head = np.int64(template.bounds[i - 1, TAIL_END]) if i > 0 else np.int64(0)
+    tail = np.int64(template.bounds[i, HEAD_END])
+    first, last = begin + tail - head, end - (np.int64(template.bounds[i, TAIL_END]) - tail)
+    if (
+        first > last
+        or not _is_fixed(body, begin, template, head, tail - head)
+        or not _is_fixed(body, last, template, tail, end - last)
+    ):
+        return np.int64(-1), np.int64(-1)
+    return first, last
+
+
+@inlined(allocates=False)
+def _usual_time(word: np.uint64) -> int:
+    """The number whose varint of six bytes is the lower part of a word; -1 if it is none of six bytes."""
+    if word & _TIME_MASK != _TIME_MORE:
+        return np.int64(-1)
+    time = np.uint64(0)
+    for i in range(6):
+        time |= (word >> np.uint64(8 * i) & np.uint64(0x7F)) << np.uint64(7 * i)
+    return np.int64(time)
+
+
+@inlined(allocates=False)
+def _read_one(body: np.ndarray, at: int, end: int, words: np.ndarray, time_at: int, value_at: int) -> bool:
+    """Write the time and the value of the Sample body[at:end] to `words`; False if it is not valid, or has a start
+    timestamp."""
+    if (
+        end - at == _USUAL_SAMPLE_BYTES
+        and at + _USUAL_SAMPLE_BYTES + 2 <= len(body)
+        and body[at] == 0x09
+        and body[at + 9] == 0x10
+    ):
+        bits = np.int64(load64(body, at + 1))
+        time = _usual_time(load64(body, at + 10))
+        if 0 <= time <= TIME_MS_MAX and not refers(bits):
+            words[time_at], words[value_at] = time, bits
+            return True
+    ok, time, value, start = sample(body, at, end)
+    words[time_at], words[value_at] = time, np.float64(value).view(np.int64)
+    return ok == 1 and start == 0
+
+
+@kernel(types.boolean(Bytes, TEMPLATE, _INTS), first=True, allocates=False)
+def read_frames(body: np.ndarray, template: Template, words: np.ndarray) -> bool:
+    """Write the times and values of a body that begins with the table of symbols of a template to `words`, which has
+    its frames; False if anything in the body is different, or a series has not one sample and nothing else."""
+    at = len(template.table)
+    for i in range(len(template.rows)):
+        begin, end = _next_series(body, at)
+        if begin < 0:
+            return False
+        first, last = _samples_of(body, begin, end, template, i)
+        if first < 0 or first == last or body[first] != _SAMPLE_TAG:
+            return False
+        size, content = _length(body, first + 1, last)
+        if size < 0 or content + size != last:
+            return False
+        time_at, value_at = np.int64(template.places[i, TIME]), np.int64(template.places[i, VALUE])
+        if not _read_one(body, content, last, words, time_at, value_at):
+            return False
+        at = end
+    return at == len(body)
+
+
+@inlined(allocates=False)
+def _read_fields(
+    body: np.ndarray, at: int, end: int, table: np.ndarray, spans: np.ndarray, counts: np.ndarray, i: int
+) -> bool:
+    """Fill in row i of `table` and `spans` from the fields body[at:end]: samples, and then histograms; False for others
+    and for none."""
+    samples, histograms = 0, 0
+    table[i, FIELDS], spans[i, HISTOGRAMS_BEGIN] = at, at
+    table[i, END], spans[i, HISTOGRAMS_END] = at, 0
+    while at < end:
+        tag = body[at]
+        size, content = field_length(body, at + 1, end)
+        if size < 0 or size > end - content:
+            return False
+        at = content + size
+        if tag == _SAMPLE_TAG and histograms == 0:
+            ok, _, _, start = sample(body, content, at)
+            if ok == 0:
+                return False
+            samples += 1
+            counts[STARTS] += np.int64(start != 0)
+            table[i, END], spans[i, HISTOGRAMS_BEGIN] = at, at
+        elif tag == _HISTOGRAM_TAG:
+            histograms += 1
+            counts[HISTOGRAM_BYTES] += size
+            spans[i, HISTOGRAMS_END] = at
+        else:
+            return False
+    table[i, SAMPLES] = samples
+    counts[HISTOGRAMS] += histograms
+    return samples + histograms > 0
+
+
+@kernel(types.boolean(Bytes, TEMPLATE, _TABLE, _SPANS, _INTS), first=True, allocates=False)
+def read_rows(body: np.ndarray, template: Template, table: np.ndarray, spans: np.ndarray, counts: np.ndarray) -> bool:
+    """As `walk_v2.measure`, for a body that begins with the table of symbols of a template: fill in `table`
+    (int64[series, COLUMNS], zeros before), `counts` (int64[COUNTS], zeros before), and of `spans` (int32[series,
+    REFERENCE_COLUMNS]) where the histograms are. False if anything in the body is different but its samples and
+    histograms. The numbers of the series are filled in, too."""
+    at = len(template.table)
+    for i in range(len(template.rows)):
+        begin, end = _next_series(body, at)
+        if begin < 0:
+            return False
+        first, last = _samples_of(body, begin, end, template, i)
+        if first < 0 or not _read_fields(body, first, last, table, spans, counts, i):
+            return False
+        table[i, NUMBERED] = template.numbers[i]
+        at = end
+    return at == len(body)
+
+
+@kernel(types.boolean(TEMPLATE, series_references.TABLES, _INTS), first=True, allocates=False)
+def renew(template: Template, tables: series_references.Tables, epochs: np.ndarray) -> bool:
+    """Have the numbers that the series have now, with these epochs of the shards; False where one of them has none. The
+    rows of all series count as used."""
+    for i in range(len(template.rows)):
+        number = used(tables, template.rows[i])
+        if number == 0:
+            return False
+        template.numbers[i] = number
+        shard = np.int64(template.hashes[i] % np.uint64(len(epochs)))
+        template.frames[template.places[i, TIME] - template.totals[shard]] = number - 1 | _ONE_SAMPLE
+    at = np.int64(0)
+    for shard in range(len(epochs)):
+        if template.totals[shard] > 0:
+            template.frames[at + 1] = epochs[shard]
+            at += reference_frames_words(template.totals[shard])
+        template.eras[shard] = tables.eras[shard]
+    return True
+
+
+@inlined(allocates=False)
+def reference_frames_words(series: int) -> int:
+    """The words of a frame with one sample of each of so many series."""
+    return _HEADER_WORDS + 3 * series
+
+
+@kernel(types.int64(Bytes, types.int64, types.int64), first=True, allocates=False)
+def fixed_bytes(body: np.ndarray, at: int, series: int) -> int:
+    """How many bytes `fill` writes to `fixed`: of the references and the metadata of so many series, which are all
+    fields from body[at] on; -1 if there are others, or a series has fields that a template cannot have."""
+    total = np.int64(0)
+    for _ in range(series):
+        begin, end = _next_series(body, at)
+        if begin < 0:
+            return np.int64(-1)
+        first, last = _split(body, begin, end)
+        if first < 0:
+            return np.int64(-1)
+        total += first - begin + end - last
+        at = end
+    return total if at == len(body) else np.int64(-1)
+
+
+@inlined(allocates=False)
+def _split(body: np.ndarray, begin: int, end: int) -> tuple[int, int]:
+    """Where the samples and histograms of the TimeSeries body[begin:end] begin and end, between its references and its
+    metadata; (-1, -1) if it has other fields, or in another order."""
+    first, last = np.int64(-1), np.int64(-1)
+    at = begin
+    while at < end:
+        head, tag = at, body[at]
+        size, content = field_length(body, at + 1, end)
+        if size < 0 or size > end - content:
+            return np.int64(-1), np.int64(-1)
+        at = content + size
+        if first < 0:
+            if tag != 0x0A:
+                return np.int64(-1), np.int64(-1)
+            first = at
+        elif tag == _METADATA_TAG:
+            last = head if last < 0 else last
+        elif (tag != _SAMPLE_TAG and tag != _HISTOGRAM_TAG) or last >= 0:
+            return np.int64(-1), np.int64(-1)
+    return first, end if last < 0 else last
+
+
+@kernel(types.void(Bytes, TEMPLATE), first=True, allocates=False)
+def fill(body: np.ndarray, template: Template) -> None:
+    """Fill in the table of symbols, `fixed`, `bounds`, `totals` (zeros before), `places` and `frames` of the template
+    of a body, whose series have the hashes that are there already."""
+    copy_bytes(template.table, 0, body, 0, len(template.table))
+    at, place, shards = len(template.table), np.int64(0), np.uint64(len(template.totals))
+    for i in range(len(template.rows)):
+        begin, end = _next_series(body, at)
+        first, last = _split(body, begin, end)
+        copy_bytes(template.fixed, place, body, begin, first - begin)
+        place += first - begin
+        template.bounds[i, HEAD_END] = np.int32(place)
+        copy_bytes(template.fixed, place, body, last, end - last)
+        place += end - last
+        template.bounds[i, TAIL_END] = np.int32(place)
+        template.totals[np.int64(template.hashes[i] % shards)] += 1
+        at = end
+    _lay_out(template)
+
+
+@inlined(allocates=False)
+def _lay_out(template: Template) -> None:
+    """Fill in `places`, and the headers of `frames` but for the epochs (`shared.reference_frames`)."""
+    shards = len(template.totals)
+    following = template.eras  # where the next time of each shard goes
+    at = np.int64(0)
+    for shard in range(shards):
+        series = template.totals[shard]
+        following[shard] = at + _HEADER_WORDS + series
+        if series > 0:
+            template.frames[at], template.frames[at + 1], template.frames[at + 2] = _MARK, 0, series
+            template.frames[at + 3], template.frames[at + 4] = series, 0
+            at += reference_frames_words(series)
+    for i in range(len(template.rows)):
+        shard = np.int64(template.hashes[i] % np.uint64(shards))
+        template.places[i, TIME] = np.int32(following[shard])
+        template.places[i, VALUE] = np.int32(following[shard] + template.totals[shard])
+        following[shard] += 1
+    for shard in range(shards):
+        template.eras[shard] = -1
