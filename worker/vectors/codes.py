@@ -83,6 +83,17 @@ def _sink(heap, at, size):  # type: ignore[no-untyped-def]
     heap[at] = value
 
 
+@kernel(types.void(_CODES, types.int64, _QUERY, types.float64[::1]))
+def _products(codes, first, query, out):  # type: ignore[no-untyped-def]
+    """The products of the rows codes[first : first + n] and the query to `out` float64[n]."""
+    for i in range(len(out)):
+        code = codes[first + i]
+        product = np.int32(0)
+        for d in range(len(query)):
+            product = np.int32(product + np.int32(np.int32(code[d]) * np.int32(query[d])))
+        out[i] = product
+
+
 @kernel(
     types.int64(
         _CODES,
@@ -105,43 +116,41 @@ def _select(codes, bounds, row, first, end, allowed, query, step, rest, length, 
     """The rows of codes[first:end] that may be among the `k` nearest of them to `out` int64[≥ end − first]; returns how
     many. codes[first] is of the row `row`; `allowed` bool says which rows count, all if it is empty. `query` int16 times
     `step` is `rest` from the query, whose length is `length`."""
-    uppers = np.empty(end - first, np.float64)
-    heap = np.empty(k, np.float64)
-    size = 0
-    for i in range(first, end):
-        if len(allowed) and not allowed[row + i - first]:
-            uppers[i - first] = -np.inf
-            continue
-        code = codes[i]
-        product = np.int32(0)
-        for d in range(query.shape[0]):
-            product = np.int32(product + np.int32(np.int32(code[d]) * np.int32(query[d])))
-        code_rest, norm = bounds[i, 1], bounds[i, 2]
-        near = np.float64(product) * (bounds[i, 0] * step)
+    count = end - first
+    uppers, lowers = np.empty(count, np.float64), np.empty(count, np.float64)
+    _products(codes, first, query, uppers)
+    for i in range(count):
+        code_rest, norm = bounds[first + i, 1], bounds[first + i, 2]
+        near = uppers[i] * (bounds[first + i, 0] * step)
         error = length * code_rest + rest * (norm + code_rest)
         if is_l2:  # half of what is left of the squared distance without the query's own length
             near -= 0.5 * norm * norm
             error += (ROUNDING * (length + norm) + LEAST) * (length + norm)
         else:
             error += ROUNDING * length * norm + LEAST
-        uppers[i - first] = near + error
-        lower = near - error if is_l2 else min(near - error, MOST)
-        if size < k:
-            heap[size] = lower
+        lower = near - error
+        uppers[i], lowers[i] = near + error, lower if is_l2 else min(lower, MOST)
+    heap = np.empty(k, np.float64)
+    size = 0
+    for i in range(count):
+        if len(allowed) and not allowed[row + i]:
+            uppers[i] = -np.inf
+        elif size < k:
+            heap[size] = lowers[i]
             size += 1
             if size == k:
                 for parent in range(k // 2 - 1, -1, -1):
                     _sink(heap, parent, k)
-        elif lower > heap[0]:
-            heap[0] = lower
+        elif lowers[i] > heap[0]:
+            heap[0] = lowers[i]
             _sink(heap, 0, k)
     floor = heap[0] if size == k else -np.inf
-    count = 0
-    for i in range(end - first):
+    found = 0
+    for i in range(count):
         if uppers[i] >= floor and uppers[i] != -np.inf:
-            out[count] = row + i
-            count += 1
-    return count
+            out[found] = row + i
+            found += 1
+    return found
 
 
 @dataclass(frozen=True, slots=True)
