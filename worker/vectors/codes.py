@@ -114,8 +114,8 @@ def _products(codes, first, query, out):  # type: ignore[no-untyped-def]
 )
 def _select(codes, bounds, row, first, end, allowed, query, step, rest, length, is_l2, k, out):  # type: ignore[no-untyped-def]
     """The rows of codes[first:end] that may be among the `k` nearest of them to `out` int64[≥ end − first]; returns how
-    many. codes[first] is of the row `row`; `allowed` bool says which rows count, all if it is empty. `query` int16 times
-    `step` is `rest` from the query, whose length is `length`."""
+    many. codes[first] is of the row `row`; `allowed` bool says which rows count, all if it is empty. `query` int16
+    times `step` is `rest` from the query, whose length is `length`."""
     count = end - first
     uppers, lowers = np.empty(count, np.float64), np.empty(count, np.float64)
     _products(codes, first, query, uppers)
