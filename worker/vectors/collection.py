@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from threading import RLock
+from threading import Lock, RLock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,12 @@ from worker.vectors.table import Table, TableView
 from worker.vectors.text import TextIndex
 
 LOAD_ROWS = 4096
+QUIET_S = 0.5
+"""A collection counts as searched for this time after each search."""
+GIVE_WAY_S = 0.0002
+"""How long a write sleeps between its steps while the collection is searched. A thread that wakes up in a worker
+interrupts no other (`SCHED_BATCH`), so a search would else wait until the write has ended or has used up its turn:
+some milliseconds, on each of the threads that its message passes."""
 SETTLED_S = 10.0
 """If no shard was loaded for this time, rows of a snapshot that no store has confirmed belong to shards of other
 workers, and may be removed."""
@@ -65,6 +72,7 @@ class WorkerCollection:
         self._snapshot_highest: Mapping[int, int] = {}  # shard → the highest version that the snapshot names
         self._awaited: set[int] = set()  # shards whose vectors are in the snapshot and have not been loaded
         self._dropped = False
+        self._writes, self._writes_lock = 0, Lock()
         self._attached_at = time.monotonic()
         self.text = TextIndex(collection.text_fields()) if collection.text else None
 
@@ -175,6 +183,30 @@ class WorkerCollection:
 
     # Writing
 
+    def is_searched(self) -> bool:
+        """Whether there was a search a moment ago."""
+        return time.monotonic() - self.searched_at < QUIET_S
+
+    def give_way(self) -> None:
+        """Let the threads of searches have the processor, if there may be any."""
+        if self.is_searched():
+            time.sleep(GIVE_WAY_S)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """The time of a request that writes; see `is_written`."""
+        with self._writes_lock:
+            self._writes += 1
+        try:
+            yield
+        finally:
+            with self._writes_lock:
+                self._writes -= 1
+
+    def is_written(self) -> bool:
+        """Whether a request is writing now. The processor's time that it gives to searches is not for indexing."""
+        return self._writes > 0
+
     def upsert(self, shard: int, ids: Sequence[bytes], vectors: Floats, attributes: Sequence[bytes]) -> None:
         """Insert or replace vectors: `ids` are distinct, `vectors` float32[n, dimension], `attributes` msgpack maps or
         empty bytes. Searches see the vectors when this returns.
@@ -183,6 +215,7 @@ class WorkerCollection:
         collection was dropped, Unavailable if the store refuses the write, and then no search sees a change.
         """
         width = 4 * self.collection.dimension
+        self.give_way()
         components = np.ascontiguousarray(vectors, dtype=np.float32).tobytes()
         with self.lock:
             store = self._store(shard)
@@ -197,7 +230,9 @@ class WorkerCollection:
             stored_rows.put_highest(batch, self.collection.id, last)
             # Set before the write, because a store that refuses the batch may contain it nevertheless.
             self.highest[shard] = last
+            self.give_way()
             store.write(batch)
+            self.give_way()
             rows = self.table.rows_of(ids)
             replaced = rows[rows >= 0].tolist()
             versions = np.arange(base, base + len(ids), dtype=np.uint64)

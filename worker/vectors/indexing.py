@@ -33,8 +33,6 @@ MEASURE_AGAIN_S = 600.0
 PAGES_ROWS_MIN = 10_000
 PAGES_GROWTH = 1.25
 """Growth after which memory is collapsed into huge pages again."""
-QUIET_S = 0.5
-"""A collection counts as searched for this time after each search."""
 SLICE_ROWS = 64
 SLICE_ROWS_SEARCHED = 1
 """Rows indexed at once in a collection that is searched. A search waits for the whole slice: half a millisecond at 384
@@ -47,8 +45,10 @@ MEASURE_PAUSE_S_MAX = 0.1
 PAGES_PAUSE_S = 0.005
 """Pause after each huge page in a collection that is searched: a search may wait for it, some tenths of a
 millisecond."""
+WRITTEN_PAUSE_S = 0.002
+"""Between two looks whether the writes to a collection that is searched have ended."""
 PAUSE_PENDING_MAX = 10_000
-"""Pending rows from which on indexing does not pause; comparing so many takes 0.1 ms at 128 components."""
+"""Pending rows from which on indexing does not pause; comparing so many takes some 0.2 ms at 128 components."""
 
 
 class Indexing:
@@ -71,7 +71,10 @@ class Indexing:
         table = collection.table
         if collection.is_left or not table.pending():
             return False
-        is_searched = self._is_searched()
+        is_searched = collection.is_searched()
+        if is_searched and collection.is_written() and table.pending() < PAUSE_PENDING_MAX:
+            time.sleep(WRITTEN_PAUSE_S)
+            return True
         size = SLICE_ROWS_SEARCHED if is_searched else SLICE_ROWS
         rows, vectors = table.index_slice(size)
         began = time.perf_counter()
@@ -124,7 +127,7 @@ class Indexing:
                 collection.curve, collection.measured_rows = end.value, view.indexed
                 return
             yield
-            if self._is_searched():
+            if self.collection.is_searched():
                 time.sleep(min(MEASURE_PAUSE_S_MAX, time.perf_counter() - began))
 
     def pages_due(self) -> bool:
@@ -141,11 +144,8 @@ class Indexing:
         for span in huge_pages.mappings():
             for _ in huge_pages.collapse(span):
                 yield
-                if self._is_searched():
+                if self.collection.is_searched():
                     time.sleep(PAGES_PAUSE_S)
-
-    def _is_searched(self) -> bool:
-        return time.monotonic() - self.collection.searched_at < QUIET_S
 
     def compact_due(self) -> bool:
         """Whether the table has so many dead rows that it should be rebuilt."""

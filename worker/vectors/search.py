@@ -32,6 +32,9 @@ DEPTH_POWER = 0.25
 """The expansion grows with this power of `k`: on data without clusters, deeper ranks need more candidates each."""
 WIDEN = 4
 """How many times as many candidates the next round fetches if a filter has left too few."""
+CODED_QUERIES_MAX = 8
+"""Of more queries at once, the products of all with all pending rows are faster than the codes of these for each query:
+a product of two matrices reads every row once."""
 SPREAD = 5.0
 """Standard deviations above the mean for which `share_of` allows."""
 
@@ -75,14 +78,26 @@ def search(
     allowed: Mask | None = mask & view.allowed() if mask is not None else view.allowed() if view.dead else None
     rows = None if exhaustive else _from_index(view, queries, k, expansion, allowed, filtered=mask is not None)
     first = 0 if rows is None else view.indexed
-    if first < view.size:
-        tail = np.arange(first, view.size) if allowed is None else first + np.flatnonzero(allowed[first:])
+    rest = [] if rows is None else [rows]
+    coded = view.size if exhaustive or len(queries) > CODED_QUERIES_MAX else max(first, view.codes.first)
+    if first < coded:
+        tail = np.arange(first, coded) if allowed is None else first + np.flatnonzero(allowed[first:coded])
         if len(tail):
-            rest = exact.candidates(view.vectors, view.norms, tail, queries, k, metric, check)
-            rows = rest if rows is None else np.concatenate([rows, rest], axis=1)
-    if rows is None:
-        rows = np.empty((len(queries), 0), dtype=np.int64)
+            rest.append(exact.candidates(view.vectors, view.norms, tail, queries, k, metric, check))
+    if coded < view.size:
+        check()
+        rest.append(_coded(view, queries, coded, k, metric, allowed))
+    rows = np.concatenate(rest, axis=1) if rest else np.empty((len(queries), 0), dtype=np.int64)
     return best(similarities(view.vectors, rows, queries, metric), rows, k, view.ids)
+
+
+def _coded(view: TableView, queries: Floats, first: int, k: int, metric: str, allowed: Mask | None) -> Rows:
+    """Candidates among the pending rows from `first` on, by their codes: int64[q, c], −1 for none."""
+    found = [view.codes.nearest(query, first, view.size, k, metric, allowed) for query in queries]
+    rows = np.full((len(queries), max(map(len, found))), -1, dtype=np.int64)
+    for own, some in zip(rows, found, strict=True):
+        own[: len(some)] = some
+    return rows
 
 
 def _from_index(

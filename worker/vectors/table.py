@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from shared.messages.vectors import Collection, Floats
 from worker.vectors.ann import AnnIndex, node_bytes
 from worker.vectors.attributes import Attributes
+from worker.vectors.codes import Codes, PendingCodes
 from worker.vectors.id_table import IdTable
 from worker.vectors.mapped_rows import MappedRows
 from worker.vectors.similarity import Rows, prepared
@@ -35,7 +36,7 @@ class TableView:
 
     `vectors` float32 or float16 [≥ size, dimension] are as they are compared, `norms` float32[≥ size] their lengths,
     `alive` bool[≥ size], `shards` uint16[≥ size] the shard of each living row, `versions` uint64[≥ size], `ids` those
-    of the rows. `dead` is the number of dead rows below `size`.
+    of the rows. `dead` is the number of dead rows below `size`. `codes` has the rows from `codes.first` on.
     """
 
     index: AnnIndex
@@ -46,6 +47,7 @@ class TableView:
     versions: NDArray[np.uint64]
     ids: IdTable
     attributes: Attributes
+    codes: Codes
     size: int
     indexed: int
     dead: int
@@ -79,6 +81,7 @@ class Table:
         self._versions = np.zeros(capacity, dtype=np.uint64)
         self._ids = IdTable()
         self._attributes = Attributes()
+        self._codes = PendingCodes(collection.dimension)
         self._index = AnnIndex(collection.dimension, collection.metric, collection.storage)
         self._size = self._indexed = self._dead = 0
         self.view = self._publish()
@@ -93,6 +96,7 @@ class Table:
             self._versions,
             self._ids,
             self._attributes,
+            self._codes.view,
             self._size,
             self._indexed,
             self._dead,
@@ -111,6 +115,7 @@ class Table:
             + self._ids.memory_bytes
             + self._indexed * a_node_bytes
             + self._attributes.memory_bytes
+            + self._codes.memory_bytes
         )
 
     def append(
@@ -131,6 +136,8 @@ class Table:
         self._norms[first : first + count] = np.sqrt(np.einsum("ij,ij->i", ready, ready))
         self._versions[first : first + count] = versions
         self._shards[first : first + count] = shards
+        # As they are stored, which may be rounded.
+        self._codes.append(first, self._vectors[first : first + count].astype(np.float32, copy=False), self._indexed)
         self._ids.extend(ids)
         self._attributes.append(first, attributes)
         self._size += count
@@ -162,6 +169,7 @@ class Table:
         self._alive[:count] = False
         self._ids.extend_packed(joined, lengths)
         self._size = self._indexed = self._dead = count
+        self._codes.clear(count)
         self._publish()
 
     def revive(self, rows: Rows, vectors: Floats, shard: int) -> None:
@@ -192,6 +200,8 @@ class Table:
     def advance(self, rows_max: int) -> None:
         """Count the rows of `index_slice(rows_max)` as indexed."""
         self._indexed = min(self._size, self._indexed + rows_max)
+        if not self.pending():
+            self._codes.clear(self._size)
         self._publish()
 
     def pending(self) -> int:
