@@ -81,8 +81,8 @@ class Queue(Enum):
     """Those who wait for their turn."""
 
     SHORT = "some tens at most"
-    BURST = "more than that, since a moment ago"
-    LONG = "more than that for longer, but they do not become more: a closed loop of many clients"
+    BURST = "more than a few, since a moment ago"
+    LONG = "more than some tens for longer, but they do not become more: a closed loop of many clients"
     OVERFULL = "more come than leave"
 
 

@@ -38,7 +38,7 @@ COUNT_S = 0.05
 GROWTH, GROWTH_COUNTS = 24, (3, 10)
 """More comes than leaves when more than `ROOM` wait, and so many more than so many counts ago, who were so many more
 than as many counts before that: a burst and a closed loop grow once."""
-BURST_FROM = 32
+BURST_FROM = 24
 """More than so many, who began to wait a moment ago, are a burst."""
 BURST_S = 2 * min(GROWTH_COUNTS) * COUNT_S
 """So long after a burst began, the newest is first in turn: by then it is known whether more comes than leaves."""

@@ -89,10 +89,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_the_oldest_has_the_first_turn_while_there_is_room(house: House) -> None:
-    house.fill(Client("a"))
-    assert house.turns(3) == ["a0", "a1", "a2"]
-    assert len(house.room) == ROOM - 3
+def test_the_oldest_has_the_first_turn_while_there_is_room(house: House, clock: list[float]) -> None:
+    house.fill(Client("a"), module.BURST_FROM)
+    assert house.turns(1) == ["a0"]
+    house.fill(Client("b"), ROOM - module.BURST_FROM + 1)
+    clock[0] += module.BURST_S + 0.001
+    assert house.turns(2) == ["a1", "a2"]
+    assert len(house.room) == ROOM - 2
     assert house.turns(0) == []
 
 
@@ -327,14 +330,16 @@ def test_reads_go_on_while_writes_wait_for_other_writes(house: House) -> None:
 def test_what_the_queue_is(house: House, clock: list[float]) -> None:
     house.pressure.is_standing = False
     client = Client("a")
-    house.fill(client)
+    house.fill(client, module.BURST_FROM)
     assert house.room.queue() is Queue.SHORT
     house.enters("new", client)
     assert house.room.queue() is Queue.BURST
     clock[0] += module.BURST_S + 0.001
+    house.fill(client, ROOM - module.BURST_FROM - 1)
+    assert house.room.queue() is Queue.SHORT
     house.enters("newer", client)
     assert house.room.queue() is Queue.LONG
-    house.turns(ROOM + 2)
+    house.turns(ROOM + 1)
     assert house.room.queue() is Queue.SHORT
     house.pressure.is_standing, house.pressure.places = True, 0
     house.fill(client, ROOM + 1)
