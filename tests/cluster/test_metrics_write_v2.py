@@ -83,6 +83,28 @@ def test_series_that_were_sent_before_are_known_and_written_like_the_first_time(
     assert float(line.rsplit(" ", 1)[1]) > 5 * 50
 
 
+def test_a_request_that_comes_again_is_recognised_and_written_like_the_first_time(cluster: Cluster, name: str) -> None:
+    def memory() -> float:
+        lines = cluster.get("/metrics").body.decode().splitlines()
+        [line] = [line for line in lines if 'owner="request_templates"' in line]
+        return float(line.rsplit(" ", 1)[1])
+
+    before = memory()
+    for i in range(6):
+        request = request_v2([({"__name__": name, "i": str(n)}, [(T + i, float(10 * i + n))]) for n in range(30)])
+        if i == 4:  # nobody knows this series as a number, and it has no name
+            request.timeseries.add(labels_refs=[3, 4], samples=[remote_write_v2_pb2.Sample(value=1, timestamp=T)])
+        if i == 5:
+            request.timeseries[7].histograms.append(histogram_message(timestamp=T + i, sum=1.0, schema=99))
+        answer = send(cluster, request.SerializeToString())
+        assert written(answer) == ("30", "0", "0")
+        assert answer.status == (400 if i >= 4 else 204)
+        assert values(cluster, f"{name} @ {(T + i) / 1000}") == {str(n): str(10 * i + n) for n in range(30)}
+        if i == 5:
+            assert f'__name__="{name}", i="7"' in answer.json()["error"]
+    assert memory() > before + 30 * 50
+
+
 def test_both_versions_write_the_same_series(cluster: Cluster, name: str) -> None:
     own = [({"__name__": name, "i": str(i), "é": "ü"}, [(T, 1.0)]) for i in range(20)]
     assert send(cluster, body(own), HEADERS).status == 204
