@@ -64,6 +64,25 @@ def test_no_row_is_left_out_that_is_among_the_nearest(
 
 
 @pytest.mark.parametrize("metric", METRICS)
+def test_the_rounding_of_the_query_is_allowed_for(metric: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "QUERY_MAX", 2)
+    random = np.random.default_rng(5)
+    vectors = prepared(random.normal(size=(300, 8)).astype(np.float32), metric)
+    own = coded(vectors).view
+    for query in prepared(random.normal(size=(50, 8)).astype(np.float32), metric):
+        assert set(own.nearest(query, 0, 300, 3, metric, None).tolist()) >= near_ones(vectors, query, 3, metric)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_rows_that_become_equal_in_the_answer_are_all_kept(k: int) -> None:
+    below_two = np.float32(2) - np.arange(1, 20, dtype=np.float32) * np.float32(2**-23)
+    vectors, query = below_two[:, np.newaxis], np.array([0.51], np.float32)
+    assert len(set(similarities(vectors, np.arange(19)[np.newaxis], query[np.newaxis], "dot")[0].tolist())) < 19
+    found = coded(vectors).view.nearest(query, 0, 19, k, "dot", None)
+    assert set(found.tolist()) >= near_ones(vectors, query, k, "dot")
+
+
+@pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("dimension", [32, 384])
 def test_few_rows_are_left(metric: str, dimension: int) -> None:
     random = np.random.default_rng(1)
@@ -170,7 +189,12 @@ def test_a_few_queries_are_compared_with_codes_and_many_with_vectors(monkeypatch
     table, queries = filled("f32", "dot", 4000, 3000)
     asked: list[int] = []
     compared = search_module._coded
-    monkeypatch.setattr(search_module, "_coded", lambda *given: asked.append(len(given[1])) or compared(*given))
+
+    def noted(view: Any, some: np.ndarray, *options: Any) -> Any:
+        asked.append(len(some))
+        return compared(view, some, *options)
+
+    monkeypatch.setattr(search_module, "_coded", noted)
 
     def find(some: np.ndarray, exhaustive: bool = False) -> None:
         search(table.view, some, 10, "dot", 48, exhaustive=exhaustive, mask=None, check=lambda: None)

@@ -81,17 +81,24 @@ def test_a_write_gives_way_between_its_steps_only_beside_searches(
     sleep, put, append = time.sleep, store.write, collection.table.append
 
     def noted(name: str, call: Callable[..., object]) -> Callable[..., object]:
-        return lambda *given: (steps.append(name), call(*given))[1]
+        def noting(*given: object) -> object:
+            steps.append(name)
+            return call(*given)
 
-    monkeypatch.setattr(
-        collection_module.time, "sleep", lambda s: (steps.append("rest"), sleep(s)) if s == GIVE_WAY_S else sleep(s)
-    )
+        return noting
+
+    def rest(seconds: float) -> None:
+        if seconds == GIVE_WAY_S:  # else it is another thread
+            steps.append("rest")
+        sleep(seconds)
+
+    monkeypatch.setattr(collection_module.time, "sleep", rest)
     monkeypatch.setattr(store, "write", noted("store", put))
     monkeypatch.setattr(collection.table, "append", noted("table", append))
     search_ago(shard, ago_s)
     write(shard, 2)
-    rest = ["rest"] if is_searched else []
-    assert steps == [*rest, *rest, "store", *rest, "table"]
+    rests = ["rest"] if is_searched else []
+    assert steps == [*rests, *rests, "store", *rests, "table"]
 
 
 @pytest.mark.parametrize(
