@@ -113,6 +113,8 @@ class SampleWrites:
         """Requests that the next message waits for."""
         self._gathers_until = 0.0
         """The time until which it does; 0: it does not yet."""
+        self._gathered_from = 0
+        """How many requests it had when it began to wait."""
         self._quiet: asyncio.TimerHandle | None = None
         self._vain = self._unasked = 0
         """How many messages did not wait after the last one that had waited in vain, and how many still do not."""
@@ -188,15 +190,20 @@ class SampleWrites:
         now = time.monotonic()
         if not self._gathers_until:
             self._gathers_until = now + self._settings.commit_delay_ms / 1000
+            self._gathered_from = self._waiting[0].requests
         if now >= self._gathers_until or self._unasked:
             self._launch()
         else:
-            self._quiet = asyncio.get_running_loop().call_later(min(QUIET_S, self._gathers_until - now), self._in_vain)
+            self._quiet = asyncio.get_running_loop().call_later(min(QUIET_S, self._gathers_until - now), self._is_quiet)
 
-    def _in_vain(self) -> None:
-        """Those that were expected have not come: the next messages do not wait, more of them each time."""
-        self._vain = min(2 * self._vain + 1, VAIN_MAX)
-        self._unasked = self._vain + 1  # with this one
+    def _is_quiet(self) -> None:
+        """Nobody has come for a while. If nobody has come at all, the next messages do not wait, more of them each
+        time."""
+        if self._waiting[0].requests == self._gathered_from:
+            self._vain = min(2 * self._vain + 1, VAIN_MAX)
+            self._unasked = self._vain + 1  # with this one
+        else:
+            self._vain = 0
         self._launch()
 
     def _launch(self) -> None:

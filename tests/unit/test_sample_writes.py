@@ -327,6 +327,20 @@ async def test_a_message_does_not_wait_when_it_is_quiet_and_then_less_often(monk
     assert all(more <= VAIN_MAX + 1 for more in np.diff(waited).tolist())
 
 
+async def test_a_wait_in_which_some_have_come_was_not_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    senders = Senders(monkeypatch, quiet_s=0.02)
+    one = await senders.start({0: [b"a"]})
+    for number in range(6):  # three were under way each time, of which two come again
+        others = await senders.start({0: [b"b"]}, {0: [b"c"]})
+        await answered(senders, number, *one)
+        assert len(senders.workers.calls) == number + 1
+        one = [*others, *await senders.start({0: [b"a"]})]
+        async with asyncio.timeout(5):
+            while len(senders.workers.calls) == number + 1:
+                await asyncio.sleep(0.001)
+    assert [len(parts[0]) for parts in senders.workers.parts()] == [1, 3, 3, 3, 3, 3, 3]
+
+
 async def test_a_message_waits_no_longer_than_a_commit_may(monkeypatch: pytest.MonkeyPatch) -> None:
     senders = Senders(monkeypatch, delay_ms=5)
     first = await senders.start({0: [b"a"]})
