@@ -132,6 +132,7 @@ async def test_both_ways_give_the_same_answer(service: Service, usual: list[str]
         snappy.compress(body([({"__name__": "m"}, [(1 << 60, 1.0)])])),
         b"\x80",
     ],
+    ids=["no snappy", "no end of the length", "no protobuf", "no name", "no such time", "no length"],
 )
 async def test_both_ways_find_the_same_faults(service: Service, content: bytes) -> None:
     client = await service.client()
