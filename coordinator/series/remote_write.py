@@ -86,7 +86,8 @@ class Cut:
 
     `refused` names the first `REFUSED_SHOWN_MAX` series, samples, histograms, exemplars or metadata not valid, of
     `refused_count`.
-    `metadata_keys`: hashes of the metadata that came with series, for `metadata.KnownMetadata`.
+    `metadata_keys`: hashes of the metadata that came with series, for `metadata.KnownMetadata`. `known`: all of the
+    request in place of `parts`, if it has nothing but samples of known series.
     """
 
     parts: dict[int, Sequence[Frame]] = field(default_factory=dict)
@@ -105,11 +106,6 @@ class Cut:
     known_series: int = 0
     """How many series are in the frames by their numbers."""
     known: KnownSamples | None = None
-    """All of the request in place of `parts`, if it has nothing but samples of known series."""
-
-    @classmethod
-    def of_known(cls, known: KnownSamples) -> Cut:
-        return cls(samples=known.samples, known_series=known.series, known=known)
 
     def refuse(self, text: str) -> None:
         self.refused_count += 1
