@@ -162,7 +162,7 @@ def versions_of(name: str, requested: list[list[Series]]) -> None:
     references = _learned(_cut_v1(first))
     took: dict[str, list[float]] = defaultdict(list)
     for sent in second:
-        works = {
+        works: dict[str, Callable[[], object]] = {
             "1.0": partial(_cut_v1, first),
             "1.0, by number": partial(_cut_known, first, references),
             "1.0, by number among others": partial(_cut_v1, first, references),
