@@ -46,7 +46,7 @@ class _WriteWork:
             write.tell(error, write.headers_of(0, 0, 0))
             raise
         known = known_samples.read(body, settings.shards, context.series_references)
-        return asyncio.ensure_future(self._usual(body) if known is None else self._written(Cut.of_known(known)))
+        return asyncio.ensure_future(self._usual(body) if known is None else self._written(write.known_cut(known)))
 
     async def _usual(self, body: Frame) -> Mapping[str, str]:
         try:

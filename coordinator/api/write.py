@@ -20,6 +20,7 @@ from coordinator.bodies import hold, read_body
 from coordinator.context import CONTEXT, Context
 from coordinator.negotiation import REMOTE_WRITE, content_type, content_type_parameter
 from coordinator.series import decompression, known_samples, lessons, metadata, remote_write, remote_write_v2
+from coordinator.series.known_samples import KnownSamples
 from coordinator.series.lessons import Receipt
 from coordinator.series.remote_write import NO_REFERENCES, Cut, Limits
 from coordinator.series.remote_write_v2 import Survey
@@ -181,13 +182,18 @@ async def _read(request: web.Request) -> tuple[Cut, Again]:
         return await context.decodings.run(max(size, len(raw)), cut), again
     body = decompression.decompress(raw, settings.decompressed_bytes_max)
     known = known_samples.read(body, settings.shards, context.series_references)
-    return Cut.of_known(known) if known is not None else await cut_small(context, body), again
+    return known_cut(known) if known is not None else await cut_small(context, body), again
 
 
 def cut_again(context: Context, raw: bytes, size: int) -> Again:
     """How the request of version 1.0 with this body, of `size` bytes once it is decompressed, is cut once more."""
     cut = partial(_cut, raw, context.settings, NO_REFERENCES)
     return partial(context.decodings.run, max(size, len(raw)), cut)
+
+
+def known_cut(known: KnownSamples) -> Cut:
+    """Of a request that has nothing but these samples."""
+    return Cut(samples=known.samples, known_series=known.series, known=known)
 
 
 async def cut_small(context: Context, body: Frame) -> Cut:

@@ -42,8 +42,6 @@ GATHERED_MAX = 4
 the workers would wait while the coordinator cuts them."""
 QUIET_S = 0.001
 """A message waits no longer if no other request comes within this time."""
-VAIN_MAX = 63
-"""Senders that take their time are waited for in vain: at most once in so many messages, and this one."""
 
 
 @dataclass(slots=True)
@@ -113,11 +111,7 @@ class SampleWrites:
         """Requests that the next message waits for."""
         self._gathers_until = 0.0
         """The time until which it does; 0: it does not yet."""
-        self._gathered_from = 0
-        """How many requests it had when it began to wait."""
         self._quiet: asyncio.TimerHandle | None = None
-        self._vain = self._unasked = 0
-        """How many messages did not wait after the last one that had waited in vain, and how many still do not."""
 
     @property
     def waiting_requests(self) -> int:
@@ -183,34 +177,20 @@ class SampleWrites:
         if not self._waiting or self._in_flight >= IN_FLIGHT_MAX:
             return
         if self._waiting[0].requests >= self._expected:
-            if self._expected > 1:
-                self._vain = 0
             self._launch()
             return
         now = time.monotonic()
         if not self._gathers_until:
             self._gathers_until = now + self._settings.commit_delay_ms / 1000
-            self._gathered_from = self._waiting[0].requests
-        if now >= self._gathers_until or self._unasked:
+        if now >= self._gathers_until:
             self._launch()
         else:
-            self._quiet = asyncio.get_running_loop().call_later(min(QUIET_S, self._gathers_until - now), self._is_quiet)
-
-    def _is_quiet(self) -> None:
-        """Nobody has come for a while. If nobody has come at all, the next messages do not wait, more of them each
-        time."""
-        if self._waiting[0].requests == self._gathered_from:
-            self._vain = min(2 * self._vain + 1, VAIN_MAX)
-            self._unasked = self._vain + 1  # with this one
-        else:
-            self._vain = 0
-        self._launch()
+            self._quiet = asyncio.get_running_loop().call_later(min(QUIET_S, self._gathers_until - now), self._launch)
 
     def _launch(self) -> None:
         group = self._waiting.popleft()
         self._waiting_bytes -= group.bytes
         self._in_flight += 1
-        self._unasked = max(0, self._unasked - 1)
         self._quiet, self._gathers_until = None, 0.0
         group.sending = asyncio.get_running_loop().create_task(self._send(group), context=group.context)
         group.sending.add_done_callback(partial(self._sent, group))

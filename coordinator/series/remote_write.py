@@ -60,7 +60,6 @@ ODD_BODY_BYTES_MAX = 16 << 20
 apart at 8 bytes a byte."""
 REFUSED_SHOWN_MAX = 5
 """How many refused series an error names; it gives the number of all."""
-
 HISTOGRAM_BYTES_PER_STEP = 1024
 """Bytes of histograms that take as long as a series that is not plain: decoding and division take 1 to 7 ns of each."""
 HISTOGRAM_BYTES_BESIDE = 64
@@ -85,8 +84,8 @@ class Cut:
     histograms and exemplars in them, metadata, and what was left out.
 
     `refused` names the first `REFUSED_SHOWN_MAX` series, samples, histograms, exemplars or metadata not valid, of
-    `refused_count`.
-    `metadata_keys`: hashes of the metadata that came with series, for `metadata.KnownMetadata`.
+    `refused_count`. `metadata_keys`: hashes of the metadata that came with series, for `metadata.KnownMetadata`.
+    `known`: all of the request in place of `parts`, if it has nothing but samples of known series.
     """
 
     parts: dict[int, Sequence[Frame]] = field(default_factory=dict)
@@ -105,11 +104,6 @@ class Cut:
     known_series: int = 0
     """How many series are in the frames by their numbers."""
     known: KnownSamples | None = None
-    """All of the request in place of `parts`, if it has nothing but samples of known series."""
-
-    @classmethod
-    def of_known(cls, known: KnownSamples) -> Cut:
-        return cls(samples=known.samples, known_series=known.series, known=known)
 
     def refuse(self, text: str) -> None:
         self.refused_count += 1

@@ -96,23 +96,23 @@ _FORM = st.text(st.sampled_from("ab&=+%é"), max_size=60).map(lambda text: text.
 @given(_FORM)
 def test_a_form_is_read_as_the_library_reads_it_however_it_is_sliced(text: str) -> None:
     expected = parse_qsl(text, keep_blank_values=True)
-    assert parameters._pairs(text.encode()) == expected
+    assert parameters.pairs(text.encode()) == expected
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bodies, "SLICE_CHARACTERS", 5)
-        assert parameters._pairs(text.encode()) == expected
+        assert parameters.pairs(text.encode()) == expected
 
 
 def test_a_form_has_a_bounded_number_of_fields() -> None:
     most = parameters.FORM_FIELDS_MAX
-    assert len(parameters._pairs(b"&".join([b"a=1"] * most))) == most
+    assert len(parameters.pairs(b"&".join([b"a=1"] * most))) == most
     with pytest.raises(BadData, match=f"has {most + 1} fields; it may have at most {most}"):
-        parameters._pairs(b"&".join([b"a=1"] * (most + 1)))
+        parameters.pairs(b"&".join([b"a=1"] * (most + 1)))
 
 
 @pytest.mark.parametrize("body", [b"a=\xff", b"a=%FF", b"a=%2", b"a=" + b"%41" * 30_000 + b"%C3"])
 def test_a_form_that_is_not_utf_8_or_has_a_broken_escape_is_refused(body: bytes) -> None:
     with pytest.raises(BadData):
-        parameters._pairs(body)
+        parameters.pairs(body)
 
 
 def test_a_long_form_does_not_hold_the_interpreter_lock() -> None:
@@ -121,7 +121,7 @@ def test_a_long_form_does_not_hold_the_interpreter_lock() -> None:
     def longest_s() -> float:
         ticker = Ticker()
         ticker.start()
-        parameters._pairs(body)
+        parameters.pairs(body)
         ticker.stop()
         return ticker.longest
 
