@@ -44,7 +44,7 @@ BURST_S = 2 * min(GROWTH_COUNTS) * COUNT_S
 """So long after a burst began, the newest is first in turn: by then it is known whether more comes than leaves."""
 OVERFULL_S = 1.0
 """So long after a request found no room, more comes than leaves, as far as is known."""
-WAIT_MAX_S, WAIT_OVERFULL_MAX_S = 2.0, 0.015
+WAIT_MAX_S, WAIT_OVERFULL_MAX_S = 2.0, 0.008
 """A request is refused when it has waited so long; the second while more comes than leaves."""
 SHARE_STEP_UP, SHARE_STEP_DOWN = 0.5, 0.2
 """By this part of its way the share of the refused moves in a look towards what it was since the last one: up faster,
