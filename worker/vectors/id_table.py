@@ -24,6 +24,8 @@ SLOTS_MIN = 64
 LOAD_MAX = 0.7
 """Entries per slot of 4 bytes; the slots are doubled at this load."""
 GROWTH = 1.25
+NEWER = -2
+"""Of an id that has to be looked up once more: a row that has come meanwhile is in its way."""
 
 _MIX_1, _MIX_2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 _OFFSETS = types.Array(types.int64, 1, "C", readonly=True)
@@ -50,20 +52,40 @@ def _enter(slots, arena, offsets, first, last):  # type: ignore[no-untyped-def]
         slots[slot] = row + 1
 
 
-@kernel(types.void(types.Array(types.int32, 1, "C", readonly=True), Bytes, _OFFSETS, Bytes, _OFFSETS, types.int64[::1]))
-def _find(slots, arena, offsets, wanted, bounds, out):  # type: ignore[no-untyped-def]
-    """The latest row of each id wanted[bounds[i]:bounds[i + 1]], −1 for none, to `out` int64[n]."""
+@kernel(
+    types.int64(
+        types.Array(types.int32, 1, "C", readonly=True),
+        types.int64,
+        Bytes,
+        _OFFSETS,
+        Bytes,
+        _OFFSETS,
+        types.int64[::1],
+    )
+)
+def _find(slots, rows, arena, offsets, wanted, bounds, out):  # type: ignore[no-untyped-def]
+    """The latest row of each id wanted[bounds[i]:bounds[i + 1]], −1 for none, to `out` int64[n] where that is NEWER; it
+    stays so if a row from `rows` on is in the way, which the arrays may not have. Returns how many do."""
     mask = np.int64(len(slots) - 1)
+    newer = 0
     for i in range(len(out)):
+        if out[i] != NEWER:
+            continue
         size = bounds[i + 1] - bounds[i]
         slot = np.int64(xxh64(wanted, bounds[i], bounds[i + 1])) & mask
-        out[i] = -1
+        found = np.int64(-1)
         while slots[slot] != 0:
             row = np.int64(slots[slot]) - 1
+            if row >= rows:
+                found = np.int64(NEWER)
+                break
             if offsets[row + 1] - offsets[row] == size and equal_bytes(arena, offsets[row], wanted, bounds[i], size):
-                out[i] = row
+                found = row
                 break
             slot = (slot + 1) & mask
+        out[i] = found
+        newer += found == NEWER
+    return newer
 
 
 @kernel(types.void(Bytes, _OFFSETS, _OFFSETS, types.uint64[::1]))
@@ -186,11 +208,16 @@ class IdTable:
         joined, lengths = pack_blobs(ids)
         bounds = np.zeros(len(ids) + 1, np.int64)
         np.cumsum(np.frombuffer(lengths, np.uint32), out=bounds[1:])
-        slots = self._slots  # read before the arrays, which then have all the rows that it names
-        offsets = self._offsets
-        out = np.empty(len(ids), np.int64)
-        _find(slots, self._arena, offsets, np.frombuffer(joined, np.uint8), bounds, out)
-        return out
+        wanted = np.frombuffer(joined, np.uint8)
+        out = np.full(len(ids), NEWER)
+        while True:
+            # The writer enters rows into the slots that are read here, and may have put the arrays of these rows in the
+            # place of the ones that are read: those have the rows that there were when they were taken.
+            slots = self._slots
+            rows = self._size
+            offsets = self._offsets
+            if not _find(slots, rows, self._arena, offsets, wanted, bounds, out):
+                return out
 
 
 def _with_room(array: NDArray, used: int, size: int) -> NDArray:
