@@ -40,8 +40,9 @@ GROWTH, GROWTH_COUNTS = 24, (3, 10)
 than as many counts before that: a burst and a closed loop grow once."""
 BURST_FROM = 24
 """More than so many, who began to wait a moment ago, are a burst."""
-BURST_S = 2 * min(GROWTH_COUNTS) * COUNT_S
-"""So long after a burst began, the newest is first in turn: by then it is known whether more comes than leaves."""
+BURST_S = (2 * min(GROWTH_COUNTS) + 2) * COUNT_S
+"""So long after a burst began, the newest is first in turn: by then it is known whether more comes than leaves, also
+when the counts are somewhat late. Otherwise all writes of an overload would be let in at once, the oldest first."""
 OVERFULL_S = 1.0
 """So long after a request found no room, more comes than leaves, as far as is known."""
 WAIT_MAX_S, WAIT_OVERFULL_MAX_S = 2.0, 0.008

@@ -198,6 +198,23 @@ def test_requests_that_become_more_and_more_are_an_overload(
     assert not house.room.is_overfull
 
 
+@pytest.mark.parametrize("apart_ms", [1, 3, 7, 9, 12])
+def test_an_overload_is_a_burst_until_it_is_known(load: Load, house: House, apart_ms: int) -> None:
+    """Were it a long queue in between, all that wait would be let in at once, the oldest first. How they are counted
+    depends on when requests come."""
+    number, seen = 0, set()
+
+    def each_ms(_: int) -> int:
+        nonlocal number
+        number += 1
+        return 0 if number % apart_ms else 3 * apart_ms
+
+    while not house.room.is_overfull:
+        load.comes(1, each_ms)
+        seen.add(house.room.queue())
+    assert seen == {Queue.SHORT, Queue.BURST, Queue.OVERFULL}
+
+
 def test_the_share_of_the_refused_rises_faster_than_it_falls(load: Load, house: House) -> None:
     """Until an overload is known to be a hard one, too many are at work."""
     while not house.room.is_overfull:
