@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from itertools import takewhile
 
-SLOWDOWN, SLOWDOWN_MILD = 3.0, 12.0
+SLOWDOWN, SLOWDOWN_MILD = 2.0, 12.0
 """So many times as long as at rest may a request be at work: while half of those that come are refused, or more, and
 while hardly any is. Many at work share messages and commits, so more of them end in a second, each later. In a mild
 overload that is enough to refuse none; in a hard one only those at work would wait for longer."""

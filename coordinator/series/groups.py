@@ -32,6 +32,9 @@ from shared.wire import Frame
 IN_FLIGHT_MAX = 1
 """Messages under way at once. With two of them the workers read one while they store the other, but more and smaller
 ones take a fifth more processor time: for messages, replies and commits."""
+SLOW_S, SLOW_IN_FLIGHT_MAX, SLOW_BYTES_MAX = 0.004, 2, 16 << 10
+"""When the last message has been under way for so long, a second one of so few bytes may follow it: where processors or
+the disk are busy with other work, its requests would wait for longer than they take."""
 GROUP_REQUESTS_MAX = 64
 GROUP_BYTES_MAX = 16 << 20
 GROUP_FRAMES_MAX = wire.FRAMES_MAX // 2
@@ -112,6 +115,8 @@ class SampleWrites:
         self._gathers_until = 0.0
         """The time until which it does; 0: it does not yet."""
         self._quiet: asyncio.TimerHandle | None = None
+        self._launched = 0.0
+        """When the last message was sent."""
 
     @property
     def waiting_requests(self) -> int:
@@ -174,7 +179,10 @@ class SampleWrites:
         if self._quiet is not None:
             self._quiet.cancel()
             self._quiet = None
-        if not self._waiting or self._in_flight >= IN_FLIGHT_MAX:
+        if not self._waiting or self._in_flight >= SLOW_IN_FLIGHT_MAX:
+            return
+        if self._in_flight >= IN_FLIGHT_MAX:
+            self._follow()
             return
         if self._waiting[0].requests >= self._expected:
             self._launch()
@@ -187,7 +195,18 @@ class SampleWrites:
         else:
             self._quiet = asyncio.get_running_loop().call_later(min(QUIET_S, self._gathers_until - now), self._launch)
 
+    def _follow(self) -> None:
+        """Send the next group behind the one under way if that is slow, or look again when it is."""
+        if self._waiting[0].bytes > SLOW_BYTES_MAX:
+            return
+        left_s = self._launched + SLOW_S - time.monotonic()
+        if left_s > 0:
+            self._quiet = asyncio.get_running_loop().call_later(left_s, self._look)
+        else:
+            self._launch()
+
     def _launch(self) -> None:
+        self._launched = time.monotonic()
         group = self._waiting.popleft()
         self._waiting_bytes -= group.bytes
         self._in_flight += 1

@@ -11,6 +11,7 @@ import pytest
 
 from coordinator.calls import WorkerReply
 from coordinator.links import Links
+from coordinator.series import groups
 from coordinator.series.groups import (
     GATHERED_MAX,
     GROUP_FRAMES_MAX,
@@ -114,6 +115,35 @@ async def test_what_comes_while_others_are_under_way_goes_together() -> None:
     assert not any(task.done() for task in later)
     writers.workers.answer(IN_FLIGHT_MAX)
     await asyncio.gather(*later)
+
+
+async def test_behind_a_slow_message_goes_a_second_one_if_it_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "SLOW_S", 0.05)
+    large = b"l" * (groups.SLOW_BYTES_MAX + 1)
+    writers = Writers()
+    first = await writers.start({0: [b"first"]})
+    second = await writers.start({0: [b"a"]}, {0: [b"b"]})
+    assert len(writers.workers.calls) == 1
+    await asyncio.sleep(0.06)
+    assert writers.workers.parts()[1:] == [{0: [b"a", b"b"]}]
+    third = await writers.start({0: [b"c"]})
+    await asyncio.sleep(0.06)
+    assert len(writers.workers.calls) == groups.SLOW_IN_FLIGHT_MAX
+    writers.workers.answer(1)
+    await asyncio.gather(*second)
+    await settle()
+    assert writers.workers.parts()[2:] == [{0: [b"c"]}]
+    writers.workers.answer(2)
+    await asyncio.gather(*third)
+    last = await writers.start({0: [large]})
+    await asyncio.sleep(0.06)
+    assert len(writers.workers.calls) == 3
+    writers.workers.answer(0)
+    await asyncio.gather(*first)
+    await settle()
+    assert writers.workers.parts()[3:] == [{0: [large]}]
+    writers.workers.answer(3)
+    await asyncio.gather(*last)
 
 
 async def test_a_failure_is_told_to_all_who_went_along_and_to_no_other() -> None:
