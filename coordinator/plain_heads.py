@@ -51,8 +51,9 @@ class _Lines(NamedTuple):
 
 class PlainHead(NamedTuple):
     """What a head says of its request. `query`: what follows the question mark, as it came. `media_type`: of the body,
-    without its parameters; `encoding`: of the body; both in lower case, and empty if not given. If the answer has a
-    body, it is JSON. `request_id`: the client's own, or empty."""
+    without its parameters, which are `type_parameters`, as they came; `encoding`: of the body. Media type and encoding
+    are in lower case, and empty if not given. If the answer has a body, it is JSON. `request_id`: the client's own, or
+    empty."""
 
     method: str
     path: str
@@ -98,8 +99,8 @@ def _lines(text: bytes) -> _Lines | None:
     )
     if not host or not is_plain:
         return None
-    media_type, _, parameters = fields.get(b"content-type", b"").lower().decode().partition(";")
+    media_type, _, parameters = fields.get(b"content-type", b"").decode().partition(";")
     encoding = fields.get(b"content-encoding", b"").lower().decode()
     gzip = takes_gzip(fields.get(b"accept-encoding", b"").decode())
     request_id = given_in(b"\r\n" + text)
-    return _Lines(host.decode(), media_type.strip(), parameters, encoding, int(length), gzip, request_id)
+    return _Lines(host.decode(), media_type.strip().lower(), parameters, encoding, int(length), gzip, request_id)

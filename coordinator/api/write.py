@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import numpy as np
@@ -20,7 +21,6 @@ from coordinator.bodies import hold, read_body
 from coordinator.context import CONTEXT, Context
 from coordinator.negotiation import REMOTE_WRITE, content_type, content_type_parameter
 from coordinator.series import decompression, known_samples, lessons, metadata, remote_write, remote_write_v2
-from coordinator.series.known_samples import KnownSamples
 from coordinator.series.lessons import Receipt
 from coordinator.series.remote_write import NO_REFERENCES, Cut, Limits
 from coordinator.series.remote_write_v2 import Survey
@@ -29,7 +29,6 @@ from coordinator.series.series_references import SeriesReferences
 from shared.config import Settings
 from shared.errors import BadData, TriptychError, Unavailable
 from shared.telemetry import event
-from shared.wire import Frame
 
 INLINE_BYTES_MAX = 512 << 10
 """A body that announces at most this many bytes is cut on the event loop (2,000 series take half a millisecond), a
@@ -73,6 +72,16 @@ def headers_of(samples: int, histograms: int, exemplars: int) -> Mapping[str, st
     return {f"X-Prometheus-Remote-Write-{what}-Written": str(count) for what, count in counts.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class Body:
+    """`raw`: as it was sent; `size`: the bytes that it announces to have decompressed; `hold` counts more bytes as held
+    for its request, and raises Overloaded. Both of these are held already."""
+
+    raw: bytes
+    size: int
+    hold: Callable[[int], None]
+
+
 async def write(request: web.Request) -> web.Response:
     """204 when every sample, histogram and exemplar of the request is durable and visible, and its metadata is stored.
 
@@ -80,14 +89,26 @@ async def write(request: web.Request) -> web.Response:
     nevertheless. In version 2.0, which may not be silent about it, so does a request with exemplars where they are
     switched off. On 503 any part of the request may have been stored: sending it again changes nothing.
     """
-    context = request.app[CONTEXT]
     is_second = _message(request) == remote_write_v2.MESSAGE
     try:
-        cut, again = await (_read_v2(request) if is_second else _read(request))
+        body = await _held_body(request)
     except TriptychError as error:
         tell(error, headers_of(0, 0, 0))
         raise
-    return web.Response(status=204, headers=await written(context, cut, again, is_second=is_second))
+    return web.Response(status=204, headers=await serve(request.app[CONTEXT], body, is_second=is_second))
+
+
+async def serve(context: Context, body: Body, *, is_second: bool) -> Mapping[str, str]:
+    """Cut and store a request, of version 2.0 if `is_second`. Returns the headers that say how much was stored; so do
+    those of the errors that it raises, which are the ones of `write`."""
+    try:
+        cut = await (_cut_second(context, body) if is_second else _cut_first(context, body))
+    except TriptychError as error:
+        tell(error, headers_of(0, 0, 0))
+        raise
+    whole = partial(_cut_whole, body.raw, context.settings, is_second)
+    again = partial(context.decodings.run, max(body.size, len(body.raw)), whole)
+    return await written(context, cut, again, is_second=is_second)
 
 
 def tell(error: TriptychError, headers: Mapping[str, str]) -> None:
@@ -171,64 +192,40 @@ def _problem(cut: Cut, is_second: bool) -> str:
     return ", ".join(problems)
 
 
-async def _read(request: web.Request) -> tuple[Cut, Again]:
-    """The body of a request of version 1.0, cut by shard."""
-    context = request.app[CONTEXT]
-    settings = context.settings
-    raw, size = await _held_body(request)
-    again = cut_again(context, raw, size)
-    if size > INLINE_BYTES_MAX:
-        cut = partial(_cut, raw, settings, context.series_references)
-        return await context.decodings.run(max(size, len(raw)), cut), again
-    body = decompression.decompress(raw, settings.decompressed_bytes_max)
-    known = known_samples.read(body, settings.shards, context.series_references)
-    return known_cut(known) if known is not None else await cut_small(context, body), again
+async def _cut_first(context: Context, body: Body) -> Cut:
+    """A request of version 1.0, cut by shard."""
+    settings, references = context.settings, context.series_references
+    if body.size > INLINE_BYTES_MAX:
+        cut = partial(_cut, body.raw, settings, references)
+        return await context.decodings.run(max(body.size, len(body.raw)), cut)
+    data = decompression.decompress(body.raw, settings.decompressed_bytes_max)
+    known = known_samples.read(data, settings.shards, references)
+    if known is not None:
+        return Cut(samples=known.samples, known_series=known.series, known=known)
+    limits = Limits.of(settings)
+    walked = remote_write.walk(data, limits, references)
+    cut = partial(remote_write.cut_walked, data, walked, settings.shards, limits)
+    return cut() if remote_write.steps(walked) <= INLINE_STEPS_MAX else await context.decodings.run(len(data), cut)
 
 
-def cut_again(context: Context, raw: bytes, size: int) -> Again:
-    """How the request of version 1.0 with this body, of `size` bytes once it is decompressed, is cut once more."""
-    cut = partial(_cut, raw, context.settings, NO_REFERENCES)
-    return partial(context.decodings.run, max(size, len(raw)), cut)
-
-
-def known_cut(known: KnownSamples) -> Cut:
-    """Of a request that has nothing but these samples."""
-    return Cut(samples=known.samples, known_series=known.series, known=known)
-
-
-async def cut_small(context: Context, body: Frame) -> Cut:
-    """A decompressed request of version 1.0, at most INLINE_BYTES_MAX, cut by shard. Raises as `remote_write.cut`."""
-    limits = Limits.of(context.settings)
-    walked = remote_write.walk(body, limits, context.series_references)
-    cut = partial(remote_write.cut_walked, body, walked, context.settings.shards, limits)
-    return cut() if remote_write.steps(walked) <= INLINE_STEPS_MAX else await context.decodings.run(len(body), cut)
-
-
-async def _read_v2(request: web.Request) -> tuple[Cut, Again]:
-    """The body of a request of version 2.0, cut by shard. What its labels will take is held too, as soon as that is
-    known."""
-    context = request.app[CONTEXT]
+async def _cut_second(context: Context, body: Body) -> Cut:
+    """A request of version 2.0, cut by shard. What its labels will take is held too, as soon as that is known."""
     settings, known = context.settings, context.known_metadata
-    raw, size = await _held_body(request)
-    run_large = partial(context.decodings.run, max(size, len(raw)))
-    again = partial(run_large, partial(_cut_v2, raw, settings))
+    run_large = partial(context.decodings.run, max(body.size, len(body.raw)))
     known.forget()
-    survey = partial(_survey, raw, context)
-    surveyed = survey() if size <= INLINE_BYTES_MAX else await run_large(survey)
+    survey = partial(_survey, body.raw, context)
+    surveyed = survey() if body.size <= INLINE_BYTES_MAX else await run_large(survey)
     if isinstance(surveyed, Instance):
         repeated = partial(surveyed.cut, settings.shards)
         cut = repeated() if _is_quick(surveyed) else await context.decodings.run(surveyed.bytes_total, repeated)
         if cut is not None:
-            return cut, again
-        survey = partial(_survey, raw, context, NO_TEMPLATES)
-        surveyed = survey() if size <= INLINE_BYTES_MAX else await run_large(survey)
+            return cut
+        survey = partial(_survey, body.raw, context, NO_TEMPLATES)
+        surveyed = survey() if body.size <= INLINE_BYTES_MAX else await run_large(survey)
         assert isinstance(surveyed, Survey)
-    del raw, survey
-    hold(request, surveyed.resolved_bytes)
+    body.hold(surveyed.resolved_bytes)
     cut_whole = partial(remote_write_v2.cut, surveyed, settings.shards, Limits.of(settings))
-    if _is_quick(surveyed):
-        return cut_whole(), again
-    return await context.decodings.run(surveyed.bytes_total, cut_whole), again
+    return cut_whole() if _is_quick(surveyed) else await context.decodings.run(surveyed.bytes_total, cut_whole)
 
 
 def _is_quick(surveyed: Survey | Instance) -> bool:
@@ -236,13 +233,12 @@ def _is_quick(surveyed: Survey | Instance) -> bool:
     return surveyed.bytes_total <= INLINE_BYTES_MAX and surveyed.steps <= INLINE_STEPS_MAX
 
 
-async def _held_body(request: web.Request) -> tuple[bytes, int]:
-    """The body as it was sent, and the bytes it has decompressed, which are held too."""
+async def _held_body(request: web.Request) -> Body:
     settings = request.app[CONTEXT].settings
     raw = await read_body(request, settings.body_bytes_max, encoding="snappy")
     size = decompression.decompressed_size(raw)
     hold(request, min(size, settings.decompressed_bytes_max))  # more is refused before it is made
-    return raw, size
+    return Body(raw, size, partial(hold, request))
 
 
 def _cut(raw: bytes, settings: Settings, references: SeriesReferences) -> Cut:
@@ -262,8 +258,10 @@ def _survey(raw: bytes, context: Context, templates: RequestTemplates | None = N
     )
 
 
-def _cut_v2(raw: bytes, settings: Settings) -> Cut:
+def _cut_whole(raw: bytes, settings: Settings, is_second: bool) -> Cut:
     """With the labels of all series."""
+    if not is_second:
+        return _cut(raw, settings, NO_REFERENCES)
     bytes_max, limits = settings.decompressed_bytes_max, Limits.of(settings)
     surveyed = remote_write_v2.survey(decompression.decompress(raw, bytes_max), limits, bytes_max)
     return remote_write_v2.cut(surveyed, settings.shards, limits)

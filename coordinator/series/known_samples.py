@@ -1,5 +1,5 @@
-"""Requests of version 1.0 of nothing but samples of series that were sent before, as nearly all are: cut by shard
-without a table of their series.
+"""Requests of nothing but samples of series that were sent before, as nearly all are: cut by shard without a table of
+their series. Those of version 2.0 are read by `coordinator.series.request_templates`, those of version 1.0 here.
 
 One kernel finds the series by their labels, all bytes of which it compares, and reads the samples. Another writes the
 frames of the shards (`shared.reference_frames`), in which the series have the numbers that their shards gave them: one
@@ -80,7 +80,7 @@ def _present_time(body: np.ndarray, at: int) -> int:
 
 
 @inlined(allocates=False)
-def _read_sample(body: np.ndarray, at: int, end: int, times: np.ndarray, bits: np.ndarray, place: int) -> bool:
+def read_sample(body: np.ndarray, at: int, end: int, times: np.ndarray, bits: np.ndarray, place: int) -> bool:
     """Write time and value (its bits) of the Sample message body[at:end] to this place; False if it is not valid or has
     a start timestamp."""
     if end - at == _SAMPLE_BYTES and body[at] == 0x09 and body[at + 9] == 0x10 and at + 18 <= len(body):
@@ -131,7 +131,7 @@ def _read(
             if body[at] != 0x12 or place == len(times):
                 return np.int64(-1)
             size, at = field_length(body, at + 1, series_end)
-            if size < 0 or at + size > series_end or not _read_sample(body, at, at + size, times, bits, place):
+            if size < 0 or at + size > series_end or not read_sample(body, at, at + size, times, bits, place):
                 return np.int64(-1)
             at += size
             place += 1
@@ -213,7 +213,9 @@ class KnownSamples:
         return 16 * (len(self.runs) + len(self.times))
 
     def copied(self) -> KnownSamples:
-        """The same in no more memory than it takes."""
+        """The same in no more memory than it takes, without views of larger arrays."""
+        if self.times.base is None:
+            return self
         return KnownSamples(
             self.runs.copy(), self.shard_of.copy(), self.times.copy(), self.bits.copy(), self.totals, self.epochs
         )

@@ -4,8 +4,9 @@ it stands, and nothing of it is looked up.
 A sender whose requests have the same series each time sends the same table of symbols with them, and the same
 references. If the table is that of an earlier request byte by byte, references with the same bytes name the same
 labels. So a request is an instance of a template if its table is equal, and each of its series has the references and
-the metadata, byte by byte, of the series at the same place. Its labels then need no look-up, no check and no hash, and
-the frames of the workers are those of the template with other times and values. Some words of the table tell which
+the metadata, byte by byte, of the series at the same place. Its labels then need no look-up, no check and no hash: if
+each series has one sample, only times and values are read, and with the shards and numbers of the template they are
+known samples, as those of version 1.0 (`coordinator.series.known_samples`). Some words of the table tell which
 template that may be; all bytes are compared, so that no hash decides which series a sample belongs to.
 
 A template has the series' rows of `series_references`, and their numbers as long as the shards have the eras of then.
@@ -13,7 +14,7 @@ A template has the series' rows of `series_references`, and their numbers as lon
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from random import SystemRandom
 from threading import Lock
@@ -21,17 +22,16 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.series import division, histograms, remote_write
+from coordinator.series import histograms, known_samples, remote_write
 from coordinator.series import template_kernels as kernels
+from coordinator.series.known_samples import KnownSamples
 from coordinator.series.remote_write import Cut
-from coordinator.series.series_references import NOW, VERSION, SeriesReferences
+from coordinator.series.series_references import NOW, VERSION, SeriesReferences, Tables
 from coordinator.series.template_kernels import PROBE_COLUMNS, PROBES, SPARE_BYTES, TABLE_BYTES, WORD_BYTES, Template
 from coordinator.series.walk import COLUMNS, COUNTS
 from coordinator.series.walk_v2 import REFERENCE_COLUMNS
 from coordinator.series.walked import Walk
 from shared.allocator import scratch
-from shared.reference_frames import frame_words
-from shared.wire import Frame
 from shared.xxh64 import xxh64
 
 TEMPLATES_MAX = 1024
@@ -49,27 +49,26 @@ made of those that come again."""
 UNUSED_MINUTES = 5
 """Templates that no request was an instance of for so long make room for others."""
 
-_SERIES_BYTES = 8 * 3 + 8 * 3 + 4 * 4
+_SERIES_BYTES = 8 * 4 + 4 * 2
 """What a template takes for a series, beside its references and metadata."""
-_ENTRY_BYTES, _SHARD_BYTES, _KEY_BYTES = 2048, 64, 64
-"""About what the objects of a template take beside its arrays: for itself, for each shard, and for each of its
-metadata."""
+_ENTRY_BYTES, _SHARD_BYTES, _KEY_BYTES = 2048, 16, 64
+"""About what a template takes beside that: for its objects, for each shard, and for each of its metadata."""
 
 _random = SystemRandom()
 
 
 @dataclass(slots=True)
 class _Entry:
-    """`sizes`: the words of each shard's frame. `keys`: hashes of all metadata in a request. `label_bytes`: what the
-    labels take when they are written. `version`: of the tables in which the series have their rows. `minute`: in which
-    the template was used last."""
+    """`keys`: hashes of all metadata in a request. `label_bytes`: what the labels take when they are written.
+    `version`: of the tables in which the series have their rows. `minute`: in which the template was used last.
+    `epochs`: of the shards when the series had the numbers in the template; None if these are not filled in yet."""
 
     template: Template
-    sizes: Sequence[int]
     keys: frozenset[int]
     label_bytes: int
     version: int
     minute: int
+    epochs: NDArray[np.int64] | None = None
 
     @property
     def bytes(self) -> int:
@@ -78,16 +77,13 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A body that is an instance of a template. If each of its series has one sample, and nothing else: `words`
-    int64[], the frames of the shards, which take `sizes` words each. Otherwise the `walk`, in which all series have
-    numbers, and `spans`, as `walk_v2.measure` fills them in."""
+    """A body that is an instance of a template: `known`, if each of its series has one sample, and nothing else.
+    Otherwise the `walk`, in which all series have numbers, and `spans`, as `walk_v2.measure` fills them in."""
 
     body: NDArray[np.uint8]
-    series: int
-    words: NDArray[np.int64] | None
-    sizes: Sequence[int]
-    walk: Walk | None
-    spans: NDArray[np.int32] | None
+    known: KnownSamples | None = None
+    walk: Walk | None = None
+    spans: NDArray[np.int32] | None = None
 
     resolved_bytes = 0
     """Of labels: none is written."""
@@ -103,12 +99,13 @@ class Instance:
 
     def cut(self, shards: int) -> Cut | None:
         """The frames of each shard; None if a histogram is not valid, whose series nobody has the labels of here."""
-        if self.words is not None:
-            assert len(self.sizes) == shards
-            parts: dict[int, Sequence[Frame]] = {
-                shard: [frame] for shard, frame in division.frames_of(self.words, self.sizes)
-            }
-            return Cut(parts, samples=self.series, known_series=self.series)
+        if self.known is not None:
+            cut = Cut(samples=self.known.samples, known_series=self.known.series)
+            if cut.samples <= known_samples.SAMPLES_MAX:
+                cut.known = self.known
+            else:
+                cut.parts = {shard: [frame] for shard, frame in known_samples.frames([self.known]).items()}
+            return cut
         assert self.walk is not None and self.spans is not None
         answer = Cut()
         located = histograms.of_spans(self.walk, self.spans)
@@ -119,7 +116,7 @@ class Instance:
 
 
 class RequestTemplates:
-    """The templates that are kept, in `bytes_max` bytes at most: some 130 for each series of a request.
+    """The templates that are kept, in `bytes_max` bytes at most: some 110 for each series of a request.
 
     One request at a time uses them; another one, in another thread, does without. The series of a template have rows in
     `references`, the only ones that its requests may be cut with.
@@ -165,23 +162,34 @@ class RequestTemplates:
         return [place for place in places if kernels.begins_with(body, self._entries[place].template.table)]
 
     def _read(self, body: NDArray[np.uint8], place: int, entry: _Entry) -> Instance | None:
-        template = entry.template
         with self.references.lent() as tables:
-            version, minute = tables.used[[VERSION, NOW]].tolist()
+            version = tables.used.item(VERSION)
             if version != entry.version:
                 if version:  # not while another thread has the tables
                     self._drop(place)
                 return None
-            if minute != entry.minute or not np.array_equal(tables.eras, template.eras):
-                if not kernels.renew(template, tables, self.references.epochs):
-                    return None
-                entry.minute = minute
-            epochs = self.references.epochs.copy()
+            if not self._has_numbers(entry, tables):
+                return None
         self._entries[place] = self._entries.pop(place)
-        words = template.frames.copy()
-        if kernels.read_frames(body, template, words):
-            return Instance(body, len(template.rows), words, entry.sizes, None, None)
+        template, epochs = entry.template, entry.epochs
+        assert epochs is not None
+        times, bits = (np.empty(len(template.rows), dtype=np.int64) for _ in range(2))
+        if kernels.read_samples(body, template, times, bits):
+            known = KnownSamples(template.runs, template.shard_of, times, bits, template.totals, epochs)
+            return Instance(body, known)
         return _rows_of(body, template, epochs)
+
+    def _has_numbers(self, entry: _Entry, tables: Tables) -> bool:
+        """Whether the template has the numbers of now, after it has taken them where it had not. Earlier ones stay in
+        the arrays of requests that are under way."""
+        minute, epochs = tables.used.item(NOW), self.references.epochs
+        if minute == entry.minute and epochs is entry.epochs:
+            return True
+        runs = np.empty_like(entry.template.runs)
+        if not kernels.renew(entry.template.rows, tables, runs):
+            return False
+        entry.template, entry.minute, entry.epochs = entry.template._replace(runs=runs), minute, epochs
+        return True
 
     def keep(
         self,
@@ -235,8 +243,7 @@ class RequestTemplates:
         if fixed < 0 or not self._make_room(own_bytes, minute):
             return
         template = _template(body, table_bytes, fixed, rows, hashes, len(self.references.epochs))
-        sizes = [frame_words(series, series, 0) if series else 0 for series in template.totals.tolist()]
-        entry = _Entry(template, sizes, keys, label_bytes, version, minute)
+        entry = _Entry(template, keys, label_bytes, version, minute)
         place = int(np.flatnonzero(self._probes[:, TABLE_BYTES] == 0)[0])
         self._probes[place] = table_bytes, *_probes_of(template.table)
         self._places = max(self._places, place + 1)
@@ -275,7 +282,7 @@ def _rows_of(body: NDArray[np.uint8], template: Template, epochs: NDArray[np.int
     if not kernels.read_rows(body, template, table, spans, counts):
         return None
     walk = Walk(body, body[:0], table, template.hashes, counts, epochs=epochs)
-    return Instance(body, series, None, (), walk, spans)
+    return Instance(body, None, walk, spans)
 
 
 def _template(
@@ -286,19 +293,17 @@ def _template(
     hashes: NDArray[np.uint64],
     shards: int,
 ) -> Template:
-    of_shards = np.bincount((hashes % np.uint64(shards)).astype(np.int64), minlength=shards)
+    shard_of = (hashes % np.uint64(shards)).astype(np.int64)
     series = len(rows)
     template = Template(
         table=np.empty(table_bytes, dtype=np.uint8),
         fixed=np.empty(fixed + SPARE_BYTES, dtype=np.uint8),
         bounds=np.empty((series, 2), dtype=np.int32),
         rows=rows.copy(),
-        numbers=np.empty(series, dtype=np.int64),
         hashes=hashes.copy(),
-        frames=np.empty(sum(frame_words(own, own, 0) for own in of_shards.tolist() if own), dtype=np.int64),
-        places=np.empty((series, 2), dtype=np.int32),
-        totals=np.zeros(shards, dtype=np.int64),
-        eras=np.empty(shards, dtype=np.int64),
+        shard_of=shard_of,
+        runs=np.zeros(series, dtype=np.int64),
+        totals=np.repeat(np.bincount(shard_of, minlength=shards)[:, np.newaxis], 2, axis=1),
     )
     kernels.fill(body, template)
     return template

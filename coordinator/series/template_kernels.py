@@ -11,15 +11,14 @@ from typing import NamedTuple
 import numpy as np
 
 from coordinator.series import series_references
+from coordinator.series.known_samples import read_sample
 from coordinator.series.series_references import used
 from coordinator.series.walk import END, FIELDS, HISTOGRAM_BYTES, HISTOGRAMS, NUMBERED, SAMPLES, STARTS, sample
 from coordinator.series.walk_v2 import HISTOGRAMS_BEGIN, HISTOGRAMS_END
 from shared import kernel_types as types
 from shared import reference_frames
-from shared.histograms.references import refers
 from shared.kernels import inlined, kernel
 from shared.protobuf_fields import field_length
-from shared.sample_frames import TIME_MS_MAX
 from shared.xxh64 import Bytes, copy_bytes, equal_bytes, load64
 
 # Columns of `probes`: the bytes of a table of symbols, 0 where there is no template; and of some of its words, in
@@ -33,19 +32,13 @@ SPARE_BYTES = WORD_BYTES
 
 # Columns of `bounds`: where the references and the metadata of a series end in `fixed`.
 HEAD_END, TAIL_END = range(2)
-# Columns of `places`: the words of the frames that have the time and the value of a series.
-TIME, VALUE = range(2)
 
 _SERIES_TAG, _SAMPLE_TAG, _HISTOGRAM_TAG, _METADATA_TAG = 0x2A, 0x12, 0x1A, 0x2A
-_USUAL_SAMPLE_BYTES = 16
-"""Of a sample with a value and a present-day time in milliseconds, which is a varint of six bytes."""
-_TIME_MASK, _TIME_MORE = np.uint64(0x8080_8080_8080), np.uint64(0x0080_8080_8080)
 _BLOCK_BYTES = 256
-_MARK, _HEADER_WORDS = reference_frames.MARK, reference_frames.HEADER_WORDS
+_NUMBER = reference_frames.NUMBER
 _ONE_SAMPLE = 1 << reference_frames.COUNT_SHIFT
 
 _INTS = types.Array(types.int64, 1, "C")
-_FLOATS = types.Array(types.float64, 1, "C")
 _HASHES = types.Array(types.uint64, 1, "C")
 _OUT = types.Array(types.uint8, 1, "C")
 _TABLE = types.Array(types.int64, 2, "C")
@@ -55,29 +48,21 @@ _SPANS = types.Array(types.int32, 2, "C")
 class Template(NamedTuple):
     """`table` uint8[]: the table of symbols as it stands in the body. Of each of n series: `fixed` uint8[] with its
     field of references and its fields of metadata, up to `bounds` int32[n, 2], and behind all of them SPARE_BYTES; its
-    row in the tables of
-    `series_references`, `rows` int64[n]; `numbers` int64[n], one more than its number; and `hashes` uint64[n].
-
-    `frames` int64[]: those of a request with one sample of each series, one shard after another, of which only the
-    times and values are missing; these go to the words `places` int32[n, 2]. `totals` int64[shards]: the series of
-    each shard. `eras` int64[shards]: those of the numbers."""
+    row in the tables of `series_references`, `rows` int64[n]; its hash, `hashes` uint64[n]; its shard, `shard_of`
+    int64[n]; and the word of its run in a frame if it has one sample, `runs` int64[n] (`shared.reference_frames`).
+    `totals` int64[shards, 2]: the series of each shard, and its samples if each has one."""
 
     table: np.ndarray
     fixed: np.ndarray
     bounds: np.ndarray
     rows: np.ndarray
-    numbers: np.ndarray
     hashes: np.ndarray
-    frames: np.ndarray
-    places: np.ndarray
+    shard_of: np.ndarray
+    runs: np.ndarray
     totals: np.ndarray
-    eras: np.ndarray
 
 
-TEMPLATE = types.NamedTuple(
-    (_OUT, _OUT, _SPANS, _INTS, _INTS, _HASHES, _INTS, _SPANS, _INTS, _INTS),
-    Template,
-)
+TEMPLATE = types.NamedTuple((_OUT, _OUT, _SPANS, _INTS, _HASHES, _INTS, _INTS, _TABLE), Template)
 
 
 @inlined(allocates=False)
@@ -163,41 +148,10 @@ def _samples_of(body: np.ndarray, begin: int, end: int, template: Template, i: i
     return first, last
 
 
-@inlined(allocates=False)
-def _usual_time(word: np.uint64) -> int:
-    """The number whose varint of six bytes is the lower part of a word; -1 if it is none of six bytes."""
-    if word & _TIME_MASK != _TIME_MORE:
-        return np.int64(-1)
-    time = np.uint64(0)
-    for i in range(6):
-        time |= (word >> np.uint64(8 * i) & np.uint64(0x7F)) << np.uint64(7 * i)
-    return np.int64(time)
-
-
-@inlined(allocates=False)
-def _read_one(body: np.ndarray, at: int, end: int, words: np.ndarray, time_at: int, value_at: int) -> bool:
-    """Write the time and the value of the Sample body[at:end] to `words`; False if it is not valid, or has a start
-    timestamp."""
-    if (
-        end - at == _USUAL_SAMPLE_BYTES
-        and at + _USUAL_SAMPLE_BYTES + 2 <= len(body)
-        and body[at] == 0x09
-        and body[at + 9] == 0x10
-    ):
-        bits = np.int64(load64(body, at + 1))
-        time = _usual_time(load64(body, at + 10))
-        if 0 <= time <= TIME_MS_MAX and not refers(bits):
-            words[time_at], words[value_at] = time, bits
-            return True
-    ok, time, value, start = sample(body, at, end)
-    words[time_at], words[value_at] = time, np.float64(value).view(np.int64)
-    return ok == 1 and start == 0
-
-
-@kernel(types.boolean(Bytes, TEMPLATE, _INTS), first=True, allocates=False)
-def read_frames(body: np.ndarray, template: Template, words: np.ndarray) -> bool:
-    """Write the times and values of a body that begins with the table of symbols of a template to `words`, which has
-    its frames; False if anything in the body is different, or a series has not one sample and nothing else."""
+@kernel(types.boolean(Bytes, TEMPLATE, _INTS, _INTS), first=True, allocates=False)
+def read_samples(body: np.ndarray, template: Template, times: np.ndarray, bits: np.ndarray) -> bool:
+    """Write the time and the value (its bits) of each series of a body that begins with the table of symbols of a
+    template; False if anything in the body is different, or a series has not one sample and nothing else."""
     at = len(template.table)
     for i in range(len(template.rows)):
         begin, end = _next_series(body, at)
@@ -207,10 +161,7 @@ def read_frames(body: np.ndarray, template: Template, words: np.ndarray) -> bool
         if first < 0 or first == last or body[first] != _SAMPLE_TAG:
             return False
         size, content = _length(body, first + 1, last)
-        if size < 0 or content + size != last:
-            return False
-        time_at, value_at = np.int64(template.places[i, TIME]), np.int64(template.places[i, VALUE])
-        if not _read_one(body, content, last, words, time_at, value_at):
+        if size < 0 or content + size != last or not read_sample(body, content, last, times, bits, i):
             return False
         at = end
     return at == len(body)
@@ -263,35 +214,21 @@ def read_rows(body: np.ndarray, template: Template, table: np.ndarray, spans: np
         first, last = _samples_of(body, begin, end, template, i)
         if first < 0 or not _read_fields(body, first, last, table, spans, counts, i):
             return False
-        table[i, NUMBERED] = template.numbers[i]
+        table[i, NUMBERED] = (template.runs[i] & _NUMBER) + 1
         at = end
     return at == len(body)
 
 
-@kernel(types.boolean(TEMPLATE, series_references.TABLES, _INTS), first=True, allocates=False)
-def renew(template: Template, tables: series_references.Tables, epochs: np.ndarray) -> bool:
-    """Have the numbers that the series have now, with these epochs of the shards; False where one of them has none. The
-    rows of all series count as used."""
-    for i in range(len(template.rows)):
-        number = used(tables, template.rows[i])
+@kernel(types.boolean(_INTS, series_references.TABLES, _INTS), first=True, allocates=False)
+def renew(rows: np.ndarray, tables: series_references.Tables, runs: np.ndarray) -> bool:
+    """Fill in the `runs` of a template with the numbers that its series have now; False where one of them has none.
+    Their `rows` count as used."""
+    for i in range(len(rows)):
+        number = used(tables, rows[i])
         if number == 0:
             return False
-        template.numbers[i] = number
-        shard = np.int64(template.hashes[i] % np.uint64(len(epochs)))
-        template.frames[template.places[i, TIME] - template.totals[shard]] = number - 1 | _ONE_SAMPLE
-    at = np.int64(0)
-    for shard in range(len(epochs)):
-        if template.totals[shard] > 0:
-            template.frames[at + 1] = epochs[shard]
-            at += reference_frames_words(template.totals[shard])
-        template.eras[shard] = tables.eras[shard]
+        runs[i] = number - 1 | _ONE_SAMPLE
     return True
-
-
-@inlined(allocates=False)
-def reference_frames_words(series: int) -> int:
-    """The words of a frame with one sample of each of so many series."""
-    return _HEADER_WORDS + 3 * series
 
 
 @kernel(types.int64(Bytes, types.int64, types.int64), first=True, allocates=False)
@@ -336,10 +273,9 @@ def _split(body: np.ndarray, begin: int, end: int) -> tuple[int, int]:
 
 @kernel(types.void(Bytes, TEMPLATE), first=True, allocates=False)
 def fill(body: np.ndarray, template: Template) -> None:
-    """Fill in the table of symbols, `fixed`, `bounds`, `totals` (zeros before), `places` and `frames` of the template
-    of a body, whose series have the hashes that are there already."""
+    """Fill in the table of symbols, `fixed` and `bounds` of the template of a body."""
     copy_bytes(template.table, 0, body, 0, len(template.table))
-    at, place, shards = len(template.table), np.int64(0), np.uint64(len(template.totals))
+    at, place = len(template.table), np.int64(0)
     for i in range(len(template.rows)):
         begin, end = _next_series(body, at)
         first, last = _split(body, begin, end)
@@ -349,28 +285,4 @@ def fill(body: np.ndarray, template: Template) -> None:
         copy_bytes(template.fixed, place, body, last, end - last)
         place += end - last
         template.bounds[i, TAIL_END] = np.int32(place)
-        template.totals[np.int64(template.hashes[i] % shards)] += 1
         at = end
-    _lay_out(template)
-
-
-@inlined(allocates=False)
-def _lay_out(template: Template) -> None:
-    """Fill in `places`, and the headers of `frames` but for the epochs (`shared.reference_frames`)."""
-    shards = len(template.totals)
-    following = template.eras  # where the next time of each shard goes
-    at = np.int64(0)
-    for shard in range(shards):
-        series = template.totals[shard]
-        following[shard] = at + _HEADER_WORDS + series
-        if series > 0:
-            template.frames[at], template.frames[at + 1], template.frames[at + 2] = _MARK, 0, series
-            template.frames[at + 3], template.frames[at + 4] = series, 0
-            at += reference_frames_words(series)
-    for i in range(len(template.rows)):
-        shard = np.int64(template.hashes[i] % np.uint64(shards))
-        template.places[i, TIME] = np.int32(following[shard])
-        template.places[i, VALUE] = np.int32(following[shard] + template.totals[shard])
-        following[shard] += 1
-    for shard in range(shards):
-        template.eras[shard] = -1

@@ -1,4 +1,5 @@
-"""Remote writes that are served without aiohttp: which these are, and that nothing else about them is different."""
+"""Remote writes that are served without aiohttp: which these are, and that nothing else about them is different. Those
+of version 2.0 are in tests/unit/test_direct_writes_v2.py."""
 
 from __future__ import annotations
 
@@ -148,8 +149,7 @@ async def test_both_ways_find_the_same_faults(service: Service, content: bytes) 
 @pytest.mark.parametrize(
     "message",
     [
-        request((*PLAIN[:1], "Content-Type: application/x-protobuf;proto=io.prometheus.write.v2.Request", *PLAIN[2:])),
-        request((*PLAIN[:1], "Content-Type: application/x-protobuf;proto=prometheus.WriteRequest", *PLAIN[2:])),
+        request((*PLAIN[:1], "Content-Type: application/x-protobuf;proto=io.prometheus.write.v3.Request", *PLAIN[2:])),
         request((*PLAIN[:1], "Content-Type: application/json", *PLAIN[2:])),
         request((*PLAIN[:2], *PLAIN[3:])),
         request((*PLAIN[:2], "Content-Encoding: gzip", *PLAIN[3:])),
@@ -162,7 +162,7 @@ async def test_both_ways_find_the_same_faults(service: Service, content: bytes) 
 async def test_everything_else_is_left_to_aiohttp(
     service: Service, message: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinator.direct_writes._WriteWork.begin", lambda self: 1 // 0)
+    monkeypatch.setattr("coordinator.direct_writes._WriteWork.begin", lambda self, holder: 1 // 0)
     client = await service.client()
     assert (await client.ask(message))[0] != 500
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.series import (
+    known_samples,
     remote_write,
     remote_write_v2,
     request_templates,
@@ -29,6 +31,7 @@ from coordinator.series.request_templates import (
 from coordinator.series.series_references import SeriesReferences
 from loadtest.harness.remote_write_bodies import UNLIMITED, body_v2
 from proto.remote_write_v2_pb2 import Metadata, Request
+from shared import labels
 from tests.unit.test_remote_write_v2 import frames_of
 from tests.unit.test_series_references import (
     BYTES_MAX,
@@ -39,6 +42,7 @@ from tests.unit.test_series_references import (
     every_histogram,
     every_series,
     outcome,
+    pairs_of,
     request_of,
 )
 
@@ -48,6 +52,15 @@ ROOM = 1 << 24
 @pytest.fixture(autouse=True)
 def small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_templates, "SERIES_MIN", 1)
+
+
+def cut_of(instance: Instance) -> Cut | None:
+    """What the instance is cut to, with known samples as frames."""
+    cut = instance.cut(SHARDS)
+    if cut is not None and cut.known is not None:
+        parts = {shard: [frame] for shard, frame in known_samples.frames([cut.known]).items()}
+        return replace(cut, parts=parts, known=None)
+    return cut
 
 
 class Repeating(Coordinator):
@@ -63,7 +76,7 @@ class Repeating(Coordinator):
         if version == 1 or references is not self.references:
             return super().cut(raw, version, references)
         instance = self.instance(raw)
-        cut = instance.cut(SHARDS) if instance else None
+        cut = cut_of(instance) if instance else None
         if cut is not None:
             self.instances += 1
             return cut
@@ -164,7 +177,7 @@ def test_a_request_that_comes_again_is_cut_to_the_same_frames(entries: Callable[
     expected = without_templates(raw, coordinator)
     instance = coordinator.instance(raw)
     assert instance is not None
-    cut = instance.cut(SHARDS)
+    cut = cut_of(instance)
     assert cut == expected
     assert cut is not None
     assert frames_of(cut) == frames_of(expected)
@@ -206,7 +219,7 @@ def test_samples_may_be_any(change: Callable[[Request], None], time: int) -> Non
     raw = request.SerializeToString()
     instance = coordinator.instance(raw)
     assert instance is not None
-    cut = instance.cut(SHARDS)
+    cut = cut_of(instance)
     assert cut is not None
     assert frames_of(cut) == frames_of(without_templates(raw, coordinator))
 
@@ -374,6 +387,42 @@ def test_after_a_shard_was_opened_anew_the_template_gets_the_new_numbers() -> No
     assert [coordinator.send_and_learn(every_series(time)) for time in range(2, 6)] == [True, False, True, True]
     assert coordinator.shards.stored == coordinator.expected
     assert len(coordinator.templates._entries) == 1
+
+
+def test_samples_that_wait_keep_the_numbers_that_they_were_cut_with() -> None:
+    coordinator = learned(every_series(1))
+    instance = coordinator.instance(request_of(every_series(2), 2))
+    assert instance is not None and instance.known is not None
+    before = {shard: bytes(frame) for shard, frame in known_samples.frames([instance.known]).items()}
+    coordinator.shards.reopen(1)
+    assert [coordinator.send_and_learn(every_series(time)) for time in range(3, 6)] == [True, False, True]
+    later = coordinator.instance(request_of(every_series(2), 2))
+    assert later is not None and later.known is not None
+    assert {shard: bytes(frame) for shard, frame in known_samples.frames([instance.known]).items()} == before
+    assert {shard: bytes(frame) for shard, frame in known_samples.frames([later.known]).items()} != before
+
+
+def test_requests_of_both_versions_share_a_frame() -> None:
+    coordinator = learned(every_series(1))
+    second = coordinator.instance(request_of(every_series(2), 2))
+    first = known_samples.read(request_of(every_series(3), 1), SHARDS, coordinator.references)
+    assert first is not None and second is not None and second.known is not None
+    frames = known_samples.frames([second.known, first, second.known.copied()])
+    receipt = coordinator.shards.write({shard: [frame] for shard, frame in frames.items()})
+    assert not receipt.stale
+    expected = {(labels.encode(tuple(pairs_of(n))), time): float(n) for time in (1, 2, 3) for n in range(SERIES)}
+    assert coordinator.shards.stored == expected
+
+
+def test_a_large_instance_is_cut_to_frames_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator = learned(every_series(1))
+    raw = request_of(every_series(2), 2)
+    monkeypatch.setattr(known_samples, "SAMPLES_MAX", SERIES - 1)
+    instance = coordinator.instance(raw)
+    assert instance is not None
+    cut = instance.cut(SHARDS)
+    assert cut is not None and cut.known is None
+    assert frames_of(cut) == frames_of(without_templates(raw, coordinator))
 
 
 def test_when_rows_get_other_places_the_template_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
