@@ -129,7 +129,7 @@ def test_a_large_selection_is_not_kept(shard, lookups, monkeypatch):
 def test_the_oldest_selections_make_room(monkeypatch):
     def selected(series: int) -> Selected:
         ids = np.arange(series)
-        return Selected(((1, series),), ((0, ids, LabelFrame(Symbols(), series, {"i": ids.astype(np.int32)})),), series)
+        return Selected(((1, series),), ((0, ids),), LabelFrame(Symbols(), series, {"i": ids.astype(np.int32)}), series)
 
     def matchers(number: int) -> tuple[Matcher, ...]:
         return (Matcher("i", "=", str(number)),)
