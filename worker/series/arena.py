@@ -193,10 +193,10 @@ def read(
 @kernel(types.boolean(_INTS_IN, types.int64, types.int64, _LONGS), first=True, allocates=False)
 def all_overlap(ids: np.ndarray, start: int, end: int, ranges: np.ndarray) -> bool:
     """Whether the earliest and latest times of each of these series overlap start ≤ t ≤ end."""
+    overlap = True
     for i in range(len(ids)):
-        if ranges[ids[i], EARLIEST] > end or ranges[ids[i], LATEST] < start:
-            return False
-    return True
+        overlap &= ranges[ids[i], EARLIEST] <= end and ranges[ids[i], LATEST] >= start
+    return overlap
 
 
 @kernel(types.void(_INTS_IN, _SHORTS, _SHORTS, _INTS))

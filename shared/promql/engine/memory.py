@@ -18,13 +18,16 @@ def account_of(bytes_max: int, *, is_light: bool) -> Account:
     return Account(min(bytes_max, LIGHT_BYTES_MAX) if is_light else bytes_max)
 
 
-class bounded:  # noqa: N801 - a context, used like a function
+def bounded(account: Account, *, is_light: bool) -> _Bounded:
     """A context in which the arrays of this thread are counted. Raises OverBudget instead of MemoryError, or TooHeavy
     if a heavy query might have more."""
+    return _Bounded(account, is_light)
 
+
+class _Bounded:
     __slots__ = ("_account", "_is_light", "_opened")
 
-    def __init__(self, account: Account, *, is_light: bool) -> None:
+    def __init__(self, account: Account, is_light: bool) -> None:
         self._account = account
         self._is_light = is_light
         self._opened = account.open()
