@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -125,28 +124,36 @@ class Account:
         numbers[_PEAK] = max(numbers[_PEAK], numbers[_USED])
         self._held += size
 
-    @contextmanager
-    def open(self) -> Iterator[None]:
-        """Count the arrays that this thread allocates."""
-        before = _numpy().set_handler(self._slot.handler)
-        try:
-            yield
-        finally:
-            _numpy().set_handler(before)
+    def open(self) -> Opened:
+        """A context in which the arrays are counted that this thread allocates."""
+        return Opened(self._slot.handler, self)
 
     def __del__(self) -> None:
         self._slot.numbers[_USED] -= self._held
         _give_back(self._slot)
 
 
-@contextmanager
-def uncounted() -> Iterator[None]:
-    """What this thread allocates is in no account: it stays longer than the work it was allocated for (caches)."""
-    before = _numpy().set_handler(_numpy().default)
-    try:
-        yield
-    finally:
-        _numpy().set_handler(before)
+class Opened:
+    """A context in which numpy allocates this thread's arrays by a handler, that of `account` if there is one, which
+    lives as long. Every query enters one: a class takes a third of the time of a generator."""
+
+    __slots__ = ("_account", "_before", "_handler")
+
+    def __init__(self, handler: Any, account: Account | None = None) -> None:
+        self._handler = handler
+        self._account = account
+
+    def __enter__(self) -> None:
+        self._before = _numpy().set_handler(self._handler)
+
+    def __exit__(self, *_: object) -> None:
+        _numpy().set_handler(self._before)
+
+
+def uncounted() -> Opened:
+    """A context in which what this thread allocates is in no account: it stays longer than the work it was allocated
+    for (caches)."""
+    return Opened(_numpy().default)
 
 
 def prepare() -> None:

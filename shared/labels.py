@@ -249,6 +249,9 @@ class LabelFrame:
         """Rows in ascending order of their label sets, compared as Prometheus does: pair by pair, names then values."""
         if self.size < 2:
             return np.arange(self.size)
+        if self.size <= FEW_ROWS:
+            label_sets = self._label_sets()
+            return np.array(sorted(range(self.size), key=label_sets.__getitem__), dtype=np.int64)
         keys: list[Rows] = []
         follows = np.zeros(self.size, dtype=np.bool_)  # whether the series has a label of a later name
         names = sorted(self.columns, reverse=True)
@@ -260,6 +263,15 @@ class LabelFrame:
             keys.append(np.where(column != 0, rank[local], np.where(follows, len(texts), -1)))
             follows |= column != 0
         return np.lexsort(keys) if keys else np.arange(self.size)
+
+    def _label_sets(self) -> list[Labels]:
+        """The label set of each series, for few of them."""
+        names = sorted(self.columns)
+        columns = [
+            [(name, texts[place]) if texts[place] else None for place in local.tolist()]
+            for name, (texts, local) in zip(names, self.values(names), strict=True)
+        ]
+        return [tuple([pair for pair in row if pair]) for row in zip(*columns, strict=True)] or [()] * self.size
 
     def values(self, names: Sequence[str]) -> list[tuple[list[str], Rows]]:
         """For each of these labels, which the frame has: (its distinct values; int64[size], the place of each series'
@@ -278,13 +290,13 @@ class LabelFrame:
         names = list(self.columns)
         stacked = np.array([self.columns[n] for n in names], dtype=np.int32).reshape(len(names), self.size)
         used, local = distinct(stacked.reshape(-1))
-        head = msgspec.msgpack.encode((self.size, names, self.symbols.texts(used.astype(np.int32))))
-        return [head, local.reshape(stacked.shape).astype(np.int32).tobytes()]
+        head = msgspec.msgpack.encode((self.size, names, self.symbols.texts(used)))
+        return [head, local.astype(np.int32).tobytes()]
 
     @classmethod
     def from_frames(cls, frames: Sequence[bytes | bytearray | memoryview], symbols: Symbols) -> LabelFrame:
         size, names, texts = msgspec.msgpack.decode(frames[0])
-        codes = np.array([symbols.code(text) for text in texts], dtype=np.int32)
+        codes = symbols.codes(texts)
         local = np.frombuffer(frames[1], dtype=np.int32).reshape(len(names), size)
         stacked = codes[local] if len(codes) else local
         return cls(symbols, size, dict(zip(names, stacked, strict=True)))

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Event
 from typing import TypeVar
 
 from coordinator.calls import FanOut, WorkerReply, require_whole
@@ -69,7 +68,7 @@ class Query:
     explains: bool = False
     is_arrow: bool = False
     asked_at: float = field(default_factory=time.perf_counter)
-    cancelled: Event = field(default_factory=Event)
+    is_cancelled: bool = False
 
     @property
     def deadline(self) -> float:
@@ -88,7 +87,7 @@ class Query:
             self.lookback_ms,
             self.samples_max,
             self.deadline,
-            self.cancelled.is_set,
+            lambda: self.is_cancelled,
             form,
             place.processor_s,
             int(self.bytes_max * (1 - COORDINATOR_SHARE)) // max(workers, 1),
@@ -316,7 +315,7 @@ async def in_thread(call: Callable[[], T], query: Query, place: Place) -> T:
     try:
         return await asyncio.get_running_loop().run_in_executor(threads_of(place), copy_context().run, call)
     except asyncio.CancelledError:
-        query.cancelled.set()
+        query.is_cancelled = True
         raise
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TypeVar
 
 import msgspec
@@ -278,6 +279,6 @@ def _bits(mask: Bool) -> Frame:
 def _from_bits(frame: Frame, shape: tuple[int, ...]) -> Bool:
     if not len(frame):
         return np.ones(shape, dtype=np.bool_)
-    cells = int(np.prod(shape))
+    cells = prod(shape)
     assert len(frame) == (cells + 7) // 8, "bits that are missing would be read as zeros"
     return np.unpackbits(np.frombuffer(frame, dtype=np.uint8), count=cells).view(np.bool_).reshape(shape)

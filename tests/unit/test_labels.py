@@ -61,6 +61,18 @@ def test_grouping_puts_equal_keys_together(sets, names, without):
     assert groups.size == len(set(keys))
 
 
+@given(
+    st.lists(st.dictionaries(st.sampled_from("abc"), st.sampled_from(["x", "y", "é", "10", "9"])), min_size=2),
+    st.sampled_from([0, 64]),
+)
+def test_few_series_and_many_have_the_same_order(label_sets, few_rows):
+    frame = LabelFrame.of(label_sets, Symbols())
+    expected = sorted(range(len(label_sets)), key=lambda row: sorted(label_sets[row].items()))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(labels, "FEW_ROWS", few_rows)
+        assert frame.sort_order().tolist() == expected
+
+
 def test_sort_order_compares_names_then_values():
     frame = LabelFrame.of([{"b": "1"}, {"a": "2"}, {"a": "1", "b": "2"}, {"a": "1"}], Symbols())
     assert frame.sort_order().tolist() == [3, 2, 1, 0]

@@ -63,6 +63,7 @@ def test_head_equals_a_dictionary_that_the_last_write_wins(
     inside = [{t: v for t, v in own.items() if first <= t <= last} for own in expected]
     assert as_dicts(head.read(everything, first, last)) == inside
     overlapping = head.overlapping(everything, first, last)
+    assert head.all_overlap(everything, first, last) == overlapping.all()
     assert all(overlapping[s] for s in range(SERIES) if inside[s])
     assert head.samples >= sum(map(len, expected))
 

@@ -7,15 +7,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coordinator.series import remote_write
+from loadtest.harness.remote_write_bodies import UNLIMITED, body
 from shared.array_memory import Account
+from shared.config import Settings
 from shared.labels import LabelFrame, Symbols
 from shared.promql.ast import Matcher
-from tests.unit.series_shard import EVERYTHING, Shard, m
+from tests.unit.series_shard import EVERYTHING, TIMEOUT_S, Shard, m
 from worker.queries import source
 from worker.queries.source import ShardSource
 from worker.series import selections
 from worker.series.index.lookup import Lookup
+from worker.series.index.texts import TextTable
+from worker.series.part import SeriesPart
 from worker.series.selections import Selected, Selections
+from worker.series.services import SeriesServices
+from worker.series.writing import write_to
+from worker.storage.objects import LocalObjects
+from worker.storage.rows.store import Store
+from worker.storage.wal.log import SERIES, WriteAheadLog
 
 OF_M = (Matcher("__name__", "=", "m"),)
 
@@ -65,6 +75,34 @@ def test_nothing_selected_is_kept_too_until_a_series_comes(shard, lookups):
     assert len(lookups) == 1
     shard.write([(m(i="1"), [(1, 1.0)])])
     assert names(shard, *OF_M) == ["1"]
+
+
+@pytest.mark.parametrize("entry_bytes_max", [selections.ENTRY_BYTES_MAX, 0])
+def test_of_several_shards_those_series_are_selected_that_have_samples_then(tmp_path, monkeypatch, entry_bytes_max):
+    monkeypatch.setattr(source, "ENTRY_BYTES_MAX", entry_bytes_max)
+    services = SeriesServices(Settings(), TextTable())
+    log = WriteAheadLog(tmp_path / "wal").open()
+    parts = []
+    for number, times in enumerate(({"a": 1, "b": 9, "c": 1}, {"d": 9}, {}, {"e": 1})):
+        objects = LocalObjects(tmp_path / "blocks")
+        part = SeriesPart(Store(tmp_path / str(number)), services, objects, log.stream(number, SERIES))
+        part.load()
+        for name, time_ms in times.items():
+            series = [(m(i=name, **({"more": "x"} if name == "e" else {})), [(time_ms, float(time_ms))])]
+            write_to(part, remote_write.cut(body(series), 1, UNLIMITED).parts[0], TIMEOUT_S)
+        parts.append(part)
+    for window, expected in (((1, 1), "ace"), ((9, 9), "bd"), ((1, 9), "abcde"), ((2, 8), "")):
+        selection = ShardSource(parts).select(OF_M, *window, Symbols(services.symbols))
+        labels, size = selection.labels, selection.labels.size
+        assert "".join(dict(labels.labels(row))["i"] for row in range(size)) == expected
+        assert [dict(labels.labels(row)).get("more") for row in range(size)] == [
+            "x" if i == "e" else None for i in expected
+        ]
+        assert selection.read(0, size).values.tolist() == [1.0 if i in "ace" else 9.0 for i in expected]
+    for part in parts:
+        part.close()
+        part._store.close()
+    log.close()
 
 
 def test_samples_of_known_series_do_not_end_what_is_kept(shard, lookups):
@@ -129,7 +167,7 @@ def test_a_large_selection_is_not_kept(shard, lookups, monkeypatch):
 def test_the_oldest_selections_make_room(monkeypatch):
     def selected(series: int) -> Selected:
         ids = np.arange(series)
-        return Selected(((1, series),), ((0, ids, LabelFrame(Symbols(), series, {"i": ids.astype(np.int32)})),), series)
+        return Selected(((1, series),), ((0, ids),), LabelFrame(Symbols(), series, {"i": ids.astype(np.int32)}), series)
 
     def matchers(number: int) -> tuple[Matcher, ...]:
         return (Matcher("i", "=", str(number)),)

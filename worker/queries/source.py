@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 
 import numpy as np
 
@@ -15,11 +16,13 @@ from shared.messages.exchange import joined_samples
 from shared.promql.ast import Matcher
 from shared.promql.model import Samples
 from shared.promql.regex import unchecked
+from worker.series.index.lookup import Lookup
 from worker.series.index.postings import Ids
 from worker.series.part import SeriesPart
 from worker.series.selections import ENTRY_BYTES_MAX, Selected
 
-LabelsOf = Callable[[Ids], LabelFrame]
+LabelsOf = Callable[[Sequence[Ids]], LabelFrame]
+"""Gives the labels of some series: the ids that are wanted, of each part that has any."""
 
 
 @dataclass(slots=True)
@@ -52,7 +55,7 @@ class ShardSelection:
         self._parts = parts
         self._reads = reads
         self._ids = ids
-        self._firsts = [0, *np.cumsum([len(part_ids) for part_ids in ids]).tolist()]
+        self._firsts = list(accumulate(map(len, ids), initial=0))
         self._start_ms = start_ms
         self._end_ms = end_ms
 
@@ -96,59 +99,73 @@ class ShardSource:
     def damage(self) -> list[list[str]]:
         """By part: what is missing from what was selected and read here, one text a damaged block."""
         asked = sorted(self._asked)
-        return [list(dict.fromkeys(text for span in asked for text in part.damage(*span))) for part in self._parts]
+        return [
+            list(dict.fromkeys(text for span in asked for text in part.damage(*span))) if part.is_damaged else []
+            for part in self._parts
+        ]
 
     def select(self, matchers: Sequence[Matcher], start_ms: int, end_ms: int, symbols: Symbols) -> ShardSelection:
         """`symbols` is the process's table, or one that stands on it. Raises BadData for an expression RE2 refuses,
         NotExecutable for one that is too costly, and what `check` raises."""
         self._asked.add((start_ms, end_ms))
-        frames, parts, ids, reads = [], [], [], []
-        matching = self._matching(tuple(matchers), symbols)
-        self._matched.append(bool(matching))
-        for place, matching_ids, labels_of in matching:
-            part = self._parts[place]
-            part_ids = part.may_have(matching_ids, start_ms, end_ms)
-            if len(part_ids):
-                frames.append(labels_of(part_ids))
-                parts.append(part)
-                ids.append(part_ids)
-                reads.append(self._reads[place])
-        labels = LabelFrame(symbols, 0) if not frames else frames[0] if len(frames) == 1 else concat(frames)
-        return ShardSelection(labels, parts, ids, start_ms, end_ms, reads)
+        matches, labels_of = self._matching(tuple(matchers), symbols)
+        self._matched.append(bool(matches))
+        parts = [self._parts[place] for place, _ in matches]
+        ids = [part.may_have(own, start_ms, end_ms) for part, (_, own) in zip(parts, matches, strict=True)]
+        reads = [self._reads[place] for place, _ in matches]
+        return ShardSelection(labels_of(ids), parts, ids, start_ms, end_ms, reads)
 
-    def _matching(self, matchers: tuple[Matcher, ...], symbols: Symbols) -> list[tuple[int, Ids, LabelsOf]]:
-        """For each part that has series which match at any time: its place, their ids, and a function that gives the
-        labels of some of them."""
+    def _matching(self, matchers: tuple[Matcher, ...], symbols: Symbols) -> tuple[Sequence[tuple[int, Ids]], LabelsOf]:
+        """(of each part that has series which match at any time: its place, and their ids; a function that gives the
+        labels of some of these series)."""
         if not self._parts:
-            return []
+            return (), lambda wanted: LabelFrame(symbols, 0)
         selections = self._parts[0].services.selections
-        state = tuple((part.epoch, part.series) for part in self._parts)
+        state = tuple([(part.epoch, part.series) for part in self._parts])
         selected = selections.get(matchers, state)
         if selected is None:
             lookups = [part.lookup() for part in self._parts]
             state = tuple((part.epoch, lookup.size) for part, lookup in zip(self._parts, lookups, strict=True))
             ids = [lookup.select(matchers, self._check) for lookup in lookups]
-            found = [(place, ids[place], lookup) for place, lookup in enumerate(lookups) if len(ids[place])]
-            if sum(ids.nbytes + lookup.frame_bytes(ids) for _, ids, lookup in found) > ENTRY_BYTES_MAX:
-                return [(place, ids, partial(lookup.frame, symbols=symbols)) for place, ids, lookup in found]
+            matches = [(place, own) for place, own in enumerate(ids) if len(own)]
+            having = [lookups[place] for place, _ in matches]
+            if sum(own.nbytes + lookup.frame_bytes(own) for lookup, (_, own) in zip(having, matches, strict=True)) > (
+                ENTRY_BYTES_MAX
+            ):
+                return matches, partial(_looked_up, having, symbols)
             with uncounted():
-                kept = tuple((place, ids.copy(), lookup.frame(ids, lookup.symbols)) for place, ids, lookup in found)
-            columns = (column for _, _, frame in kept for column in frame.columns.values())
-            selected = Selected(state, kept, max((int(column.max()) + 1 for column in columns), default=0))
+                kept = tuple((place, own.copy()) for place, own in matches)
+                frames = [lookup.frame(own, lookup.symbols) for lookup, (_, own) in zip(having, kept, strict=True)]
+                labels = _together(frames, self._parts[0].symbols)
+            codes_end = max((int(column.max()) + 1 for column in labels.columns.values()), default=0)
+            selected = Selected(state, kept, labels, codes_end)
             selections.put(matchers, selected)
-        is_late = not symbols.knows(selected.codes_end)
-        return [
-            (place, ids, partial(_taken, frame, ids, symbols=symbols, is_late=is_late))
-            for place, ids, frame in selected.matches
+        return selected.matches, partial(_taken, selected, symbols)
+
+
+def _together(frames: Sequence[LabelFrame], symbols: Symbols) -> LabelFrame:
+    """The rows of all frames, if any, in codes of `symbols`, as theirs are."""
+    return concat(frames) if frames else LabelFrame(symbols, 0)
+
+
+def _looked_up(lookups: Sequence[Lookup], symbols: Symbols, wanted: Sequence[Ids]) -> LabelFrame:
+    """The labels of the wanted series of each index, in codes of `symbols`."""
+    frames = [lookup.frame(ids, symbols) for lookup, ids in zip(lookups, wanted, strict=True) if len(ids)]
+    return _together(frames, symbols)
+
+
+def _taken(selected: Selected, symbols: Symbols, wanted: Sequence[Ids]) -> LabelFrame:
+    """The labels of those selected series that are wanted, in codes of `symbols`, which stands on the frame's table.
+    `wanted`: of each part that has any, either the ids that matched or some of them."""
+    frame = selected.labels
+    if any(ids is not own for ids, (_, own) in zip(wanted, selected.matches, strict=True)):
+        firsts = accumulate((len(own) for _, own in selected.matches), initial=0)
+        rows = [
+            np.searchsorted(own, ids) + first
+            for ids, (_, own), first in zip(wanted, selected.matches, firsts, strict=False)
         ]
-
-
-def _taken(frame: LabelFrame, ids: Ids, wanted: Ids, *, symbols: Symbols, is_late: bool) -> LabelFrame:
-    """The rows of those of the series `ids` that are wanted, in codes of `symbols`, which stands on the frame's table.
-    `is_late`: the frame may have codes that its table gave after `symbols` was made."""
-    if wanted is not ids:
-        frame = frame.take(np.searchsorted(ids, wanted))
+        frame = frame.take(np.concatenate(rows))
     columns = frame.columns
-    if is_late:
+    if not symbols.knows(selected.codes_end):  # the frame may have codes that its table gave after `symbols` was made
         columns = {name: symbols.adopt(column) for name, column in columns.items()}
     return LabelFrame(symbols, frame.size, columns)

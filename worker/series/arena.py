@@ -134,9 +134,9 @@ def _copy(source: np.ndarray, target: np.ndarray) -> None:
 
 
 @kernel(
-    types.void(
-        _INTS_IN, types.int64, types.int64, _SHORTS, _SHORTS, _LONGS, _INTS, _FLOATS, _INTS, _INTS, _INTS, _FLOATS,
-        _INTS,
+    types.boolean(
+        _INTS_IN, types.int64, types.int64, _SHORTS, _COUNTS, _SHORTS, _LONGS, _INTS, _FLOATS, _INTS, _INTS, _INTS,
+        _FLOATS, _INTS,
     ),
     first=True,
     allocates=False,
@@ -146,6 +146,7 @@ def read(
     start: int,
     end: int,
     links: np.ndarray,
+    late: np.ndarray,
     shapes: np.ndarray,
     places: np.ndarray,
     arena_times: np.ndarray,
@@ -155,13 +156,16 @@ def read(
     times: np.ndarray,
     values: np.ndarray,
     starts: np.ndarray,
-) -> None:
+) -> bool:
     """Copy the samples with start ≤ t ≤ end, in order of arrival, to `times`, `values` and, unless `arena_starts` is
-    empty, `starts`, and the bounds of each series in them to `offsets` (int64[n + 1])."""
+    empty, `starts`, and the bounds of each series in them to `offsets` (int64[n + 1]). Returns whether any of the
+    series has late samples."""
     out: Any = 0
+    any_late = False
     has_starts = len(arena_starts) > 0
     for i in range(len(ids)):
         offsets[i] = out
+        any_late |= late[ids[i]] > 0
         chunk = links[ids[i], FIRST]
         while chunk >= 0:
             earliest, latest = places[chunk, CHUNK_EARLIEST], places[chunk, CHUNK_LATEST]
@@ -183,6 +187,16 @@ def read(
                             out += 1
             chunk = shapes[chunk, NEXT]
     offsets[len(ids)] = out
+    return any_late
+
+
+@kernel(types.boolean(_INTS_IN, types.int64, types.int64, _LONGS), first=True, allocates=False)
+def all_overlap(ids: np.ndarray, start: int, end: int, ranges: np.ndarray) -> bool:
+    """Whether the earliest and latest times of each of these series overlap start ≤ t ≤ end."""
+    overlap = True
+    for i in range(len(ids)):
+        overlap &= ranges[ids[i], EARLIEST] <= end and ranges[ids[i], LATEST] >= start
+    return overlap
 
 
 @kernel(types.void(_INTS_IN, _SHORTS, _SHORTS, _INTS))

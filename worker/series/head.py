@@ -54,15 +54,15 @@ _NO_STARTS = np.empty(0, dtype=np.int64)
 @dataclass(frozen=True, slots=True)
 class Copied:
     """Samples of a head at one moment, and the rest of the work of reading them, which needs no lock. `late` bool[n]:
-    which of their n series are not in the order of time."""
+    which of their n series are not in the order of time; None if all are."""
 
     _samples: Samples
-    _late: NDArray[np.bool_]
+    _late: NDArray[np.bool_] | None
     _histograms: HistogramsSoFar | None
 
     def samples(self) -> Samples:
         """What `Head.read` returns. Call this once."""
-        samples = in_order(self._samples, self._late) if self._late.any() else self._samples
+        samples = self._samples if self._late is None else in_order(self._samples, self._late)
         if self._histograms is not None:
             found = np.flatnonzero(references.is_reference(samples.values))
             if len(found):
@@ -224,6 +224,10 @@ class Head:
         ranges = self._ranges.data[ids]
         return (ranges[:, EARLIEST] <= end_ms) & (ranges[:, LATEST] >= start_ms)
 
+    def all_overlap(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> bool:
+        """Whether all series may have samples with start ≤ t ≤ end; see `overlapping`."""
+        return bool(arena.all_overlap(ids, start_ms, end_ms, self._ranges.data))
+
     def having(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> NDArray[np.bool_]:
         """bool[n]: which series have samples with start ≤ t ≤ end."""
         ranges = self._ranges.data[ids]
@@ -258,21 +262,22 @@ class Head:
     def _read(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> Samples:
         """As `read`, but with values that refer to the head's own histograms."""
         samples, late = self._copied(ids, start_ms, end_ms)
-        return in_order(samples, late) if late.any() else samples
+        return samples if late is None else in_order(samples, late)
 
-    def _copied(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> tuple[Samples, NDArray[np.bool_]]:
+    def _copied(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> tuple[Samples, NDArray[np.bool_] | None]:
         """(the samples in order of arrival, with values that refer to the head's own histograms; which series have
-        some that are late)."""
+        some that are late, None if no series has)."""
         links, shapes, places = self._links.data, self._shapes.data, self._places.data
         room = arena.bound(ids, start_ms, end_ms, links, shapes, places)
         offsets = np.empty(len(ids) + 1, dtype=np.int64)
         times, values = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.float64)
         starts = np.empty(room, dtype=np.int64) if len(self._starts) else _NO_STARTS
-        arena.read(
+        any_late = arena.read(
             ids,
             start_ms,
             end_ms,
             links,
+            self._late.data,
             shapes,
             places,
             self._times.data,
@@ -284,9 +289,9 @@ class Head:
             starts,
         )
         size = offsets[-1]
-        has_starts = starts[:size].any()
+        has_starts = len(starts) > 0 and starts[:size].any()
         samples = Samples(offsets, times[:size], values[:size], starts[:size] if has_starts else None)
-        return samples, self._late.data[ids] > 0
+        return samples, self._late.data[ids] > 0 if any_late else None
 
     def delete(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> int:
         """Remove the samples of these distinct series with start ≤ t ≤ end. Returns the number of removed samples."""

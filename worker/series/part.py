@@ -225,10 +225,10 @@ class SeriesPart:
 
         def may_have() -> Ids:
             with contents.lock:
+                if contents.head.all_overlap(ids, start_ms, end_ms):
+                    return ids
                 is_selected = contents.head.overlapping(ids, start_ms, end_ms)
                 layers, permanent = contents.layers, contents.permanent.rows()
-            if is_selected.all():
-                return ids
             undecided = ids[~is_selected]
             is_selected[~is_selected] = layers.may_have(undecided, permanent[undecided], start_ms, end_ms)
             return ids if is_selected.all() else ids[is_selected]
@@ -272,7 +272,8 @@ class SeriesPart:
             with contents.lock:
                 copied = contents.head.copied(ids, start_ms, end_ms)
                 layers, permanent = contents.layers, contents.permanent.rows()
-            below, recent = layers.pieces(ids, permanent[ids], start_ms, end_ms), copied.samples()
+            recent = copied.samples()
+            below = [] if layers.are_empty else layers.pieces(ids, permanent[ids], start_ms, end_ms)
             if not below:
                 return recent
             return join([*below, Piece.of(recent)] if len(recent.values) else below, len(ids))
@@ -289,6 +290,11 @@ class SeriesPart:
         if columns.number_max >= self.series:
             raise Internal(f"a frame for series.write has a series {columns.number_max}; the shard has {self.series}")
         return False
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether blocks are set aside."""
+        return bool(self.contents.layers.broken)
 
     def damage(self, start_ms: int, end_ms: int) -> list[str]:
         """What answers about start ≤ t ≤ end lack: one text for each damaged block."""

@@ -30,16 +30,18 @@ State = tuple[tuple[int, int], ...]
 @dataclass(frozen=True, slots=True)
 class Selected:
     """What a selector matches at any time. `matches`: for each part that has series which match, (its place among the
-    parts; their ids, ascending; their labels in codes of the process's table, which are below `codes_end`)."""
+    parts; their ids, ascending). `labels`: of all these series, in this order, in codes of the process's table, which
+    are below `codes_end`."""
 
     state: State
-    matches: tuple[tuple[int, Ids, LabelFrame], ...]
+    matches: tuple[tuple[int, Ids], ...]
+    labels: LabelFrame
     codes_end: int
 
     @property
     def size_bytes(self) -> int:
-        columns = (column for _, _, frame in self.matches for column in frame.columns.values())
-        return ENTRY_BYTES + sum(ids.nbytes for _, ids, _ in self.matches) + sum(column.nbytes for column in columns)
+        columns = self.labels.columns.values()
+        return ENTRY_BYTES + sum(ids.nbytes for _, ids in self.matches) + sum(column.nbytes for column in columns)
 
 
 class Selections:

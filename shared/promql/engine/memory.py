@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from shared.array_memory import Account
 from shared.errors import OverBudget, TooHeavy
 
@@ -21,14 +18,26 @@ def account_of(bytes_max: int, *, is_light: bool) -> Account:
     return Account(min(bytes_max, LIGHT_BYTES_MAX) if is_light else bytes_max)
 
 
-@contextmanager
-def bounded(account: Account, *, is_light: bool) -> Iterator[None]:
-    """Count the arrays of this thread. Raises OverBudget instead of MemoryError, or TooHeavy if a heavy query might
-    have more."""
-    with account.open():
-        try:
-            yield
-        except MemoryError as error:
-            if is_light:
+def bounded(account: Account, *, is_light: bool) -> _Bounded:
+    """A context in which the arrays of this thread are counted. Raises OverBudget instead of MemoryError, or TooHeavy
+    if a heavy query might have more."""
+    return _Bounded(account, is_light)
+
+
+class _Bounded:
+    __slots__ = ("_account", "_is_light", "_opened")
+
+    def __init__(self, account: Account, is_light: bool) -> None:
+        self._account = account
+        self._is_light = is_light
+        self._opened = account.open()
+
+    def __enter__(self) -> None:
+        self._opened.__enter__()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._opened.__exit__()
+        if isinstance(error, MemoryError):
+            if self._is_light:
                 raise TooHeavy("the query needs more memory than a light one has") from error
-            raise OverBudget(TOO_MUCH_MEMORY.format(limit=account.limit_bytes)) from error
+            raise OverBudget(TOO_MUCH_MEMORY.format(limit=self._account.limit_bytes)) from error

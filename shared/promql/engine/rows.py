@@ -55,6 +55,8 @@ def histograms_only(matrix: Matrix) -> Matrix:
 
 def without_empty(matrix: Matrix) -> Matrix:
     """Leave out series that have no sample at any step."""
+    if matrix.present.shape[1] and matrix.present.all():
+        return matrix
     seen = matrix.present.any(axis=1)
     return matrix if seen.all() else take(matrix, np.flatnonzero(seen))
 

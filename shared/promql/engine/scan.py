@@ -232,6 +232,8 @@ def seen_only(
     that no value that was never written looks like a reference to one."""
     if histograms is not None:
         values[~present] = np.nan
+    if present.shape[1] and present.all():
+        return Matrix(labels, values, present, drop_name, histograms)
     seen: Bool = np.asarray(present.any(axis=1))
     if seen.all():
         return Matrix(labels, values, present, drop_name, histograms)

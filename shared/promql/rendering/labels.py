@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,8 @@ class LabelTexts:
 
     def row_bytes(self) -> Int:
         """int64[series]: an upper bound of the length of each series' labels."""
-        lengths = np.append(np.diff(self.offsets), 0) + 1  # piece -1 takes the appended 0
+        lengths = np.ones(len(self.offsets), dtype=np.int64)  # piece -1 takes the last one
+        lengths[:-1] += self.offsets[1:] - self.offsets[:-1]
         return lengths[self.pieces].sum(axis=0, dtype=np.int64)
 
 
@@ -65,8 +67,7 @@ def label_pairs(labels: LabelFrame, pair_with: Callable[[str], Callable[[str], b
         ids = [len(texts) + number if value else -1 for number, value in enumerate(values)]
         texts.extend([pair(value) for value in values])
         pieces[row] = np.array(ids, dtype=np.int32)[local]
-    offsets = np.zeros(len(texts) + 1, dtype=np.int64)
-    np.cumsum([len(text) for text in texts], out=offsets[1:])
+    offsets = np.array(list(accumulate(map(len, texts), initial=0)), dtype=np.int64)
     return LabelTexts(np.frombuffer(b"".join(texts), dtype=np.uint8), offsets, pieces)
 
 

@@ -94,6 +94,11 @@ class Layers:
     broken: tuple[tuple[Block, str], ...] = ()
 
     @property
+    def are_empty(self) -> bool:
+        """Whether no layer has samples that can be read."""
+        return not self.blocks and self.slab is None and self.frozen is None
+
+    @property
     def samples(self) -> int:
         """The number of samples; a sample that is in two layers counts twice."""
         return sum(block.row.samples for block in self.blocks) + self.unsealed_samples
