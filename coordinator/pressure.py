@@ -43,11 +43,11 @@ CROWD = 48
 also wait if the queue turned out to stand. Nothing is refused before it has stood."""
 LIMIT_MIN, LIMIT_MIN_A_WORKER = 8, 4
 """At least so many requests may be at work: enough to keep all processes busy and to share an fsync."""
-READS_A_WORKER = 12
+READS_A_WORKER = 8
 """At most so many fresh reads may be at work at any time: enough to keep all processes busy. Others wait for their turn
 where they can be refused cheaply, from the first request of a burst on. Writes are not bounded so: they share an
 fsync."""
-READS_IN_BURST_A_WORKER = 6
+READS_IN_BURST_A_WORKER = 4
 """In a burst there are so many places for reads, or as many as there would be in an overload, if these are more."""
 REFUSED_FROM = 48
 """A request that cannot wait in the waiting room is not refused while fewer are at work, also where the bound is lower.
