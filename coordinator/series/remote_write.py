@@ -71,7 +71,9 @@ ODD_LABELS_MIN = 100_000
 
 _TIMESERIES_FIELD = remote_write_pb2.RawWriteRequest.TIMESERIES_FIELD_NUMBER
 _METADATA_FIELD = remote_write_pb2.RawWriteRequest.METADATA_FIELD_NUMBER
+_SYMBOLS_FIELD = remote_write_v2_pb2.Request.SYMBOLS_FIELD_NUMBER
 _LABELS_FIELD = remote_write_pb2.RawTimeSeries.LABELS_FIELD_NUMBER
+_SECOND_TYPE = "application/x-protobuf;proto=io.prometheus.write.v2.Request"
 
 NO_REFERENCES = SeriesReferences(0, 1)
 
@@ -162,10 +164,13 @@ def cut_walked(body: Frame, walked: Walk | None, shards: int, limits: Limits) ->
     answer = Cut()
     pieces: list[Walk] = []
     if walked is None:
+        series, families = _count_fields(body, _TIMESERIES_FIELD), _count_fields(body, _METADATA_FIELD)
+        if not series and not families and _count_fields(body, _SYMBOLS_FIELD):
+            raise BadData(f"the body has symbols but no series: version 2.0 needs the Content-Type {_SECOND_TYPE}")
         if len(body) > ODD_BODY_BYTES_MAX:
             raise TooLarge(f"a body of {len(body)} bytes has unknown fields; the limit of such is {ODD_BODY_BYTES_MAX}")
-        check_odd_count(_count_fields(body, _TIMESERIES_FIELD))
-        metadata.check_count(_count_fields(body, _METADATA_FIELD))
+        check_odd_count(series)
+        metadata.check_count(families)
         try:
             request = remote_write_pb2.RawWriteRequest.FromString(bytes(body))
         except DecodeError as error:

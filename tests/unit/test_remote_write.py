@@ -18,7 +18,7 @@ from coordinator.series.remote_write import Cut, Limits, cut, walk
 from coordinator.series.walk import LABELS, LABELS_END, PLAIN, STATUS
 from loadtest.harness.memory_source import label_set
 from loadtest.harness.remote_write_bodies import UNLIMITED, body
-from proto import remote_write_pb2
+from proto import remote_write_pb2, remote_write_v2_pb2
 from shared import hashing, labels, sample_frames
 from shared.errors import BadData, TooLarge
 from shared.messages.series import FamilyMetadata
@@ -212,6 +212,16 @@ def test_metadata_that_is_not_valid_is_named_and_the_rest_kept() -> None:
 def test_metadata_without_end_is_refused(unknown_field: bytes) -> None:
     with pytest.raises(TooLarge, match="100000 metadata messages; the limit is 10000"):
         cut(b"\x1a\x00" * 100_000 + unknown_field, 1, LIMITS)
+
+
+@pytest.mark.parametrize("series", [1, 100_000])
+def test_a_body_of_version_2_is_not_taken_for_an_empty_one_of_version_1(series: int) -> None:
+    """Its fields are unknown in version 1.0: a sender with the wrong Content-Type would lose all of it in silence."""
+    second = remote_write_v2_pb2.Request(symbols=["", "__name__", "m"])
+    for _ in range(series):
+        second.timeseries.add(labels_refs=[1, 2]).samples.add(value=1.0, timestamp=1000)
+    with pytest.raises(BadData, match=r"version 2\.0 needs .*;proto=io\.prometheus\.write\.v2\.Request"):
+        cut(second.SerializeToString(), 1, LIMITS)
 
 
 def test_a_body_with_unknown_fields_is_read_through_the_library() -> None:
