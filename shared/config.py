@@ -159,7 +159,7 @@ class Settings:
     request_templates_bytes: int = _setting(
         32 << 20,
         "requests of remote write 2.0 that the coordinator recognises when they come again with other samples, some "
-        "150 bytes for each of their series; 0: none",
+        "110 bytes for each of their series; 0: none",
         least=0,
         most=1 << 30,
     )
