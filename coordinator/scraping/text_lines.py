@@ -151,7 +151,7 @@ def read_lines(
         is_number, value = number(body, at, end)
         row[VALUE], row[VALUE_END], row[IS_SLOW] = at, end, np.int64(not is_number)
         values[count] = value if is_number else np.nan
-        is_wrong = at == end
+        is_wrong = at == end or (is_openmetrics and at == text_end)  # which wants a space there
         at = past_blanks(body, end)
         row[TIME_FORM], row[EXEMPLAR] = NO_TIME, -1
         if at < len(body) and body[at] != LINE_FEED and body[at] != HASH:

@@ -210,6 +210,7 @@ def test_creation_times_may_come_later_than_the_series() -> None:
         ("a 1 # nothing\n# EOF\n", "no exemplar"),
         ('a 1 # {b="c"} x\n# EOF\n', "not a number"),
         ("a 1 1e30\n# EOF\n", "not a time"),
+        ('b 1\na{b="c"}.5\n# EOF\n', "line 2 is 'a{b=\"c\"}.5'"),  # which a reader may take for 5
     ],
 )
 def test_openmetrics_that_is_cut_off_or_wrong_is_refused(text: str, why: str) -> None:
