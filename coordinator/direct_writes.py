@@ -20,13 +20,14 @@ from coordinator.negotiation import REMOTE_WRITE
 from coordinator.plain_heads import PlainHead
 from coordinator.queries.running import RunningQuery
 from coordinator.series import decompression
+from coordinator.series.remote_write_v2 import MESSAGE
 from shared.errors import TriptychError
 
 PATH = "/api/v1/write"
 BODY_BYTES_MAX = 256 << 10
 """As it is sent; decompressed it is at most `write.INLINE_BYTES_MAX`."""
-_MESSAGES = {"": write.MESSAGES[0], **{f"proto={message}": message for message in write.MESSAGES}}
-"""By the parameters of the Content-Type."""
+_IS_SECOND = {"": False, **{f"proto={message}": message == MESSAGE for message in write.MESSAGES}}
+"""Whether the message is of version 2.0, by the parameters of the Content-Type."""
 
 
 @dataclass(slots=True)
@@ -64,7 +65,7 @@ class DirectWrites:
         self._context = context
 
     def takes(self, head: PlainHead) -> bool:
-        is_known = head.media_type == REMOTE_WRITE and head.type_parameters.strip() in _MESSAGES
+        is_known = head.media_type == REMOTE_WRITE and head.type_parameters.strip() in _IS_SECOND
         return head.method == "POST" and is_known and not head.query
 
     def work(self, head: PlainHead, body: bytes) -> _WriteWork | None:
@@ -75,5 +76,4 @@ class DirectWrites:
             return None
         if size > min(write.INLINE_BYTES_MAX, self._context.settings.decompressed_bytes_max):
             return None
-        is_second = _MESSAGES[head.type_parameters.strip()] == write.MESSAGES[1]
-        return _WriteWork(self._context, body, size, is_second)
+        return _WriteWork(self._context, body, size, _IS_SECOND[head.type_parameters.strip()])
