@@ -106,7 +106,7 @@ class Context:
         self.waiting_room = WaitingRoom(self.pressure)
         self.pressure.waiting, self.pressure.looked = self.waiting_room.__len__, self.waiting_room.look
         self.pressure.queue = self.waiting_room.queue
-        self.pressure.refused_share = lambda: self.waiting_room.refused_share
+        self.pressure.hardness = self.waiting_room.hardness
         self.admission.freed = self.waiting_room.admit_soon
         self.spool = Spool(self.settings.data, self.settings.spool_bytes_max, self.connections.end_slowest)
         self.watch = Watch(self.telemetry, self.links, self.settings.data)

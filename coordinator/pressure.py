@@ -173,7 +173,7 @@ class Pressure:
         """How many requests wait for their turn and are not at work yet."""
         self.queue: Callable[[], Queue] = lambda: Queue.SHORT
         """What those who wait for their turn are."""
-        self.refused_share: Callable[[], float] = lambda: 0.0
+        self.hardness: Callable[[], float] = lambda: 0.0
         """Of the requests that waited for their turn a moment ago, those that were refused."""
         self.looked: Callable[[], None] = lambda: None
         """Called after each look."""
@@ -342,7 +342,7 @@ class Pressure:
 
     def look(self, behind_s: float) -> None:
         """See how things are. `behind_s`: by how much the event loop is late."""
-        self._work.look(self.refused_share())
+        self._work.look(self.hardness())
         self.loop_lag.add(behind_s)
         self.wait_s = max([behind_s, *(waits.taken() for waits in self._waits)])
         self._look_at_memory()

@@ -47,9 +47,16 @@ OVERFULL_S = 1.0
 """So long after a request found no room, more comes than leaves, as far as is known."""
 WAIT_MAX_S, WAIT_OVERFULL_MAX_S = 2.0, 0.008
 """A request is refused when it has waited so long; the second while more comes than leaves."""
+LATE_AT_ONCE, LATE_IN_A_LOOK = 4, 256
+"""Of those who have waited too long, so many at most are refused for each request that comes or has been answered, and
+in a look. When a burst turns out to be an overload, several hundred are late: to refuse them takes as long as to answer
+some tens, and those at work would wait for that."""
 SHARE_STEP_UP, SHARE_STEP_DOWN = 0.5, 0.2
 """By this part of its way the share of the refused moves in a look towards what it was since the last one: up faster,
-since until an overload is known to be a hard one, too many requests are at work."""
+since a hard overload is worse when it is taken for a mild one."""
+HARD_SHARE, UNKNOWN_S = 0.5, 0.2
+"""So long after more was found to come than leaves, nobody knows how much more. Until then it is a hard overload, in
+which this share has to be refused."""
 SHARE_OVERFULL = 0.03
 """While more comes than leaves and more than this share is refused, this goes on. A stall refuses fewer."""
 
@@ -86,12 +93,15 @@ class _Line:
         if not own:
             del self._by_client[stay.client]
 
-    def first(self, *, newest: bool) -> tuple[int, float, Visitor] | None:
-        """(requests at work of its client, how late it is in turn, the visitor) of the first in turn."""
+    def first(self, since_min: float, *, newest: bool) -> tuple[int, float, Visitor] | None:
+        """(requests at work of its client, how late it is in turn, the visitor) of the first in turn, of those who came
+        after `since_min`."""
         best = None
         for client, own in self._by_client.items():
             visitor = next(reversed(own) if newest else iter(own))
             since = own[visitor]
+            if since <= since_min:
+                continue
             rank = client.requests, -since if newest else since
             if best is None or rank < best[:2]:
                 best = *rank, visitor
@@ -143,7 +153,7 @@ class WaitingRoom:
         self._pressure = pressure
         self._stays: dict[Visitor, _Stay] = {}  # in the order of their arrival
         self._reads, self._writes = _Line(), _Line()
-        self._overfull_until = 0.0
+        self._overfull_until = self._unknown_until = 0.0
         self._is_about_to_admit = False
         self._looks_full = self._seen = 0
         self._counts = _Counts()
@@ -165,6 +175,11 @@ class WaitingRoom:
             return Queue.BURST
         return Queue.LONG if count > ROOM else Queue.SHORT
 
+    def hardness(self) -> float:
+        """The share of those who wait that has to be refused, as far as is known."""
+        is_known = time.monotonic() >= self._unknown_until
+        return self.refused_share if is_known else max(HARD_SHARE, self.refused_share)
+
     def __len__(self) -> int:
         return len(self._stays)
 
@@ -180,9 +195,13 @@ class WaitingRoom:
             self._keep(room)
 
     def _keep(self, room: int) -> None:
-        """More comes than leaves: so many may stay."""
-        self._overfull_until = time.monotonic() + OVERFULL_S
-        self._refuse_least_wanted(len(self._stays) - room)
+        """More comes than leaves: so many may stay, and those who are late have to leave first."""
+        now = time.monotonic()
+        if not self.is_overfull:
+            self._unknown_until = now + UNKNOWN_S
+        self._overfull_until = now + OVERFULL_S
+        if self._refuse_late(LATE_AT_ONCE):
+            self._refuse_least_wanted(len(self._stays) - room)
 
     def leave(self, visitor: Visitor) -> bool:
         """Whether it has waited here, which it no longer does."""
@@ -210,6 +229,7 @@ class WaitingRoom:
         self._seen = count
         if self._looks_full >= BURST_LOOKS and count >= before:
             self._keep(ROOM_OVERFULL)
+        self._refuse_late(LATE_IN_A_LOOK)
         self.admit()
 
     def admit_soon(self) -> None:
@@ -225,7 +245,7 @@ class WaitingRoom:
         stays = self._stays
         if not stays:
             return
-        self._refuse_late()
+        self._refuse_late(LATE_AT_ONCE)
         while stays and self._pressure.has_place():
             visitor = self._next()
             if visitor is None:
@@ -234,19 +254,29 @@ class WaitingRoom:
             self._admitted += 1
             visitor.go_on()
 
-    def _refuse_late(self) -> None:
-        since_max = time.monotonic() - (WAIT_OVERFULL_MAX_S if self.is_overfull else WAIT_MAX_S)
+    def _refuse_late(self, count: int) -> bool:
+        """Refuse so many at most of those who have waited too long, the oldest first. Whether there are no more."""
+        since_min = self._since_min()
         while self._stays:
             visitor, stay = next(iter(self._stays.items()))  # the oldest
-            if stay.since > since_max:
-                break
+            if stay.since > since_min:
+                return True
+            if not count:
+                return False
+            count -= 1
             self._refuse(visitor)
+        return True
+
+    def _since_min(self) -> float:
+        """Who came then or before has waited too long."""
+        return time.monotonic() - (WAIT_OVERFULL_MAX_S if self.is_overfull else WAIT_MAX_S)
 
     def _next(self) -> Visitor | None:
         """Whose turn it is; None if there is no place for those that wait."""
         newest = self.queue() in (Queue.BURST, Queue.OVERFULL)
-        read = self._reads.first(newest=newest) if self._pressure.has_place_for_read() else None
-        write = self._writes.first(newest=newest) if self._pressure.has_place_for_write() else None
+        since_min = self._since_min() if newest else -math.inf
+        read = self._reads.first(since_min, newest=newest) if self._pressure.has_place_for_read() else None
+        write = self._writes.first(since_min, newest=newest) if self._pressure.has_place_for_write() else None
         found = [one for one in (read, write) if one is not None]
         return min(found, key=lambda one: one[:2])[2] if found else None
 

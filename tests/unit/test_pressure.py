@@ -67,7 +67,7 @@ class Service:
             self._pause,
             self.memory,  # type: ignore[arg-type]
         )
-        self.pressure.refused_share = lambda: 0.25
+        self.pressure.hardness = lambda: 0.25
 
     def _pause(self) -> None:
         self.pauses += 1

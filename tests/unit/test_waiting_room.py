@@ -272,7 +272,7 @@ def test_who_has_waited_too_long_is_refused(house: House, clock: list[float]) ->
     house.events.clear()
     clock[0] += module.WAIT_OVERFULL_MAX_S
     house.enters("new", client)
-    house.room.admit()
+    house.room.look()
     assert len(house.room) == 1
     assert house.turns(1) == ["new"]
 
@@ -286,8 +286,43 @@ def test_nobody_waits_long_while_more_comes_than_leaves(house: House, clock: lis
     assert len(house.room) == module.ROOM_OVERFULL
     assert len(house.events) == ROOM + 1 - module.ROOM_OVERFULL
     clock[0] += module.WAIT_OVERFULL_MAX_S / 2 + 0.001
-    assert house.turns(2)[-1] == "new"
+    assert house.turns(2)[-1] == "new"  # the others are late, and have no turn any more
+    house.room.look()
     assert len(house.room) == 0
+
+
+def test_those_who_are_late_are_refused_some_at_a_time(house: House, clock: list[float]) -> None:
+    """To refuse hundreds at once would keep those at work waiting."""
+    client, several = Client("a"), module.LATE_AT_ONCE
+    house.pressure.is_standing = False
+    house.fill(client, 20 * several)
+    clock[0] += module.WAIT_OVERFULL_MAX_S
+    house.pressure.is_standing = True
+    house.enters("new", client)
+    assert house.events == [f"not a{number}" for number in range(several)]
+    house.fill(client, several)
+    assert len(house.room) == 20 * several + 1 - several * several
+    assert house.turns(1) == [
+        *(f"not a{number + several * (several + 1)}" for number in range(several)),
+        f"a{several - 1}",
+    ]
+    house.room.look()
+    assert len(house.room) == several
+
+
+def test_until_it_is_known_an_overload_is_taken_for_a_hard_one(load: Load, house: House, clock: list[float]) -> None:
+    assert house.room.hardness() == 0
+    while not house.room.is_overfull:
+        load.comes(1, lambda _: 3)
+        assert house.room.is_overfull or house.room.hardness() == 0
+    known_at = clock[0] + module.UNKNOWN_S
+    while clock[0] < known_at - 0.002:
+        assert house.room.hardness() >= module.HARD_SHARE
+        load.comes(1, lambda _: 2)
+    for _ in range(5):
+        load.comes(100, lambda _: 2)
+        house.room.look()
+        assert house.room.hardness() == house.room.refused_share < module.HARD_SHARE
 
 
 def test_writes_go_on_while_reads_wait_for_other_reads(house: House) -> None:
