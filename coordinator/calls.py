@@ -11,7 +11,7 @@ from typing import Any
 from shared import errors, tracing
 from shared.config import Settings
 from shared.reference_frames import is_references
-from shared.wire import Frame, Reply
+from shared.wire import Frame, Reply, Request
 
 
 @dataclass(slots=True)
@@ -86,6 +86,24 @@ class Waits:
         mean_s = self.mean_s()
         self.calls, self.ms = 0, 0.0
         return mean_s
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What workers are asked, and how long their answers are waited for; see `shared.wire.Request`. `parts`: frames for
+    single shards."""
+
+    method: str
+    timeout_s: float
+    body: Frame = b""
+    frames: Sequence[Frame] = ()
+    parts: Mapping[int, Sequence[Frame]] | None = None
+    processor_s: float = 0.0
+
+    def request(self, shards: tuple[int, ...], asked_at: float) -> Request:
+        """Its part for one worker, of these shards."""
+        parts = {n: self.parts[n] for n in shards if n in self.parts} if self.parts is not None else {}
+        return Request(self.method, shards, asked_at + self.timeout_s, self.body, self.frames, parts, self.processor_s)
 
 
 IndexVersion = tuple[bytes, int]
@@ -187,3 +205,12 @@ class WorkerCall:
         self.call.awaited -= 1
         if not self.call.awaited:
             self.call.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question that was sent to workers. `timer`: ends the call at its deadline."""
+
+    call: MethodCall
+    parts: Sequence[WorkerCall]
+    timer: asyncio.TimerHandle

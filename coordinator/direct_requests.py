@@ -15,6 +15,7 @@ import asyncio
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from aiohttp import web
@@ -24,6 +25,7 @@ from coordinator.context import Context
 from coordinator.failures import failure, refusal
 from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
 from coordinator.plain_heads import HEAD_BYTES_MAX, PlainHead, plain_head
+from coordinator.prompt_futures import PromptFuture
 from coordinator.protocol import Connection, Server
 from coordinator.queries.running import RunningQuery
 from coordinator.request_ids import new_id
@@ -280,7 +282,11 @@ class DirectRequests:
             client = holder.client.name
             served.running = context.running.begin(REQUEST_ID.get(), work.listed_as, work.summary, client, answer)
             work.listed(served.running)
-        answer.add_done_callback(lambda answer: self._finish(served, answer))
+        finish = partial(self._finish, served)
+        if isinstance(answer, PromptFuture):
+            answer.at_once(finish)
+        else:
+            answer.add_done_callback(finish)
         return answer
 
     def _finish(self, served: _Served, answer: asyncio.Future[Any]) -> None:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from coordinator.admission import Holder
 from coordinator.api import write
@@ -18,8 +19,11 @@ from coordinator.context import Context
 from coordinator.direct_requests import Headers
 from coordinator.negotiation import REMOTE_WRITE
 from coordinator.plain_heads import PlainHead
+from coordinator.prompt_futures import PromptFuture
 from coordinator.queries.running import RunningQuery
 from coordinator.series import decompression
+from coordinator.series.lessons import Receipt
+from coordinator.series.remote_write import Cut
 from coordinator.series.remote_write_v2 import MESSAGE
 from shared.errors import TriptychError
 
@@ -28,6 +32,48 @@ BODY_BYTES_MAX = 256 << 10
 """As it is sent; decompressed it is at most `write.INLINE_BYTES_MAX`."""
 _IS_SECOND = {"": False, **{f"proto={message}": message == MESSAGE for message in write.MESSAGES}}
 """Whether the message is of version 2.0, by the parameters of the Content-Type."""
+
+
+class _KnownWrite(PromptFuture[Mapping[str, str]]):
+    """A write of samples of known series only, without a task: it is over in the turn of the event loop in which the
+    workers' reply came. `again`: cuts it once more if its numbers turn out to be stale."""
+
+    def __init__(self, context: Context, cut: Cut, again: write.Again) -> None:
+        super().__init__()
+        self._service, self._cut, self._again = context, cut, again
+        stored = context.samples.submit({}, cut.known)
+        self._under_way: asyncio.Future[Any] = stored
+        stored.at_once(self._on_stored)
+
+    def _on_stored(self, stored: asyncio.Future[Receipt]) -> None:
+        if self.done():
+            return
+        if stored.cancelled() or stored.exception() is not None:
+            self._over(stored)
+        elif not stored.result().epochs:
+            self._service.telemetry.series_by_number += self._cut.known_series
+            self._over(stored)
+        else:
+            learning = write.learn_from(self._service, self._cut, self._again, stored.result())
+            self._under_way = asyncio.ensure_future(learning)
+            self._under_way.add_done_callback(self._over)
+
+    def _over(self, ended: asyncio.Future[Any]) -> None:
+        """All is stored, or is not."""
+        if self.done():
+            return
+        if ended.cancelled():
+            super().cancel()
+        elif (error := ended.exception()) is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(write.count_known(self._service, self._cut))
+
+    def cancel(self, msg: Any = None) -> bool:
+        is_cancelled = super().cancel(msg)
+        if is_cancelled:
+            self._under_way.cancel()
+        return is_cancelled
 
 
 @dataclass(slots=True)
@@ -44,7 +90,10 @@ class _WriteWork:
 
     def begin(self, holder: Holder) -> asyncio.Future[Mapping[str, str]]:
         body = write.Body(self.raw, self.more_bytes, partial(self.context.admission.hold, holder))
-        return asyncio.ensure_future(write.serve(self.context, body, is_second=self.is_second))
+        cut = write.begin(self.context, body, is_second=self.is_second)
+        if isinstance(cut, Cut) and cut.known is not None:
+            return _KnownWrite(self.context, cut, write.cut_again(self.context, body, is_second=self.is_second))
+        return asyncio.ensure_future(write.finish(self.context, body, cut, is_second=self.is_second))
 
     def listed(self, running: RunningQuery) -> None:
         raise AssertionError("a write is no query")

@@ -14,14 +14,15 @@ from contextvars import copy_context
 import zmq
 
 from coordinator.barrier import WRITES, Barrier
-from coordinator.calls import FanOut, MethodCall, Waits, Worker, WorkerCall, WorkerReply, may_grow
+from coordinator.calls import Asked, FanOut, MethodCall, Question, Waits, Worker, WorkerCall, WorkerReply, may_grow
+from coordinator.prompt_futures import PromptFuture
 from coordinator.shards import SHARD_STATES, Shard, unavailable
 from proto import cluster_pb2
 from shared import errors, tracing, wire
 from shared.config import Settings
 from shared.measurements import Values
 from shared.telemetry import REQUEST_ID, event
-from shared.wire import Frame, Request
+from shared.wire import Frame
 
 SILENCE_S = 2.0
 """A worker that has sent no heartbeat for this long (four beats) counts as down."""
@@ -151,7 +152,8 @@ class Links:
         if self.barrier.is_closed:
             await self.barrier.passed(method)
         numbers = self._numbers(shards, parts)
-        result = await self._ask(method, numbers, self.unready(numbers), body, frames, parts, timeout_s, processor_s)
+        question = Question(method, timeout_s, body, frames, parts, processor_s)
+        result = await self._ask(question, numbers, self.unready(numbers))
         if not result.replies:
             raise unavailable(result.missing)
         return result
@@ -175,63 +177,90 @@ class Links:
             await self.barrier.passed(method)
         numbers = self._numbers(shards, parts)
         self.require(numbers)
-        result = await self._ask(method, numbers, {}, body, frames, parts, timeout_s)
-        if result.missing:
-            raise unavailable(result.missing)
-        return result.replies
+        return _whole(await self._ask(Question(method, timeout_s, body, frames, parts), numbers, {}))
+
+    def submit(self, question: Question, then: Callable[[list[WorkerReply] | Exception], None]) -> MethodCall:
+        """As `call`, of the shards that the question has parts for, for a caller that does not wait; only while the
+        barrier is open. `then` gets the replies or the error, in the turn of the event loop in which the last of them
+        came. `finish` of what is returned ends the call before.
+
+        Raises what is known before anything is sent, and does not call `then` in that case."""
+        assert question.parts is not None
+        numbers = tuple(question.parts)
+        self.require(numbers)
+        done = PromptFuture[None]()
+        asked = self._asked(question, numbers, done)
+
+        def ended(_: object) -> None:
+            try:
+                replies = _whole(self._ended(asked, {}))
+            except Exception as error:
+                then(error)
+            else:
+                then(replies)
+
+        done.at_once(ended)
+        if not asked.call.awaited:
+            self._loop.call_soon(asked.call.finish)
+        return asked.call
 
     def _numbers(self, shards: Iterable[int] | None, parts: Mapping[int, Sequence[Frame]] | None) -> tuple[int, ...]:
         if shards is not None:
             return tuple(shards)
         return tuple(parts) if parts is not None else tuple(range(len(self._states)))
 
-    async def _ask(
-        self,
-        method: str,
-        numbers: tuple[int, ...],
-        missing: dict[int, str],
-        body: Frame,
-        frames: Sequence[Frame],
-        parts: Mapping[int, Sequence[Frame]] | None,
-        timeout_s: float,
-        processor_s: float = 0.0,
-    ) -> FanOut:
-        """Send the request to those of `numbers` that are not `missing`; wait for all replies, the deadline or an
-        error."""
+    async def _ask(self, question: Question, numbers: tuple[int, ...], missing: dict[int, str]) -> FanOut:
+        """Ask those of `numbers` that are not `missing`; wait for all replies, the deadline or an error."""
         ready = tuple(n for n in numbers if n not in missing) if missing else numbers
-        asked_at = time.monotonic()
-        http_request, is_traced = REQUEST_ID.get(), tracing.is_on()
-        answered = self._loop.create_future()
-        call = MethodCall(next(self._ids).to_bytes(8, "big"), asked_at, answered, http_request, method=method)
+        asked = self._asked(question, ready, self._loop.create_future())
+        try:
+            if asked.call.awaited:
+                await asked.call.done
+        except BaseException:
+            self._abandon(asked)
+            raise
+        return self._ended(asked, missing)
+
+    def _asked(self, question: Question, ready: tuple[int, ...], done: asyncio.Future[None]) -> Asked:
+        """Send a question to the workers of these shards. `done`: of the call."""
+        asked_at, http_request, is_traced = time.monotonic(), REQUEST_ID.get(), tracing.is_on()
+        call = MethodCall(next(self._ids).to_bytes(8, "big"), asked_at, done, http_request, method=question.method)
         messages: list[tuple[WorkerCall, list[Frame]]] = []
         for worker, owned in self._owners_of(ready):
-            owned_parts = {n: parts[n] for n in owned if n in parts} if parts is not None else {}
-            request = Request(method, owned, asked_at + timeout_s, body, frames, owned_parts, processor_s)
+            request = question.request(owned, asked_at)
             request.http_request = http_request
             span = None
             if is_traced:
                 attributes: tracing.Attributes = {"triptych.worker": worker.name, "triptych.shards": len(owned)}
-                span, request.trace_parent = tracing.begin(f"call {method}", attributes)
+                span, request.trace_parent = tracing.begin(f"call {question.method}", attributes)
             message = wire.encode_request(call.id, request)
-            size, brings = sum(wire.size_of(frame) for frame in message), may_grow(method, owned_parts)
+            size, brings = sum(wire.size_of(frame) for frame in message), may_grow(question.method, request.parts)
             part = WorkerCall(call, worker, owned, size, span=span, may_grow=brings)
             worker.require_room(part.bytes, self._settings)
             messages.append((part, message))
-        timer = self._loop.call_later(timeout_s, call.finish)
+        asked = Asked(call, [part for part, _ in messages], self._loop.call_later(question.timeout_s, call.finish))
         try:
             for part, message in messages:
                 self._send(part, message)
-            if call.awaited:
-                await call.done
-        finally:
-            timer.cancel()
-            for part, _ in messages:
-                if part.outcome is None:
-                    self._give_up(part)
-                part.end_span()
-        if call.error is not None:
-            raise call.error
-        return FanOut.of([part for part, _ in messages], missing)
+        except BaseException:
+            self._abandon(asked)
+            raise
+        return asked
+
+    def _abandon(self, asked: Asked) -> None:
+        """Nobody waits for the answers to a question any more, or all are there."""
+        asked.timer.cancel()
+        for part in asked.parts:
+            if part.outcome is None:
+                self._give_up(part)
+            part.end_span()
+
+    def _ended(self, asked: Asked, missing: dict[int, str]) -> FanOut:
+        """What came of a question; `missing`: shards that were not asked. Raises the error of a worker."""
+        self._abandon(asked)
+        if asked.call.error is not None:
+            raise asked.call.error
+        return FanOut.of(asked.parts, missing)
 
     def _owners_of(self, shards: tuple[int, ...]) -> list[tuple[Worker, tuple[int, ...]]]:
         """The workers of these ready shards, each with the shards it owns; cached until the next heartbeat."""
@@ -337,10 +366,12 @@ class Links:
         _, reply = wire.decode_reply(message)
         if reply.error_class:
             error = errors.from_wire(reply.error_class, reply.error)
-            if not isinstance(error, errors.Unavailable):
+            is_for_all = not isinstance(error, errors.Unavailable)
+            if is_for_all:
                 part.call.error = part.call.error or error
-                part.call.finish()
             part.settle(str(error))
+            if is_for_all:
+                part.call.finish()
         else:
             elapsed_ms = (time.monotonic() - part.call.asked_at) * 1000
             self.waits.add(elapsed_ms - reply.timings_ms.get("total", elapsed_ms))
@@ -398,6 +429,13 @@ class Links:
                 self._states[number] = Shard(number, "down", why)
         for part in list(worker.pending.values()):
             part.settle(why)
+
+
+def _whole(result: FanOut) -> list[WorkerReply]:
+    """The replies of all shards. Raises Unavailable when one is missing."""
+    if result.missing:
+        raise unavailable(result.missing)
+    return result.replies
 
 
 def _refusal(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> int:

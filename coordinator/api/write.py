@@ -101,14 +101,32 @@ async def write(request: web.Request) -> web.Response:
 async def serve(context: Context, body: Body, *, is_second: bool) -> Mapping[str, str]:
     """Cut and store a request, of version 2.0 if `is_second`. Returns the headers that say how much was stored; so do
     those of the errors that it raises, which are the ones of `write`."""
+    return await finish(context, body, begin(context, body, is_second=is_second), is_second=is_second)
+
+
+def begin(context: Context, body: Body, *, is_second: bool) -> Cut | Awaitable[Cut]:
+    """Cut a request, as `serve` does: here what is quick to cut, and the rest when it is awaited."""
     try:
-        cut = await (_cut_second(context, body) if is_second else _cut_first(context, body))
+        return _cut_second(context, body) if is_second else _cut_first(context, body)
     except TriptychError as error:
         tell(error, headers_of(0, 0, 0))
         raise
+
+
+async def finish(context: Context, body: Body, begun: Cut | Awaitable[Cut], *, is_second: bool) -> Mapping[str, str]:
+    """The rest of `serve`, of what has begun."""
+    try:
+        cut = begun if isinstance(begun, Cut) else await begun
+    except TriptychError as error:
+        tell(error, headers_of(0, 0, 0))
+        raise
+    return await written(context, cut, cut_again(context, body, is_second=is_second), is_second=is_second)
+
+
+def cut_again(context: Context, body: Body, *, is_second: bool) -> Again:
+    """How to cut this request with the labels of all series."""
     whole = partial(_cut_whole, body.raw, context.settings, is_second)
-    again = partial(context.decodings.run, max(body.size, len(body.raw)), whole)
-    return await written(context, cut, again, is_second=is_second)
+    return partial(context.decodings.run, max(body.size, len(body.raw)), whole)
 
 
 def tell(error: TriptychError, headers: Mapping[str, str]) -> None:
@@ -122,8 +140,7 @@ async def written(context: Context, cut: Cut, again: Again, *, is_second: bool =
     BadData, with these headers, if the request had more."""
     if cut.known is not None:
         await store(context, cut, again)
-        context.telemetry.samples_in += cut.samples
-        return headers_of(cut.samples, 0, 0)
+        return count_known(context, cut)
     headers = headers_of(0, 0, 0)
     try:
         if cut.parts:
@@ -144,6 +161,12 @@ async def written(context: Context, cut: Cut, again: Again, *, is_second: bool =
         tell(error, headers)
         raise
     return headers
+
+
+def count_known(context: Context, cut: Cut) -> Mapping[str, str]:
+    """As `written`, when the samples are stored, of a cut that has known ones only."""
+    context.telemetry.samples_in += cut.samples
+    return headers_of(cut.samples, 0, 0)
 
 
 async def store(context: Context, cut: Cut, again: Again) -> None:
@@ -192,12 +215,12 @@ def _problem(cut: Cut, is_second: bool) -> str:
     return ", ".join(problems)
 
 
-async def _cut_first(context: Context, body: Body) -> Cut:
+def _cut_first(context: Context, body: Body) -> Cut | Awaitable[Cut]:
     """A request of version 1.0, cut by shard."""
     settings, references = context.settings, context.series_references
     if body.size > INLINE_BYTES_MAX:
         cut = partial(_cut, body.raw, settings, references)
-        return await context.decodings.run(max(body.size, len(body.raw)), cut)
+        return context.decodings.run(max(body.size, len(body.raw)), cut)
     data = decompression.decompress(body.raw, settings.decompressed_bytes_max)
     known = known_samples.read(data, settings.shards, references)
     if known is not None:
@@ -205,19 +228,32 @@ async def _cut_first(context: Context, body: Body) -> Cut:
     limits = Limits.of(settings)
     walked = remote_write.walk(data, limits, references)
     cut = partial(remote_write.cut_walked, data, walked, settings.shards, limits)
-    return cut() if remote_write.steps(walked) <= INLINE_STEPS_MAX else await context.decodings.run(len(data), cut)
+    return cut() if remote_write.steps(walked) <= INLINE_STEPS_MAX else context.decodings.run(len(data), cut)
 
 
-async def _cut_second(context: Context, body: Body) -> Cut:
-    """A request of version 2.0, cut by shard. What its labels will take is held too, as soon as that is known."""
-    settings, known = context.settings, context.known_metadata
+def _cut_second(context: Context, body: Body) -> Cut | Awaitable[Cut]:
+    """A request of version 2.0, cut by shard."""
+    context.known_metadata.forget()
+    if body.size > INLINE_BYTES_MAX:
+        return _cut_surveyed(context, body, None)
+    surveyed = _survey(body.raw, context)
+    if isinstance(surveyed, Instance) and _is_quick(surveyed):
+        cut = surveyed.cut(context.settings.shards)
+        if cut is not None:
+            return cut
+        surveyed = _survey(body.raw, context, NO_TEMPLATES)
+    return _cut_surveyed(context, body, surveyed)
+
+
+async def _cut_surveyed(context: Context, body: Body, surveyed: Survey | Instance | None) -> Cut:
+    """The rest of `_cut_second`; `surveyed`: if it is. What its labels will take is held too, as soon as that is
+    known."""
+    settings = context.settings
     run_large = partial(context.decodings.run, max(body.size, len(body.raw)))
-    known.forget()
-    survey = partial(_survey, body.raw, context)
-    surveyed = survey() if body.size <= INLINE_BYTES_MAX else await run_large(survey)
+    if surveyed is None:
+        surveyed = await run_large(partial(_survey, body.raw, context))
     if isinstance(surveyed, Instance):
-        repeated = partial(surveyed.cut, settings.shards)
-        cut = repeated() if _is_quick(surveyed) else await context.decodings.run(surveyed.bytes_total, repeated)
+        cut = await context.decodings.run(surveyed.bytes_total, partial(surveyed.cut, settings.shards))
         if cut is not None:
             return cut
         survey = partial(_survey, body.raw, context, NO_TEMPLATES)

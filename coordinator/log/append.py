@@ -21,6 +21,7 @@ from coordinator.log.records import Append
 from coordinator.log.sequencer import Sequencer
 from coordinator.log.state_writes import StateWrites
 from coordinator.log.waiting import HOLD_S, ORDER_WAIT_FACTOR, Deadlines, Queue, Waiting
+from coordinator.prompt_futures import PromptFuture
 from shared.config import Settings
 from shared.errors import DeadlineExceeded, Overloaded, TriptychError, Unavailable
 from shared.hashing import shard_of
@@ -134,7 +135,7 @@ class Appender:
         if records >= QUEUE_RECORDS_MAX or queued_bytes >= QUEUE_BYTES_MAX:
             text = f"{records} records ({queued_bytes} bytes) wait to be appended; try again later"
             raise Overloaded(text).because("records_waiting")
-        answer = asyncio.get_running_loop().create_future()
+        answer = PromptFuture[int]()
         self._queues[append.durable].push(
             Waiting(append, blocks, append.size_bytes, answer, time.monotonic() + self._timeout_s)
         )

@@ -14,21 +14,25 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from typing import Any
 
+from coordinator.calls import Question, WorkerReply
 from coordinator.links import Links
+from coordinator.prompt_futures import PromptFuture
 from coordinator.series import known_samples
 from coordinator.series.known_samples import KnownSamples
 from coordinator.series.lessons import Receipt
 from shared import wire
 from shared.config import Settings
-from shared.errors import Overloaded
+from shared.errors import Overloaded, Unavailable
 from shared.wire import Frame
 
+METHOD = "series.write"
 IN_FLIGHT_MAX = 1
 """Messages under way at once. With two of them the workers read one while they store the other, but more and smaller
 ones take a fifth more processor time: for messages, replies and commits."""
@@ -47,48 +51,95 @@ QUIET_S = 0.001
 """A message waits no longer if no other request comes within this time."""
 
 
+class _Stored(PromptFuture[Receipt]):
+    """What a request waits for: that its samples are stored. `part`: what a receipt of its message says of them."""
+
+    def __init__(self, group: _Group, part: Callable[[Receipt], Receipt]) -> None:
+        super().__init__()
+        self._group = group
+        self.part = part
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Its client is gone: a message for which nobody waits is given up."""
+        is_cancelled = super().cancel(msg)
+        if is_cancelled:
+            self._group.leave()
+        return is_cancelled
+
+
 @dataclass(slots=True)
 class _Group:
-    """Requests that are sent together. `done` gets its result when they are stored, or the error when they are not."""
+    """Requests that are sent together."""
 
-    done: asyncio.Future[Receipt]
     context: Context
     """Of the request that came first: the message has its id."""
     parts: dict[int, list[Frame]] = field(default_factory=dict)
     known: list[KnownSamples] = field(default_factory=list)
     """Of requests that have nothing else: they share the last frame of each shard."""
-    requests: int = 0
+    waiting: list[_Stored] = field(default_factory=list)
+    """What each of its requests waits for."""
     awaited: int = 0
     """Requests whose clients still wait."""
     frames: int = 0
     bytes: int = 0
-    sending: asyncio.Task[None] | None = None
+    give_up: Callable[[], object] | None = None
+    """Ends the message that is under way."""
 
-    def add(self, parts: Mapping[int, Sequence[Frame]], size: int) -> dict[int, range]:
-        """Returns which of the group's frames are those of the request, by shard."""
+    @property
+    def requests(self) -> int:
+        return len(self.waiting)
+
+    def add(self, parts: Mapping[int, Sequence[Frame]], size: int) -> _Stored:
         places: dict[int, range] = {}
         for shard, frames in parts.items():
             own = self.parts.setdefault(shard, [])
             places[shard] = range(len(own), len(own) + len(frames))
             own.extend(frames)
             self.frames += len(frames)
-        self.requests += 1
-        self.bytes += size
-        return places
+        return self._added(size, lambda receipt: receipt.part(places))
 
-    def add_known(self, known: KnownSamples) -> None:
+    def add_known(self, known: KnownSamples) -> _Stored:
         self.known.append(known)
-        self.requests += 1
-        self.bytes += known.nbytes
+        return self._added(known.nbytes, lambda receipt: receipt.part(self.places_of(known)))
 
-    def sealed(self) -> Mapping[int, Sequence[Frame]]:
-        """All frames, to which nothing more is added."""
-        for shard, frame in known_samples.frames(self.known).items() if self.known else ():
+    def _added(self, size: int, part: Callable[[Receipt], Receipt]) -> _Stored:
+        self.bytes += size
+        self.awaited += 1
+        self.waiting.append(_Stored(self, part))
+        return self.waiting[-1]
+
+    def tell(self, result: list[WorkerReply] | Exception) -> None:
+        """All who wait get what came of the message."""
+        waiting, self.waiting = self.waiting, []
+        try:
+            if isinstance(result, Exception):
+                raise result
+            receipt = Receipt.of(result)
+            parts = [stored.part(receipt) if receipt.epochs else receipt for stored in waiting]
+        except Exception as error:
+            for stored in waiting:
+                if not stored.done():
+                    stored.set_exception(error)
+                    stored.exception()  # asyncio must not log it if nobody waits any more
+            return
+        for stored, part in zip(waiting, parts, strict=True):
+            if not stored.done():
+                stored.set_result(part)
+
+    def leave(self) -> None:
+        """One of those who wait does not any more."""
+        self.awaited -= 1
+        if not self.awaited and self.give_up is not None:
+            self.give_up()
+
+    def seal(self) -> None:
+        """Nothing more is added. The requests of known series get their frames."""
+        known, self.known = self.known, []
+        for shard, frame in known_samples.frames(known).items() if known else ():
             self.parts.setdefault(shard, []).append(frame)
-        return self.parts
 
     def places_of(self, known: KnownSamples) -> dict[int, range]:
-        """As `add` returns, once there are `sealed` frames."""
+        """Which of the group's frames are those of the request, by shard, once it is sealed."""
         ends = {shard: len(self.parts[shard]) for shard in known.shards}
         return {shard: range(end - 1, end) for shard, end in ends.items()}
 
@@ -134,32 +185,23 @@ class SampleWrites:
         Raises Unavailable when a shard is missing or fails, which may be one that only another request of the same
         message needs; some of the samples may be stored then. Raises Overloaded when too many bytes wait already.
         """
+        return await self.submit(parts, known)
+
+    def submit(self, parts: Mapping[int, Sequence[Frame]], known: KnownSamples | None = None) -> PromptFuture[Receipt]:
+        """As `write`, for a caller that does not wait; raises what is known at once. A client that disconnects, whose
+        future is cancelled, does not take the message from others."""
         assert known is None or not parts
         size = known.nbytes if known is not None else sum(map(wire.size_of, chain.from_iterable(parts.values())))
         group = self._waiting_group(parts if known is None else known.shards, size, known)
         if known is None:
-            places = group.add(parts, size)
+            stored = group.add(parts, size)
         else:
-            group.add_known(known.copied() if self._in_flight else known)
+            stored = group.add_known(known.copied() if self._in_flight else known)
         self._waiting_bytes += size
         if not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._look)
-        # A request waits for at most two messages.
-        receipt = await self._stored(group)
-        return receipt.part(places if known is None else group.places_of(known))
-
-    async def _stored(self, group: _Group) -> Receipt:
-        """Wait for the message of a group. A client that disconnects does not cancel the others' write."""
-        group.awaited += 1
-        try:
-            return await asyncio.shield(group.done)
-        except asyncio.CancelledError:
-            if group.awaited == 1 and group.sending is not None:
-                group.sending.cancel()
-            raise
-        finally:
-            group.awaited -= 1
+        return stored  # after two messages at most
 
     def _waiting_group(self, shards: Iterable[int], size: int, known: KnownSamples | None) -> _Group:
         """The group that takes a request of so many bytes to these shards. Raises Unavailable, Overloaded."""
@@ -170,7 +212,7 @@ class SampleWrites:
                 f"{self._settings.worker_bytes_max} (TRIPTYCH_WORKER_BYTES_MAX); try again later"
             ).because("worker_bytes")
         if not self._waiting or not self._waiting[-1].has_room(known):
-            self._waiting.append(_Group(asyncio.get_running_loop().create_future(), copy_context()))
+            self._waiting.append(_Group(copy_context()))
         return self._waiting[-1]
 
     def _look(self) -> None:
@@ -211,24 +253,38 @@ class SampleWrites:
         self._waiting_bytes -= group.bytes
         self._in_flight += 1
         self._quiet, self._gathers_until = None, 0.0
-        group.sending = asyncio.get_running_loop().create_task(self._send(group), context=group.context)
-        group.sending.add_done_callback(partial(self._sent, group))
+        group.context.run(self._send, group)
 
-    def _sent(self, group: _Group, sending: asyncio.Task[None]) -> None:
+    def _send(self, group: _Group) -> None:
+        group.seal()
+        if self._links.barrier.is_closed:
+            held = asyncio.get_running_loop().create_task(self._links.barrier.passed(METHOD))
+            group.give_up = held.cancel
+            held.add_done_callback(partial(self._let_go, group))
+            return
+        try:
+            question = Question(METHOD, self._settings.write_timeout_ms / 1000, parts=group.parts)
+            call = self._links.submit(question, partial(self._answered, group))
+        except Exception as error:
+            # In a turn of its own: it may be so for the next group as well.
+            asyncio.get_running_loop().call_soon(self._answered, group, error)
+        else:
+            group.give_up = call.finish
+
+    def _let_go(self, group: _Group, held: asyncio.Task[None]) -> None:
+        """Writes are not held back any more, or nobody waits for this one."""
+        group.give_up = None
+        if held.cancelled():
+            self._answered(group, Unavailable("nobody waits for this write any more"))
+        else:
+            self._send(group)
+
+    def _answered(self, group: _Group, result: list[WorkerReply] | Exception) -> None:
+        """Send the next group before the requests of this one are answered: workers have nothing to do meanwhile."""
+        group.give_up = None
         self._in_flight -= 1
         self._expected = min(GATHERED_MAX, group.requests + self.waiting_requests)
-        self._look()
-
-    async def _send(self, group: _Group) -> None:
-        timeout_s = self._settings.write_timeout_ms / 1000
         try:
-            replies = await self._links.call("series.write", parts=group.sealed(), timeout_s=timeout_s)
-            receipt = Receipt.of(replies)
-        except asyncio.CancelledError:
-            group.done.cancel()
-            raise
-        except Exception as error:
-            group.done.set_exception(error)
-            group.done.exception()  # if no client waits any more, asyncio must not log the error as unhandled
-        else:
-            group.done.set_result(receipt)
+            self._look()
+        finally:
+            group.tell(result)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
 from coordinator.calls import Waits
 from coordinator.context import CONTEXT, Context
 from coordinator.dispatch import Dispatcher
+from coordinator.prompt_futures import PromptFuture
 from coordinator.queries.gate import Gate
 from coordinator.watching.telemetry import Telemetry
 from shared.config import Settings
+
+T = TypeVar("T")
 
 PLAIN = ("Host: localhost", "Content-Type: application/json", "Accept: */*", "User-Agent: a client")
 USUAL = (*PLAIN, "X-Other: of aiohttp")
@@ -30,6 +33,24 @@ def post(path: str, headers: Iterable[str], body: bytes) -> bytes:
 def get(target: str, headers: Iterable[str] = ("Host: localhost", "Accept: */*")) -> bytes:
     """As `post`, of a request without a body."""
     return "\r\n".join([f"GET {target} HTTP/1.1", *headers, "", ""]).encode()
+
+
+def prompt(work: Coroutine[Any, Any, T]) -> PromptFuture[T]:
+    """The result of `work`, which ends when the future is cancelled."""
+    result, task = PromptFuture[T](), asyncio.ensure_future(work)
+
+    def over(_: object) -> None:
+        if result.done():
+            return
+        error = task.exception()
+        if error is not None:
+            result.set_exception(error)
+        else:
+            result.set_result(task.result())
+
+    task.add_done_callback(over)
+    result.add_done_callback(lambda _: task.cancel() if result.cancelled() else None)
+    return result
 
 
 class Client:

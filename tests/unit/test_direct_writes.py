@@ -15,6 +15,7 @@ import snappy
 
 from coordinator.api import write
 from coordinator.direct_writes import PATH
+from coordinator.prompt_futures import PromptFuture
 from coordinator.series import known_samples
 from coordinator.series.known_samples import KnownSamples
 from coordinator.series.lessons import NOTHING_SAID, Receipt
@@ -23,7 +24,7 @@ from shared import sample_frames
 from shared.errors import Unavailable
 from shared.reference_frames import is_references, parse
 from shared.wire import Frame
-from tests.unit.direct_service import Service
+from tests.unit.direct_service import Service, prompt
 
 PLAIN = (
     "Host: localhost",
@@ -58,6 +59,9 @@ class Samples:
         self.epoch = 5
         self.error: Exception | None = None
         self.held: asyncio.Future[None] | None = None
+
+    def submit(self, parts: Mapping[int, Sequence[Frame]], known: KnownSamples | None = None) -> PromptFuture[Receipt]:
+        return prompt(self.write(parts, known))
 
     async def write(self, parts: Mapping[int, Sequence[Frame]], known: KnownSamples | None = None) -> Receipt:
         if self.held is not None:

@@ -13,6 +13,7 @@ import snappy
 
 from coordinator.api import write
 from coordinator.direct_writes import PATH
+from coordinator.prompt_futures import PromptFuture
 from coordinator.series import known_samples
 from coordinator.series.known_samples import KnownSamples
 from coordinator.series.lessons import NOTHING_SAID, Receipt
@@ -24,7 +25,7 @@ from shared.exemplar_frames import MARK as EXEMPLARS_MARK
 from shared.messages.series import MetadataPutReply
 from shared.run_frames import has_mark
 from shared.wire import Frame, pack
-from tests.unit.direct_service import Service, post
+from tests.unit.direct_service import Service, post, prompt
 
 V2 = tuple(f"{name}: {value}" for name, value in HEADERS_V2.items())
 SECOND = ("Host: localhost", *V2, "X-Prometheus-Remote-Write-Version: 2.0.0", "X-Request-Id: mine")
@@ -49,6 +50,9 @@ class Workers:
         self.metadata: list[Any] = []
         self.epoch = 5
         self._numbers: dict[tuple[int, bytes], int] = {}
+
+    def submit(self, parts: Mapping[int, Sequence[Frame]], known: KnownSamples | None = None) -> PromptFuture[Receipt]:
+        return prompt(self.write(parts, known))
 
     async def write(self, parts: Mapping[int, Sequence[Frame]], known: KnownSamples | None = None) -> Receipt:
         frames = parts if known is None else {n: [frame] for n, frame in known_samples.frames([known]).items()}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from coordinator.calls import WorkerReply
+from coordinator.barrier import Barrier
+from coordinator.calls import Question, WorkerReply
 from coordinator.links import Links
 from coordinator.series import groups
 from coordinator.series.groups import (
@@ -30,46 +32,63 @@ from shared.wire import FRAMES_MAX, Frame, Reply, pack
 Parts = Mapping[int, Sequence[Frame]]
 
 
+@dataclass
+class Call:
+    """A message that was sent. `then` is called once."""
+
+    parts: Parts
+    then: Callable[[list[WorkerReply] | Exception], None]
+    is_given_up: bool = False
+
+    def finish(self) -> None:
+        """Nobody waits for it any more."""
+        self.is_given_up = True
+        self.then(Unavailable("given up"))
+
+
 class Workers:
     """Stands in for `Links`: holds every call until it is let go."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[Parts, asyncio.Future[list[WorkerReply]]]] = []
+        self.calls: list[Call] = []
         self.down: set[int] = set()
+        self.barrier = Barrier()
+        self.broken: Exception | None = None
+        """What comes of a message that cannot be sent."""
 
     def require(self, shards: Parts) -> None:
         if self.down.intersection(shards):
             raise Unavailable(f"not available: {self.down}")
 
-    async def call(self, method: str, *, parts: Parts, timeout_s: float) -> list[WorkerReply]:
-        assert method == "series.write"
-        answer = asyncio.get_running_loop().create_future()
-        self.calls.append(({shard: list(frames) for shard, frames in parts.items()}, answer))
-        return await answer
+    def submit(self, question: Question, then: Callable[[list[WorkerReply] | Exception], None]) -> Call:
+        assert (question.method, question.timeout_s) == ("series.write", Settings().write_timeout_ms / 1000)
+        assert question.parts is not None
+        assert not self.barrier.is_closed
+        if self.broken is not None:
+            raise self.broken
+        self.calls.append(Call({shard: list(frames) for shard, frames in question.parts.items()}, then))
+        return self.calls[-1]
 
     def parts(self) -> list[Parts]:
-        return [parts for parts, _ in self.calls]
+        return [call.parts for call in self.calls]
 
     def answer(self, number: int, error: Exception | None = None, replies: Sequence[WorkerReply] = ()) -> None:
-        future = self.calls[number][1]
-        future.set_exception(error) if error is not None else future.set_result(list(replies))
+        self.calls[number].then(error if error is not None else list(replies))
 
 
 class Writers:
     def __init__(self, **settings: int) -> None:
         """Without a setting, no message waits for others."""
         self.workers = Workers()
-        self._writes = SampleWrites(
-            Settings(**cast(Any, {"commit_delay_ms": 0, **settings})), cast(Links, self.workers)
-        )
+        self.writes = SampleWrites(Settings(**cast(Any, {"commit_delay_ms": 0, **settings})), cast(Links, self.workers))
 
     async def start_known(self, *known: KnownSamples) -> list[asyncio.Task[Receipt]]:
-        tasks = [asyncio.create_task(self._writes.write({}, own)) for own in known]
+        tasks = [asyncio.create_task(self.writes.write({}, own)) for own in known]
         await settle()
         return tasks
 
     async def start(self, *parts: Parts) -> list[asyncio.Task[Receipt]]:
-        tasks = [asyncio.create_task(self._writes.write(own)) for own in parts]
+        tasks = [asyncio.create_task(self.writes.write(own)) for own in parts]
         await settle()
         return tasks
 
@@ -289,10 +308,57 @@ async def test_a_message_ends_when_none_of_its_clients_waits_any_more() -> None:
     assert len(writers.workers.calls) == 1
     first[1].cancel()
     await settle()
-    assert writers.workers.calls[0][1].cancelled()
+    assert writers.workers.calls[0].is_given_up
     assert writers.workers.parts()[1:] == [{0: [b"z"]}]
     writers.workers.answer(1)
     await later[0]
+
+
+async def test_a_write_is_held_back_while_the_barrier_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "SLOW_S", 60.0)
+    writers = Writers()
+    with writers.workers.barrier.closed():
+        (stays,) = await writers.start({0: [b"x"]})
+        assert not writers.workers.calls
+        (later,) = await writers.start({0: [b"y"]})
+    await settle()
+    assert writers.workers.parts() == [{0: [b"x"]}]
+    writers.workers.answer(0)
+    await settle()
+    writers.workers.answer(1)
+    await asyncio.gather(stays, later)
+    with writers.workers.barrier.closed():
+        (gone,) = await writers.start({0: [b"z"]})
+        gone.cancel()
+        await settle()
+    await settle()
+    assert len(writers.workers.calls) == 2  # nobody waited for it any more
+    (last,) = await writers.start({0: [b"v"]})
+    writers.workers.answer(2)
+    await last
+
+
+async def test_a_message_that_cannot_be_sent_fails_those_in_it_and_no_other() -> None:
+    writers = Writers()
+    writers.workers.broken = RuntimeError("a defect")
+    first = await writers.start({0: [b"x"]}, {0: [b"y"]})
+    assert {str(end) for end in await asyncio.gather(*first, return_exceptions=True)} == {"a defect"}
+    writers.workers.broken = None
+    (task,) = await writers.start({0: [b"z"]})
+    writers.workers.answer(0)
+    await task
+
+
+async def test_who_does_not_wait_is_told_in_the_turn_of_the_reply_and_after_the_next_message_was_sent() -> None:
+    writers, seen = Writers(), list[tuple[str, int]]()
+    for name in ("first", "second"):
+        stored = writers.writes.submit({0: [name.encode()]})
+        stored.at_once(lambda _, name=name: seen.append((name, len(writers.workers.calls))))  # type: ignore[misc]
+        await settle()
+    writers.workers.answer(0)
+    assert seen == [("first", 2)]
+    writers.workers.answer(1)
+    assert seen == [("first", 2), ("second", 2)]
 
 
 class Senders(Writers):
