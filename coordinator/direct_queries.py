@@ -19,6 +19,7 @@ from coordinator.context import Context
 from coordinator.direct_requests import JSON_HEADERS, Headers, LeftToAiohttp
 from coordinator.negotiation import FORM, boolean
 from coordinator.plain_heads import PlainHead
+from coordinator.prompt_futures import PromptTask
 from coordinator.queries.evaluation import Query, is_quick, is_quickly_parsed
 from coordinator.queries.running import RunningQuery
 from coordinator.responses import BODY_BYTES_MAX
@@ -54,7 +55,7 @@ class _QueryWork:
         return self.query.text
 
     def begin(self, holder: Holder) -> asyncio.Future[Body]:
-        return asyncio.get_running_loop().create_task(self._evaluated(holder))
+        return PromptTask(self._evaluated(holder))
 
     def listed(self, running: RunningQuery) -> None:
         self.running = running

@@ -18,6 +18,7 @@ from coordinator.direct_requests import JSON_HEADERS, Headers, LeftToAiohttp
 from coordinator.log.follow import rows_of
 from coordinator.log.reads import PAGE_RECORDS_FIRST, KeySelection, Warnings
 from coordinator.plain_heads import PlainHead
+from coordinator.prompt_futures import PromptTask
 from coordinator.queries.running import TEXT_MAX, RunningQuery
 from coordinator.responses import BODY_BYTES_MAX
 from shared.errors import TriptychError
@@ -61,7 +62,7 @@ class _ScanWork:
     def begin(self, holder: Holder) -> asyncio.Future[Page]:
         scan = self.scan
         page = self.context.log.reader.page(scan.selection, scan.start, scan.end, scan.limit, warnings=self.warnings)
-        return asyncio.get_running_loop().create_task(page)
+        return PromptTask(page)
 
     def listed(self, running: RunningQuery) -> None:
         running.enter("running")

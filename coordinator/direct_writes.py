@@ -19,7 +19,7 @@ from coordinator.context import Context
 from coordinator.direct_requests import Headers
 from coordinator.negotiation import REMOTE_WRITE
 from coordinator.plain_heads import PlainHead
-from coordinator.prompt_futures import PromptFuture
+from coordinator.prompt_futures import PromptFuture, PromptTask
 from coordinator.queries.running import RunningQuery
 from coordinator.series import decompression
 from coordinator.series.lessons import Receipt
@@ -93,7 +93,7 @@ class _WriteWork:
         cut = write.begin(self.context, body, is_second=self.is_second)
         if isinstance(cut, Cut) and cut.known is not None:
             return _KnownWrite(self.context, cut, write.cut_again(self.context, body, is_second=self.is_second))
-        return asyncio.ensure_future(write.finish(self.context, body, cut, is_second=self.is_second))
+        return PromptTask(write.finish(self.context, body, cut, is_second=self.is_second))
 
     def listed(self, running: RunningQuery) -> None:
         raise AssertionError("a write is no query")

@@ -8,8 +8,9 @@ six of them waits that long for nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -55,3 +56,32 @@ class PromptFuture(asyncio.Future[T]):
         except Exception as error:  # whoever has set the result has others to tell
             message = f"{call!r} failed"
             self.get_loop().call_exception_handler({"message": message, "exception": error, "future": self})
+
+
+class PromptTask(PromptFuture[T]):
+    """What comes of a coroutine, which runs in a task. Cancelling this cancels the task; it is cancelled when the task
+    is over."""
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        super().__init__()
+        self._task = self.get_loop().create_task(self._run(work))
+        self._task.add_done_callback(partial(self._ended, work))
+
+    async def _run(self, work: Coroutine[Any, Any, T]) -> None:
+        try:
+            result = await work
+        except asyncio.CancelledError:
+            super().cancel()
+            raise
+        except Exception as error:
+            self.set_exception(error)
+        else:
+            self.set_result(result)
+
+    def _ended(self, work: Coroutine[Any, Any, T], task: asyncio.Task[None]) -> None:
+        if not self.done():  # it was cancelled before it began
+            work.close()
+            super().cancel()
+
+    def cancel(self, msg: Any = None) -> bool:
+        return self._task.cancel(msg)

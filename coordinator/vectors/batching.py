@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from coordinator.calls import FanOut
+from coordinator.prompt_futures import PromptFuture
 from coordinator.vectors.merging import MergedHits
 from coordinator.vectors.search import vectors_of
 from shared.errors import BadData, DeadlineExceeded
@@ -117,7 +118,7 @@ class SearchBatches:
         if queue is None:
             queue = self._queues[kind.key] = _Queue(kind)
         loop = asyncio.get_running_loop()
-        answer = loop.create_future()
+        answer = PromptFuture[Found]()
         expiry = loop.call_later(self._timeout_s, self._expire, answer)
         waiting = _Waiting(queries, answer, REQUEST_ID.get(), expiry)
         answer.add_done_callback(waiting.over)
@@ -160,6 +161,7 @@ class SearchBatches:
 
     async def _run(self, queue: _Queue, batch: list[_Waiting]) -> None:
         awaited = [waiting for waiting in batch if not waiting.answer.done()]
+        found: list[tuple[_Waiting, Found]] = []
         try:
             queries = _read(awaited, queue.kind.body.collection)
             awaited = [waiting for waiting in awaited if not waiting.answer.done()]
@@ -167,9 +169,8 @@ class SearchBatches:
                 REQUEST_ID.set(awaited[0].http_request)  # the workers are asked for one of them
                 results, outcome = await self._ask(queue.kind.body, np.concatenate(queries))
                 for waiting, hits in zip(awaited, results.lists, strict=True):
-                    if not waiting.answer.done():
-                        own = MergedHits([hits], results.unknown, results.vectors, results.nearest)
-                        waiting.answer.set_result((own, outcome))
+                    own = MergedHits([hits], results.unknown, results.vectors, results.nearest)
+                    found.append((waiting, (own, outcome)))
         except asyncio.CancelledError:
             for waiting in awaited:
                 waiting.answer.cancel()
@@ -183,6 +184,9 @@ class SearchBatches:
             queue.in_flight -= 1
             queue.recent = (queue.recent + queue.sent + len(queue.waiting)) / 2
             self._advance(queue)
+        for waiting, own_found in found:  # now that the next batch is on its way
+            if not waiting.answer.done():
+                waiting.answer.set_result(own_found)
 
 
 def _read(searches: Sequence[_Waiting], collection: Collection) -> list[Floats]:

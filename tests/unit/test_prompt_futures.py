@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from coordinator.prompt_futures import PromptFuture
+from coordinator.prompt_futures import PromptFuture, PromptTask
 
 NAME = ContextVar("NAME", default="")
 
@@ -51,3 +51,44 @@ async def test_what_fails_when_it_is_told_harms_nobody_who_has_the_result(monkey
     future.set_result(1)
     assert reported == ["integer division or modulo by zero"]
     assert await future == 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_comes_of_a_task_is_told_in_its_last_turn(fails: bool) -> None:
+    turns = 0
+
+    async def work() -> int:
+        nonlocal turns
+        await asyncio.sleep(0)
+        turns += 1
+        if fails:
+            raise ValueError
+        return 7
+
+    task, seen = PromptTask(work()), []
+    task.at_once(lambda told: seen.append((told.exception() is not None, turns)))
+    for expected in ([], [(fails, 1)]):
+        await asyncio.sleep(0)
+        assert seen == expected
+
+
+@pytest.mark.parametrize("begins", [False, True])
+async def test_a_cancelled_task_is_told_when_it_has_tidied_up_and_also_if_it_never_began(begins: bool) -> None:
+    steps: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0)
+            steps.append("tidied")
+
+    task = PromptTask(work())
+    task.at_once(lambda told: steps.append("told" if told.cancelled() else "wrong"))
+    if begins:
+        await asyncio.sleep(0)
+    assert task.cancel()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert steps == (["tidied", "told"] if begins else ["told"])
+    assert not task.cancel()
