@@ -55,8 +55,8 @@ SHARE_STEP_UP, SHARE_STEP_DOWN = 0.5, 0.2
 """By this part of its way the share of the refused moves in a look towards what it was since the last one: up faster,
 since a hard overload is worse when it is taken for a mild one."""
 HARD_SHARE, UNKNOWN_S = 0.5, 0.2
-"""So long after more was found to come than leaves, nobody knows how much more. Until then it is a hard overload, in
-which this share has to be refused."""
+"""In a burst, and so long after it has turned out to be an overload, nobody knows how hard it is. It is taken for one
+in which this share has to be refused."""
 SHARE_OVERFULL = 0.03
 """While more comes than leaves and more than this share is refused, this goes on. A stall refuses fewer."""
 
@@ -177,8 +177,8 @@ class WaitingRoom:
 
     def hardness(self) -> float:
         """The share of those who wait that has to be refused, as far as is known."""
-        is_known = time.monotonic() >= self._unknown_until
-        return self.refused_share if is_known else max(HARD_SHARE, self.refused_share)
+        is_unknown = self.queue() is Queue.BURST or time.monotonic() < self._unknown_until
+        return max(HARD_SHARE, self.refused_share) if is_unknown else self.refused_share
 
     def __len__(self) -> int:
         return len(self._stays)
