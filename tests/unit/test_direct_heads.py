@@ -239,3 +239,15 @@ async def test_a_request_may_be_cut_at_every_byte(ways: tuple[Way, Way]) -> None
     await exchange(ways, [])
     assert statuses(ways[0]) == [204] * (len(message) - 1)
     assert ways[0].direct > len(FIRST) // 2  # most of those that are cut in the body
+
+
+@pytest.mark.parametrize("header", [[], [("X-Other", "1")]], ids=["direct", "by aiohttp"])
+@pytest.mark.parametrize("at", [5, 60, -len(FIRST) - 2, -len(FIRST), -len(FIRST) + 1, -3])
+async def test_requests_before_a_malformed_one_are_answered_wherever_the_first_is_cut(
+    ways: tuple[Way, Way], header: list[Field], at: int
+) -> None:
+    fields = [("Host", "localhost"), *HEADERS.items(), *header, ("Content-Length", str(len(FIRST)))]
+    message = wire(fields, FIRST)
+    await exchange(ways, [(message[:at], LONGER_S), (message[at:] + 2 * message + b"no HTTP\r\n\r\n", 0.0)])
+    for way in ways:
+        assert (statuses(way), way.service.context.telemetry.samples_in) == ([204, 204, 204, 400], 3 * len(SAMPLES))
