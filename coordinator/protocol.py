@@ -9,16 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import socket
-import struct
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, cast
 
-from aiohttp import http_exceptions, web
+from aiohttp import hdrs, http_exceptions, web
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
+from coordinator import kernel_buffers
 from coordinator.access.gatekeeper import Gatekeeper
 from coordinator.admission import Holder
 from coordinator.connections import Connections
@@ -41,10 +39,6 @@ PIPELINED_MAX = 2
 """Complete requests that wait behind the one being served; reading stops at this number."""
 UNSENT_BYTES_PAUSE = 16 << 10
 """With more than this that the kernel does not take, a client counts as slow and nothing more is written to it."""
-UNSENT_KERNEL_BYTES = 64 << 10
-"""The kernel takes so much beyond what the client's window admits; by itself it would take up to 4 MB."""
-TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", None)
-TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
 
 _REQUEST_LINE = re.compile(rb"[A-Z]{1,16} +(?:https?://[^/ ]*)?(/[^?# \r\n]*)")
 
@@ -55,6 +49,7 @@ class Connection(RequestHandler):
     __slots__ = (
         "_access",
         "_body",
+        "_body_bytes",
         "_connections",
         "_first",
         "_give_up",
@@ -87,6 +82,8 @@ class Connection(RequestHandler):
         self._wire: asyncio.Transport | None = None
         """The transport until the connection is lost; aiohttp forgets it as soon as it has begun to close it."""
         self._body: StreamReader = EMPTY_PAYLOAD
+        self._body_bytes = 0
+        """Of the last request that aiohttp has read; 0 if its head does not say how many."""
         self._first = self._latest = b""
         self._requests_answered = 0
         """Of those that aiohttp has read. It waits for the next one only in a later turn of the event loop, and many
@@ -114,7 +111,7 @@ class Connection(RequestHandler):
             real.abort()
             return
         real.set_write_buffer_limits(high=UNSENT_BYTES_PAUSE)
-        _bound_kernel_buffers(real.get_extra_info("socket"), self._connections.reader_timeout_s)
+        kernel_buffers.bound(real.get_extra_info("socket"), self._connections.reader_timeout_s)
         super().connection_made(transport)
 
     def _may_stay(self, transport: asyncio.Transport) -> bool:
@@ -155,7 +152,7 @@ class Connection(RequestHandler):
         if self._wire is None:
             return
         if self.writing_paused:
-            _drop_unsent(self._wire.get_extra_info("socket"))
+            kernel_buffers.drop_unsent(self._wire.get_extra_info("socket"))
         self._wire.abort()
 
     def unsent_bytes(self) -> int:
@@ -176,12 +173,24 @@ class Connection(RequestHandler):
             return
         # The parser forgets the requests that came in one piece with a malformed one, and they would have no answers.
         begin = 0
-        while self._body.is_eof() and not self.head_bytes and (end := end_of_request(data, begin)):
+        while end := self._end_of_piece(data, begin):
             self._read(data[begin:end])
             begin = end
             if self._is_refused:
                 return
         self._read(data[begin:])
+
+    def _end_of_piece(self, data: bytes, begin: int) -> int:
+        """Where the request ends of which data[begin:] is the rest, or the head of one that has begun before, if more
+        follows it; 0 if nothing does or the end cannot be told."""
+        if not self._body.is_eof():
+            end = begin + self._body_bytes - self._body.total_bytes
+        elif self.head_bytes:
+            at = -1 if begin else data.find(b"\r\n\r\n")
+            end = 0 if at < 0 else at + 4
+        else:
+            end = end_of_request(data, begin)
+        return end if begin < end < len(data) else 0
 
     def _read(self, data: bytes) -> None:
         self._latest = data[:HEAD_BYTES]
@@ -264,14 +273,14 @@ class Connection(RequestHandler):
 
     def _note_request(self) -> None:
         message, self._body = self._messages[-1]
-        refused = getattr(message, "exc", None)
-        if refused is None:
+        if not isinstance(message, _ErrInfo):
             self._first = b""
+            self._body_bytes = 0 if message.chunked else int(message.headers.get(hdrs.CONTENT_LENGTH, 0))
             return
         self._is_refused = True
         if self._current_request is not None and not self._current_request.content.is_eof():
             # The body of the request being served can never be complete: its handler gets the error.
-            self._current_request.content.set_exception(web.RequestPayloadError(_reason(refused)))
+            self._current_request.content.set_exception(web.RequestPayloadError(_reason(cast(Any, message.exc))))
 
     def _refuse(self, error: Exception) -> None:
         """Answer a head that will never be complete, and close the connection."""
@@ -365,26 +374,6 @@ class Server(web.Server):
 
     def __call__(self) -> RequestHandler:
         return self._connection(self, loop=self._loop, **self._kwargs)
-
-
-def _bound_kernel_buffers(connection: socket.socket | None, reader_timeout_s: float) -> None:
-    """Have the kernel keep little of what the client does not take, and end a connection whose client takes nothing of
-    it, also when nobody writes to the connection any more."""
-    if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    with suppress(OSError):  # the client may have gone
-        if TCP_NOTSENT_LOWAT is not None:
-            connection.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_KERNEL_BYTES)
-        if TCP_USER_TIMEOUT is not None:
-            connection.setsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT, round(2000 * reader_timeout_s))
-
-
-def _drop_unsent(connection: socket.socket | None) -> None:
-    """Have the kernel drop what it holds when the connection is closed. Otherwise it would offer it to a client that
-    takes nothing for minutes more."""
-    if connection is not None:
-        with suppress(OSError):
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def _reason(error: http_exceptions.HttpProcessingError) -> str:

@@ -22,6 +22,7 @@ _ID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 """What a client may choose: nothing that a header, a path or a line of the log would have to quote."""
 _PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?", re.ASCII)
 _IN_HEAD = re.compile(rb"\r\nx-request-id:[ \t]*([A-Za-z0-9._:-]{1,64})[ \t]*\r\n", re.IGNORECASE)
+_PARENT_IN_HEAD = re.compile(rb"\r\ntraceparent:[ \t]*([!-~]+)[ \t]*\r\n", re.IGNORECASE)
 _numbers = itertools.count(1)
 
 
@@ -40,18 +41,27 @@ def id_of(headers: Mapping[str, str]) -> str:
     given = headers.get(HEADER)
     if given is not None and _ID.fullmatch(given):
         return given
-    parent = headers.get(TRACE_PARENT)
-    if parent is not None and (match := _PARENT.fullmatch(parent)):
-        return match[1]
-    return new_id()
+    return _trace_of(headers.get(TRACE_PARENT, "")) or new_id()
 
 
-def id_in(head: bytes) -> str:
-    """The same for a request that aiohttp has not read, of which `head` is the beginning."""
-    return given_in(head) or new_id()
+def id_in(data: bytes) -> str:
+    """The same for a request that aiohttp has not read, of which `data` is the beginning. Its body names no id, and is
+    not looked through: a refusal has to be cheap."""
+    head = data[: data.find(b"\r\n\r\n") + 2]
+    given = given_in(head)
+    if given:
+        return given
+    parent = _PARENT_IN_HEAD.search(head)
+    return (parent and _trace_of(parent[1].decode("ascii"))) or new_id()
 
 
 def given_in(head: bytes) -> str:
     """The id that the client has chosen in this head; empty if none."""
     match = _IN_HEAD.search(head)
     return "" if match is None else match[1].decode("ascii")
+
+
+def _trace_of(parent: str) -> str:
+    """The trace's id in a `traceparent`; empty if there is none."""
+    match = _PARENT.fullmatch(parent)
+    return "" if match is None else match[1]

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import zmq
 
 from shared import wire
-from shared.errors import NotFound, Overloaded, TriptychError
+from shared.errors import DeadlineExceeded, NotFound, Overloaded, TriptychError
 from shared.measurements import Latencies, Values
 from shared.telemetry import event
 from shared.wire import Reply, Request
@@ -222,6 +222,9 @@ class Service:
             return
         request_id, request = wire.decode_request(message)
         if self._cancelled_early.pop(request_id, False):
+            # Nobody waits for the answer. But a write that is not answered counts as one that may still bring series.
+            text = f"{request.method} was cancelled before it came to {self._name}"
+            self._refuse(request_id, DeadlineExceeded(text))
             return
         method = self._methods.get(request.method)
         if method is None:

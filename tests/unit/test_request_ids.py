@@ -16,6 +16,10 @@ NEW = re.compile(r"[0-9a-f]{8}-[0-9a-f]+")
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
+def head_of(*lines: str) -> bytes:
+    return "\r\n".join(["POST / HTTP/1.1", *lines, "", ""]).encode()
+
+
 @pytest.mark.parametrize("given", ["a", "A-Z.a_z:0-9", "x" * 64])
 def test_a_client_may_choose_the_id(given: str) -> None:
     assert id_of(CIMultiDict({"x-request-id": given})) == given
@@ -32,8 +36,17 @@ def test_the_trace_of_a_client_is_its_id_unless_it_names_another() -> None:
     parent = f"00-{TRACE}-00f067aa0ba902b7-01"
     assert id_of(CIMultiDict({"traceparent": parent})) == TRACE
     assert id_of(CIMultiDict({"traceparent": parent, "X-Request-Id": "mine"})) == "mine"
+    assert id_in(head_of(f"Traceparent:  {parent}\t")) == TRACE
+    assert id_in(head_of(f"traceparent: {parent}", "X-Request-Id: mine")) == "mine"
     for wrong in ("", parent[:-3], parent.upper(), f"00-{TRACE}x-00f067aa0ba902b7-01"):
         assert NEW.fullmatch(id_of(CIMultiDict({"traceparent": wrong})))
+        assert NEW.fullmatch(id_in(head_of(f"traceparent: {wrong}")))
+
+
+def test_a_body_names_no_id() -> None:
+    body = b"\r\nX-Request-Id: other\r\n\r\n"
+    assert NEW.fullmatch(id_in(head_of("Host: h") + body))
+    assert id_in(head_of("X-Request-Id: mine") + body) == "mine"
 
 
 def test_no_two_requests_get_the_same_id() -> None:

@@ -220,10 +220,15 @@ def test_a_service_closes_when_nobody_holds_its_queues(coordinator: Coordinator)
     assert service._stopping
 
 
-def test_a_request_that_was_cancelled_before_it_came_is_not_run(coordinator: Coordinator, methods: Methods) -> None:
+def test_a_request_that_was_cancelled_before_it_came_is_answered_and_not_run(
+    coordinator: Coordinator, methods: Methods
+) -> None:
+    """Until a write is answered, the coordinator takes it for one that may still bring series."""
     coordinator.service.cancel(_id(1))
     coordinator.ask(1, "slow")
     coordinator.ask(2, "quick")
+    number, reply = coordinator.hear()
+    assert (number, reply.error_class) == (1, "DeadlineExceeded")
     assert coordinator.hear()[0] == 2
     assert coordinator.hears_nothing()
     assert methods.running == []
