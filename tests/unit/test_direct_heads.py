@@ -242,7 +242,18 @@ async def test_a_request_may_be_cut_at_every_byte(ways: tuple[Way, Way]) -> None
 
 
 @pytest.mark.parametrize("header", [[], [("X-Other", "1")]], ids=["direct", "by aiohttp"])
-@pytest.mark.parametrize("at", [5, 60, -len(FIRST) - 2, -len(FIRST), -len(FIRST) + 1, -3])
+@pytest.mark.parametrize(
+    "at",
+    [5, 60, -len(FIRST) - 2, -len(FIRST), -len(FIRST) + 1, -3],
+    ids=[
+        "in its first line",
+        "in its head",
+        "before the last line end",
+        "behind the head",
+        "in the body",
+        "at the end",
+    ],
+)
 async def test_requests_before_a_malformed_one_are_answered_wherever_the_first_is_cut(
     ways: tuple[Way, Way], header: list[Field], at: int
 ) -> None:
