@@ -256,13 +256,11 @@ class SampleWrites:
         group.context.run(self._send, group)
 
     def _send(self, group: _Group) -> None:
-        group.seal()
-        if self._links.barrier.is_closed:
-            held = asyncio.get_running_loop().create_task(self._links.barrier.passed(METHOD))
-            group.give_up = held.cancel
-            held.add_done_callback(partial(self._let_go, group))
-            return
         try:
+            group.seal()
+            if self._links.barrier.is_closed:
+                self._hold(group)
+                return
             question = Question(METHOD, self._settings.write_timeout_ms / 1000, parts=group.parts)
             call = self._links.submit(question, partial(self._answered, group))
         except Exception as error:
@@ -270,6 +268,11 @@ class SampleWrites:
             asyncio.get_running_loop().call_soon(self._answered, group, error)
         else:
             group.give_up = call.finish
+
+    def _hold(self, group: _Group) -> None:
+        held = asyncio.get_running_loop().create_task(self._links.barrier.passed(METHOD))
+        group.give_up = held.cancel
+        held.add_done_callback(partial(self._let_go, group))
 
     def _let_go(self, group: _Group, held: asyncio.Task[None]) -> None:
         """Writes are not held back any more, or nobody waits for this one."""

@@ -338,10 +338,20 @@ async def test_a_write_is_held_back_while_the_barrier_is_closed(monkeypatch: pyt
     await last
 
 
-async def test_a_message_that_cannot_be_sent_fails_those_in_it_and_no_other() -> None:
+@pytest.mark.parametrize("fails", ["to be sent", "to be made"])
+async def test_a_message_that_cannot_be_sent_fails_those_in_it_and_no_other(
+    fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object) -> object:
+        raise RuntimeError("a defect")
+
     writers = Writers()
-    writers.workers.broken = RuntimeError("a defect")
-    first = await writers.start({0: [b"x"]}, {0: [b"y"]})
+    with monkeypatch.context() as defect:
+        if fails == "to be made":
+            defect.setattr(groups.known_samples, "frames", broken)
+        else:
+            writers.workers.broken = RuntimeError("a defect")
+        first = await writers.start_known(known(1, 0), known(2, 1))
     assert {str(end) for end in await asyncio.gather(*first, return_exceptions=True)} == {"a defect"}
     writers.workers.broken = None
     (task,) = await writers.start({0: [b"z"]})
