@@ -144,7 +144,7 @@ def main() -> None:
     ):
         streams = [list(requests(times_ms, part)) for part in parts]
         sys.stdout.write(
-            f"\n`{text}`\n\n| server | written, samples/s | of the processor, ns a sample | query, ms | answer, bytes |\n"
+            f"\n`{text}`\n\n| server | written, samples/s | processor, ns a sample | query, ms | answer, bytes |\n"
             "|---|---|---|---|---|\n"
         )
         for kind in (Triptych, rival):
