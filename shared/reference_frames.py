@@ -14,16 +14,18 @@ of the histograms (`shared.histograms.frames`) that its values refer to; those o
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shared import kernel_types as types
 from shared.errors import Internal
-from shared.histograms import references
-from shared.histograms.packed import PackedHistograms
-from shared.kernels import kernel
+from shared.histograms.packed import SECTIONS_COUNT, PackedHistograms, check
+from shared.histograms.references import refers, row_of
+from shared.kernels import inlined, kernel
 from shared.run_frames import has_mark, read_words
 from shared.start_timestamps import StartTimestamps
 from shared.wire import Frame
@@ -34,7 +36,10 @@ COUNT_SHIFT = 32
 NUMBER = np.int64((1 << COUNT_SHIFT) - 1)
 
 _WORDS = types.Array(types.int64, 1, "C")
-_VALID, _NUMBER_MAX, _LATEST = 0, 1, 2
+_FACTS = 3
+# What a kernel says of a frame: the largest number of a series, or -1, the latest time, or the earliest there is, and
+# the last row of the histograms that a value refers to, or -1.
+_NUMBER_MAX, _LATEST, _LAST_ROW = range(_FACTS)
 
 
 def new_epoch() -> int:
@@ -55,6 +60,11 @@ def histogram_frame_words(series: int, samples: int, starts: int, histogram_word
 def _words(epoch: int, series: int, samples: int, starts: int) -> int:
     """As `frame_words`, of the numbers in a header."""
     return frame_words(series, samples, starts)
+
+
+def _words_with_histograms(epoch: int, series: int, samples: int, starts: int, histogram_words: int) -> int:
+    """As `histogram_frame_words`, of the numbers in a header."""
+    return histogram_frame_words(series, samples, starts, histogram_words)
 
 
 @dataclass(slots=True, eq=False)
@@ -110,49 +120,52 @@ def parse(frame: Frame) -> ReferenceColumns:
     if has_mark(frame, HISTOGRAMS_MARK):
         return _parse_with_histograms(frame)
     words, (epoch, runs, samples, starts) = read_words(frame, MARK, HEADER_WORDS, _words, __name__, is_kept=False)
-    return _columns(words, HEADER_WORDS, epoch, runs, samples, starts)
+    facts = np.empty(_FACTS, dtype=np.int64)
+    is_valid = _look(words, HEADER_WORDS, runs, samples, facts) and starts in (0, samples)
+    return _columns(words, HEADER_WORDS, (epoch, runs, samples, starts), facts.tolist(), is_valid)
 
 
 def _parse_with_histograms(frame: Frame) -> ReferenceColumns:
     words, (epoch, runs, samples, starts, histogram_words) = read_words(
-        frame,
-        HISTOGRAMS_MARK,
-        HISTOGRAMS_HEADER_WORDS,
-        lambda _, *numbers: histogram_frame_words(*numbers),
-        __name__,
+        frame, HISTOGRAMS_MARK, HISTOGRAMS_HEADER_WORDS, _words_with_histograms, __name__, is_kept=False
     )
-    columns = _columns(words, HISTOGRAMS_HEADER_WORDS, epoch, runs, samples, starts)
-    try:
-        own = words[len(words) - histogram_words :]
-        columns.histograms = PackedHistograms.of_words(own) if histogram_words else None  # all are stale markers
-    except ValueError as error:
-        raise Internal(f"a frame of {words.nbytes} bytes for series.write: {error}") from error
+    begin = len(words) - histogram_words
+    facts = np.empty(_FACTS + SECTIONS_COUNT, dtype=np.int64)
+    is_valid = _look_with_histograms(words, HISTOGRAMS_HEADER_WORDS, runs, samples, begin, facts)
+    number_max, latest_ms, last_row, *sections = facts.tolist()
+    columns = _columns(
+        words, HISTOGRAMS_HEADER_WORDS, (epoch, runs, samples, starts), (number_max, latest_ms, last_row),
+        is_valid and starts in (0, samples),
+    )  # fmt: skip
+    if histogram_words:  # otherwise all are stale markers
+        try:
+            columns.histograms = PackedHistograms.of_checked(words[begin:], sections)
+        except ValueError as error:
+            raise Internal(f"a frame of {words.nbytes} bytes for series.write: {error}") from error
     rows = 0 if columns.histograms is None else len(columns.histograms)
-    if not references.refer_into(columns.values, rows):
+    if last_row >= rows:
         raise Internal(f"{samples} samples refer to histograms that are not there, of {rows}")
     return columns
 
 
 def _columns(
-    words: NDArray[np.int64], begin: int, epoch: int, runs: int, samples: int, starts: int
+    words: NDArray[np.int64],
+    begin: int,
+    header: tuple[int, int, int, int],
+    facts: Sequence[int],
+    is_valid: bool,
 ) -> ReferenceColumns:
     """Those of a frame whose runs are in the words from `begin` on. Raises Internal if they do not fit together."""
-    facts = np.empty(3, dtype=np.int64)
-    _look(words, begin, runs, samples, facts)
-    is_valid, number_max, latest_ms = facts.tolist()
-    if not is_valid or starts not in (0, samples):
+    if not is_valid:
         raise Internal(f"a frame of {words.nbytes} bytes for series.write is not in the form of {__name__}")
-    return ReferenceColumns(words, begin, epoch, runs, samples, starts > 0, number_max, latest_ms)
+    epoch, runs, samples, starts = header
+    return ReferenceColumns(words, begin, epoch, runs, samples, starts > 0, facts[_NUMBER_MAX], facts[_LATEST])
 
 
-@kernel(
-    types.void(_WORDS, types.int64, types.int64, types.int64, _WORDS),
-    first=True,
-    allocates=False,
-)
-def _look(words: np.ndarray, begin: int, runs: int, samples: int, facts: np.ndarray) -> None:
-    """`facts` of the runs in the words from `begin` on: whether each has samples and all have `samples` together, the
-    largest number of a series, or -1, and the latest time, or the earliest there is."""
+@inlined(allocates=False)
+def _look_at_runs(words: Any, begin: Any, runs: Any, samples: Any, facts: Any) -> Any:
+    """Whether each of the runs in the words from `begin` on has samples, and all have `samples` together. Fills in the
+    `facts` but for _LAST_ROW."""
     total, fewest, number_max = np.int64(0), np.int64(1), np.int64(-1)
     for i in range(begin, begin + runs):
         count = words[i] >> COUNT_SHIFT
@@ -162,5 +175,27 @@ def _look(words: np.ndarray, begin: int, runs: int, samples: int, facts: np.ndar
     latest = np.int64(np.iinfo(np.int64).min)
     for i in range(begin + runs, begin + runs + samples):
         latest = max(latest, words[i])
-    facts[_VALID] = total == samples and fewest >= 1
     facts[_NUMBER_MAX], facts[_LATEST] = number_max, latest
+    return total == samples and fewest >= 1
+
+
+@kernel(types.boolean(_WORDS, types.int64, types.int64, types.int64, _WORDS), first=True, allocates=False)
+def _look(words: np.ndarray, begin: int, runs: int, samples: int, facts: np.ndarray) -> bool:
+    """See `_look_at_runs`."""
+    facts[_LAST_ROW] = -1
+    return bool(_look_at_runs(words, begin, runs, samples, facts))
+
+
+@kernel(types.boolean(_WORDS, types.int64, types.int64, types.int64, types.int64, _WORDS), first=True, allocates=False)
+def _look_with_histograms(
+    words: np.ndarray, begin: int, runs: int, samples: int, histograms: int, facts: np.ndarray
+) -> bool:
+    """As `_look`, of a frame with histograms, in the words from `histograms` on. Behind the facts follow the sections
+    of the first frame of these (`shared.histograms.packed.check`)."""
+    last_row: Any = np.int64(-1)
+    for i in range(begin + runs + samples, begin + runs + 2 * samples):
+        last_row = max(last_row, row_of(words[i]) if refers(words[i]) else -1)
+    facts[_LAST_ROW] = last_row
+    if histograms < len(words):
+        check(words, histograms, facts[_FACTS:])
+    return bool(_look_at_runs(words, begin, runs, samples, facts))

@@ -106,7 +106,7 @@ class GroupedHistograms:
 
     def _frames(self, walk: Walk, decoded: Decoded) -> Iterator[tuple[int, Frame]]:
         """(group, frame) of every group that has some."""
-        plan = frame_writing.Plan.of(decoded.batch, self.kept, self.totals[:, KEPT_END])
+        plan = frame_writing.Plan.of(decoded.batch, self.kept, self.totals[:, KEPT_END], decoded.digits)
         histogram_bytes = plan.table[:, frame_writing.BYTES]
         sizes, places, at = [], [], 0
         groups = zip(self.totals.tolist(), histogram_bytes.tolist(), strict=True)

@@ -131,8 +131,12 @@ def divide(walk: Walk, located: NDArray[np.int64], shards: int) -> Divided:
 def _slices(sizes: NDArray[np.int64]) -> Iterator[slice]:
     """Consecutive messages, those of a slice with SLICE_BYTES together, or one. Of more than SLICES_MAX times as many
     bytes, the slices are larger, so that there are at most twice SLICES_MAX of them."""
+    total = int(sizes.sum())
+    if total <= SLICE_BYTES:  # nearly always
+        yield slice(0, len(sizes))
+        return
     ends = np.cumsum(sizes)
-    slice_bytes = max(SLICE_BYTES, int(sizes.sum()) // SLICES_MAX)
+    slice_bytes = max(SLICE_BYTES, total // SLICES_MAX)
     first = 0
     while first < len(sizes):
         before = int(ends[first]) - int(sizes[first])

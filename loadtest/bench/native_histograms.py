@@ -120,10 +120,13 @@ def measured(kind: type[Server], streams: list[list[bytes]], samples: int, text:
     try:
         server.start()
         server.wait_quiet()
+        busy_s = server.cpu_s()
         took, _ = send(server.port, streams)
+        busy_ns = (server.cpu_s() - busy_s) / samples * 1e9
         server.settle()
         name = f"{server.name} ({kind.version()})"
-        sys.stdout.write(f"| {name} | {samples / took:,.0f} | {query_ms(server, text, end_ms)} |\n")
+        written = f"{samples / took:,.0f} | {busy_ns:,.0f}"
+        sys.stdout.write(f"| {name} | {written} | {query_ms(server, text, end_ms)} |\n")
         sys.stdout.flush()
     finally:
         server.stop()
@@ -141,7 +144,8 @@ def main() -> None:
     ):
         streams = [list(requests(times_ms, part)) for part in parts]
         sys.stdout.write(
-            f"\n`{text}`\n\n| server | written, samples/s | query, ms | answer, bytes |\n|---|---|---|---|\n"
+            f"\n`{text}`\n\n| server | written, samples/s | processor, ns a sample | query, ms | answer, bytes |\n"
+            "|---|---|---|---|---|\n"
         )
         for kind in (Triptych, rival):
             if kind.installed():

@@ -28,7 +28,8 @@ from shared.histograms.batch import (
 )
 from shared.histograms.fields import BUCKETS_MAX, FAULTS, Fault, Message, new_message, read_message
 from shared.histograms.fields import MESSAGE as _MESSAGE
-from shared.histograms.interning import COLLECTION, LayoutCollection, collected, collection, intern
+from shared.histograms.frame_layout import digits_of
+from shared.histograms.interning import COLLECTION, LayoutCollection, collection, intern, views
 from shared.histograms.schemas import CUSTOM, SCHEMA_MAX, SCHEMA_MIN, index_range
 from shared.histograms.text import answer_number
 from shared.kernels import inlined, kernel
@@ -50,6 +51,8 @@ class Decoded(NamedTuple):
     seen: Floats
     wanted: Floats
     """float64[rows]: the numbers that the text of a fault names."""
+    digits: Ints
+    """int64[rows]: what `frame_layout.digits_of` says of the counts."""
 
     def fault_text(self, row: int) -> str:
         """What is wrong with a histogram that has a fault: the value seen, and what would be right."""
@@ -70,12 +73,13 @@ class _Output(NamedTuple):
     faults: NDArray[np.uint8]
     seen: Floats
     wanted: Floats
+    digits: Ints
 
 
 _OUTPUT = types.NamedTuple(
     (
         types.int32[::1], types.uint8[::1], types.float64[::1], types.float64[::1], _INT64, _INT64, _INT64,
-        types.uint8[::1], types.float64[::1], types.float64[::1],
+        types.uint8[::1], types.float64[::1], types.float64[::1], _INT64,
     ),
     _Output,
 )  # fmt: skip
@@ -96,13 +100,13 @@ def decoded(body: NDArray[np.uint8], begins: Ints, ends: Ints) -> Decoded:
     """The histograms whose messages are body[begins[i]:ends[i]], each 0 ≤ begins[i] ≤ ends[i] ≤ len(body).
 
     Memory is bounded by the bytes of the messages, whatever they claim: up to 21 bytes for each of theirs, since a
-    count and the index of a bucket take a byte at least, and some 150 for each row. The result keeps up to 16 of 21.
+    count and the index of a bucket take a byte at least, and some 160 for each row. The result keeps all of it.
     """
     rows = len(begins)
     out = _Output(
         np.empty(rows, np.int32), np.empty(rows, np.uint8), np.empty(rows), np.empty(rows),
         np.zeros(rows + 1, np.int64), np.empty(rows, np.int64), np.empty(rows, np.int64), np.empty(rows, np.uint8),
-        np.empty(rows), np.empty(rows),
+        np.empty(rows), np.empty(rows), np.empty(rows, np.int64),
     )  # fmt: skip
     size = int((ends - begins).sum())
     layouts = collection(rows + 1, size + rows + 1, size // 8 + 1)
@@ -115,8 +119,8 @@ def decoded(body: NDArray[np.uint8], begins: Ints, ends: Ints) -> Decoded:
             break
         counts = np.concatenate((counts, np.empty(len(counts))))
     columns = HistogramColumns(out.layout, out.flags, out.observations, out.sum, out.start, counts[: out.start[-1]])
-    batch = HistogramBatch(collected(layouts), sealed(columns))
-    return Decoded(batch, out.timestamps_ms, out.start_timestamps_ms, out.faults, out.seen, out.wanted)
+    batch = HistogramBatch(views(layouts), sealed(columns))
+    return Decoded(batch, *out[5:])
 
 
 @kernel(
@@ -163,6 +167,7 @@ def _decode(
         out.layout[row] = layout
         out.faults[row], out.seen[row], out.wanted[row] = fault, seen, wanted
         out.start[row + 1] = at + layouts.start[layout + 1] - layouts.start[layout]
+        out.digits[row] = digits_of(counts[at : out.start[row + 1]])  # while the processor has them at hand
         row += 1
     return row
 

@@ -26,7 +26,7 @@ from shared.histograms.batch import (
     LayoutColumns,
     read_only,
 )
-from shared.histograms.frame_layout import F8, U1, U2, U4, arranged, put_header, put_numbers
+from shared.histograms.frame_layout import EXPONENT_52, F8, U1, U2, U4, arranged, digits_of, put_header, put_numbers
 from shared.kernels import inlined, kernel
 
 # Columns of the table of frames: what they hold, the codes of their types, and their bytes.
@@ -36,8 +36,6 @@ COLUMNS = 8
 _TABLE = types.Array(types.int64, 2, "C")
 _INT32 = types.int32[::1]
 _WORDS = types.int64[::1]
-_TWO_52, _EXPONENT_52 = 2.0**52, 0x433
-"""Added to 2^52, a whole number from 0 to below 2^52 is the lower 52 bits of the sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +53,18 @@ class Plan:
     table: Ints
 
     @classmethod
-    def of(cls, batch: HistogramBatch, order: Ints, ends: Ints) -> Plan:
-        """Expects rows of the batch, and int64[frames] `ends` that ascend to their number."""
+    def of(cls, batch: HistogramBatch, order: Ints, ends: Ints, digits: Ints | None = None) -> Plan:
+        """Expects rows of the batch, and int64[frames] `ends` that ascend to their number. `digits` int64[len(batch)]:
+        what `frame_layout.digits_of` says of the counts of each row, if that is known."""
         assert not len(ends) or ends[-1] == len(order), "every row belongs to a frame"
         order, ends = read_only(order, np.int64), read_only(ends, np.int64)
         numbers, layouts = np.empty((2, len(order)), np.int32)
         table = np.zeros((len(ends), COLUMNS), np.int64)
         seen = np.zeros((2, len(batch.layouts)), np.int32)
-        _measure(batch.columns, batch.layouts.columns, order, ends, *seen, numbers, layouts, table)
+        if digits is None:
+            digits = np.empty(len(batch), np.int64)
+            _find_digits(batch.columns, digits)
+        _measure(batch.columns, batch.layouts.columns, order, ends, digits, *seen, numbers, layouts, table)
         return cls(batch, order, ends, numbers, layouts, table)
 
     def write(self, out: NDArray[np.uint8], places: Ints) -> None:
@@ -74,35 +76,31 @@ class Plan:
 
 
 @inlined(allocates=False)
-def _digits(values: Any) -> Any:
-    """What tells the narrowest type of these numbers (`_code`), 0 if they are whole and from 0 to below 2^52."""
-    digits, others = np.int64(0), np.int64(0)
-    for i in range(values.size):  # without a way out, so that it is vectorized
-        moved = values[i] + _TWO_52
-        digits |= np.float64(moved).view(np.int64)
-        # -0.0 too, which has to stay; NaN is not equal to itself.
-        others |= np.int64(moved - _TWO_52 != values[i]) | np.float64(values[i]).view(np.int64) >> 63
-    return np.int64(-1) if others != 0 else digits
-
-
-@inlined(allocates=False)
 def _code(digits: int) -> int:
-    """The code of the narrowest type of numbers, of which this is the bitwise or of what `_digits` says, or 0."""
-    digits ^= _EXPONENT_52 << 52 if digits != 0 else 0
+    """The code of the narrowest type of numbers, of which this is the bitwise or of what `digits_of` says, or 0."""
+    digits ^= EXPONENT_52 << 52 if digits != 0 else 0
     if digits >> 32 != 0:
         return F8
     return U1 if digits < 1 << 8 else U2 if digits < 1 << 16 else U4
 
 
+@kernel(types.void(ROWS, _WORDS), first=True, error_model="numpy", allocates=False)
+def _find_digits(rows: HistogramColumns, digits: Ints) -> None:
+    """Fill in what `digits_of` says of the counts of each row."""
+    for row in range(digits.size):
+        digits[row] = digits_of(rows.counts[rows.start[row] : rows.start[row + 1]])
+
+
 @kernel(
-    types.void(ROWS, LAYOUTS, INTS, INTS, _INT32, _INT32, _INT32, _INT32, _TABLE), first=True, error_model="numpy",
-    allocates=False,
+    types.void(ROWS, LAYOUTS, INTS, INTS, INTS, _INT32, _INT32, _INT32, _INT32, _TABLE), first=True, allocates=False,
+    error_model="numpy",
 )  # fmt: skip
 def _measure(
     rows: HistogramColumns,
     layouts: LayoutColumns,
     order: Ints,
     ends: Ints,
+    digits: Ints,
     frame_of: NDArray[np.int32],
     number_of: NDArray[np.int32],
     numbers: NDArray[np.int32],
@@ -126,8 +124,8 @@ def _measure(
                 own[BOUNDS] += layouts.bound_start[layout + 1] - layouts.bound_start[layout]
             numbers[i] = number_of[layout]
             own[COUNTS] += rows.start[row + 1] - rows.start[row]
-            counts_digits |= _digits(rows.counts[rows.start[row] : rows.start[row + 1]])
-            observations_digits |= _digits(rows.observations[row : row + 1])
+            counts_digits |= digits[row]
+            observations_digits |= digits_of(rows.observations[row : row + 1])
         own[ROW_COUNT] = ends[frame] - first
         own[COUNTS_CODE], own[OBSERVATIONS_CODE] = _code(counts_digits), _code(observations_digits)
         own[BYTES] = 0 if own[ROW_COUNT] == 0 else 8 * _sections(own).end

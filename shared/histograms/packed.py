@@ -22,6 +22,7 @@ from shared.histograms.schemas import CUSTOM, SCHEMA_MAX, SCHEMA_MIN
 from shared.kernels import kernel
 
 _FACTS = types.Array(types.int64, 1, "C")
+SECTIONS_COUNT = len(Sections._fields)
 
 
 @kernel(SECTIONS(INTS), first=True, allocates=False, error_model="numpy")
@@ -62,7 +63,7 @@ def _checked(words: Ints) -> Sections:
 
 
 @kernel(types.int64(INTS, types.int64, _FACTS), first=True, allocates=False, error_model="numpy")
-def _check(words: Ints, begin: int, facts: Ints) -> int:
+def check(words: Ints, begin: int, facts: Ints) -> int:
     """Where the frame ends that begins at this word, or -1 if there is none that `frames.decode` would take. Its
     sections go to `facts`: an array, since a tuple of as many numbers takes Python longer than all the rest."""
     own = _checked(words[begin:])
@@ -90,9 +91,9 @@ class PackedHistograms:
         """Those of the frames, at least one, that these words are, and of which views are kept. Raises ValueError if
         they are anything else."""
         found, at, rows = list[PackedFrame](), 0, 0
-        facts = np.empty(len(Sections._fields), dtype=np.int64)
+        facts = np.empty(SECTIONS_COUNT, dtype=np.int64)
         while at < len(words) or not found:
-            end = _check(words, at, facts)
+            end = check(words, at, facts)
             if end < 0:
                 raise ValueError(f"{words.nbytes} bytes hold something else than histograms from byte {8 * at} on")
             own = Sections._make(facts.tolist())
@@ -100,6 +101,12 @@ class PackedHistograms:
             rows += own.rows
             at = end
         return cls(tuple(found), rows)
+
+    @classmethod
+    def of_checked(cls, words: Ints, sections: Sequence[int]) -> PackedHistograms:
+        """As `of_words`, if `check` has given these sections for the first frame of the words: mostly the only one."""
+        own = Sections._make(sections)
+        return cls((PackedFrame(words, own),), own.rows) if own.end == len(words) else cls.of_words(words)
 
     @classmethod
     def of(cls, batch: HistogramBatch) -> PackedHistograms:

@@ -8,11 +8,13 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadtest.harness.histogram_messages import body_of, histogram_message
+from shared.histograms import frame_writing
 from shared.histograms.batch import IS_FLOAT
 from shared.histograms.decoding import Decoded, decoded
 from shared.histograms.fields import BUCKETS_MAX, Fault
@@ -143,6 +145,21 @@ def test_float_histograms_are_read(rows: list[NativeHistogram], seed: int) -> No
     random = Random(seed)
     got = decode(*(encode(h, random, is_float=True) for h in rows))
     assert [str(h) for h in map(_ordered, histograms_of(got.batch))] == [str(_ordered(h)) for h in rows]
+
+
+@EXAMPLES
+@given(
+    st.lists(st.one_of(exponential(WHOLE), exponential(), custom(WHOLE)), min_size=1), st.integers(0, 1 << 30),
+    st.booleans(),
+)  # fmt: skip
+def test_decoding_tells_how_narrow_counts_are_as_writing_finds_it(
+    rows: list[NativeHistogram], seed: int, is_float: bool
+) -> None:
+    random = Random(seed)
+    got = decode(*(encode(h, random, is_float=is_float) for h in rows), histogram_message(sum=STALE))
+    order, ends = np.arange(len(rows) + 1), np.arange(len(rows) + 1) + 1
+    found, told = (frame_writing.Plan.of(got.batch, order, ends, digits) for digits in (None, got.digits))
+    assert np.array_equal(told.table, found.table)
 
 
 def _ordered(h: NativeHistogram) -> NativeHistogram:

@@ -138,6 +138,7 @@ class GrowingHistograms:
         self._layouts = collection(1, 1, 1)
         self._layout_bytes = self._layouts.slots.nbytes
         """Memory of the layouts, counted when they change: it is asked for several times a write."""
+        self._layouts_counted = 0
         self._counts = 0
 
     def __len__(self) -> int:
@@ -160,11 +161,11 @@ class GrowingHistograms:
         layouts = self._layouts
         used = layouts.used.item(0)
         in_arrays = 4 * layouts.start.item(used) + 8 * layouts.bound_start.item(used) + layouts.slots.nbytes
-        self._layout_bytes = _LAYOUT_BYTES * used + in_arrays
+        self._layout_bytes, self._layouts_counted = _LAYOUT_BYTES * used + in_arrays, used
 
     def append(self, histograms: PackedHistograms) -> int:
         """Append all rows. Returns the number that the first one has here."""
-        first = len(self)
+        first, layouts = len(self), self._layouts
         for words, own in histograms.frames:
             self._layouts = with_room(self._layouts, own.layouts, own.buckets, own.bounds)
             count_words = own.observations - own.counts_at
@@ -175,7 +176,8 @@ class GrowingHistograms:
             self._rows.size += own.rows
             self._words.size += count_words
             self._counts += own.counts
-        self._count_layouts()
+        if self._layouts is not layouts or layouts.used.item(0) != self._layouts_counted:
+            self._count_layouts()
         return first
 
     def so_far(self) -> HistogramsSoFar:

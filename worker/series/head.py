@@ -63,6 +63,8 @@ class Copied:
     def samples(self) -> Samples:
         """What `Head.read` returns. Call this once."""
         samples = self._samples if self._late is None else in_order(self._samples, self._late)
+        if samples.start_timestamps_ms is not None and not samples.start_timestamps_ms.any():
+            samples.start_timestamps_ms = None  # those that had one were replaced by later ones
         if self._histograms is not None:
             found = np.flatnonzero(references.is_reference(samples.values))
             if len(found):

@@ -16,7 +16,7 @@ from worker.series.growing_array import GrowingArray
 from worker.series.index.bytemap import ByteMap
 from worker.series.index.lookup import Lookup
 from worker.series.index.patterns import Patterns
-from worker.series.index.postings import Postings
+from worker.series.index.postings import Postings, distinct
 
 LABEL_BYTES_MIN = 8
 """The least length of a label field: a tag and a length for the field, its name and its value, and at least one byte
@@ -203,7 +203,7 @@ class Index:
         numbers = self._name_numbers[codes]
         if (numbers >= 0).all():
             return numbers
-        for code in np.unique(codes[numbers < 0]).tolist():
+        for code in distinct(codes[numbers < 0]).tolist():
             text = self._symbols.text(code)
             self._name_numbers[code] = len(self._name_texts)
             self._numbers[text] = len(self._name_texts)
