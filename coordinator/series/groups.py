@@ -111,16 +111,14 @@ class _Group:
     def tell(self, result: list[WorkerReply] | Exception) -> None:
         """All who wait get what came of the message."""
         waiting, self.waiting = self.waiting, []
+        if isinstance(result, Exception):
+            _fail(waiting, result)
+            return
         try:
-            if isinstance(result, Exception):
-                raise result
             receipt = Receipt.of(result)
             parts = [stored.part(receipt) if receipt.epochs else receipt for stored in waiting]
         except Exception as error:
-            for stored in waiting:
-                if not stored.done():
-                    stored.set_exception(error)
-                    stored.exception()  # asyncio must not log it if nobody waits any more
+            _fail(waiting, error)
             return
         for stored, part in zip(waiting, parts, strict=True):
             if not stored.done():
@@ -148,6 +146,15 @@ class _Group:
         if known is not None and self.known and self.known[0].epochs is not known.epochs:
             return False
         return self.requests < GROUP_REQUESTS_MAX and self.bytes < GROUP_BYTES_MAX and self.frames < GROUP_FRAMES_MAX
+
+
+def _fail(waiting: Sequence[_Stored], error: Exception) -> None:
+    """All who wait get this error. It is not raised here: its traceback would have those who keep it, and only the
+    collector would free them with their samples."""
+    for stored in waiting:
+        if not stored.done():
+            stored.set_exception(error)
+            stored.exception()  # asyncio must not log it if nobody waits any more
 
 
 class SampleWrites:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -357,6 +359,25 @@ async def test_a_message_that_cannot_be_sent_fails_those_in_it_and_no_other(
     (task,) = await writers.start({0: [b"z"]})
     writers.workers.answer(0)
     await task
+
+
+async def test_a_failed_write_is_freed_without_the_collector() -> None:
+    writers = Writers()
+    frame = np.zeros(1000, np.uint8)
+    is_there = weakref.ref(frame)
+    gc.disable()
+    try:
+        stored = writers.writes.submit({0: [cast(Any, frame)]})
+        stored.at_once(lambda told: told.exception())
+        del frame
+        await settle()
+        writers.workers.answer(0, Unavailable("shard 0 is down"))
+        writers.workers.calls.clear()
+        del stored
+        await settle()
+        assert is_there() is None
+    finally:
+        gc.enable()
 
 
 async def test_who_does_not_wait_is_told_in_the_turn_of_the_reply_and_after_the_next_message_was_sent() -> None:
