@@ -174,7 +174,7 @@ class Pressure:
         self.queue: Callable[[], Queue] = lambda: Queue.SHORT
         """What those who wait for their turn are."""
         self.hardness: Callable[[], float] = lambda: 0.0
-        """Of the requests that waited for their turn a moment ago, those that were refused."""
+        """The share of the requests that wait for their turn that has to be refused, as far as is known."""
         self.looked: Callable[[], None] = lambda: None
         """Called after each look."""
         self.refused: Counter[str] = Counter()
