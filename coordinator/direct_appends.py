@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 
 import orjson
@@ -16,6 +15,7 @@ from coordinator.log.record_forms import hints
 from coordinator.log.records import BESIDE_BYTES_MAX, Append
 from coordinator.negotiation import PROTOBUF
 from coordinator.plain_heads import PlainHead
+from coordinator.prompt_futures import PromptFuture
 from coordinator.queries.running import RunningQuery
 from shared.errors import TriptychError
 
@@ -31,7 +31,7 @@ class _AppendWork:
     headers: Headers = JSON_HEADERS
     more_bytes: int = 0
 
-    def begin(self, holder: Holder) -> asyncio.Future[int]:
+    def begin(self, holder: Holder) -> PromptFuture[int]:
         return self.context.log.begin(self.batch)
 
     def listed(self, running: RunningQuery) -> None:

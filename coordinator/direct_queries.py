@@ -7,7 +7,6 @@ about it is as with aiohttp: plan, gate, cost, place in the list of running quer
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from coordinator.context import Context
 from coordinator.direct_requests import JSON_HEADERS, Headers, LeftToAiohttp
 from coordinator.negotiation import FORM, boolean
 from coordinator.plain_heads import PlainHead
-from coordinator.prompt_futures import PromptTask
+from coordinator.prompt_futures import PromptFuture, PromptTask
 from coordinator.queries.evaluation import Query, is_quick, is_quickly_parsed
 from coordinator.queries.running import RunningQuery
 from coordinator.responses import BODY_BYTES_MAX
@@ -54,7 +53,7 @@ class _QueryWork:
     def summary(self) -> str:
         return self.query.text
 
-    def begin(self, holder: Holder) -> asyncio.Future[Body]:
+    def begin(self, holder: Holder) -> PromptFuture[Body]:
         return PromptTask(self._evaluated(holder))
 
     def listed(self, running: RunningQuery) -> None:

@@ -69,7 +69,7 @@ class Work(Protocol):
     def headers(self) -> Headers:
         """Of the answer, once there is its body."""
 
-    def begin(self, holder: Holder) -> asyncio.Future[Any]:
+    def begin(self, holder: Holder) -> PromptFuture[Any]:
         """Begin it for the connection of this holder. The future has what came of it; canceling it ends the work.
         Raises TriptychError; the future may have LeftToAiohttp."""
 
@@ -260,7 +260,7 @@ class DirectRequests:
         finally:
             REQUEST_ID.reset(context)
 
-    def _begun(self, served: _Served, body_bytes: int) -> asyncio.Future[Any]:
+    def _begun(self, served: _Served, body_bytes: int) -> PromptFuture[Any]:
         context, connection, endpoint, work = self._context, served.connection, served.endpoint, served.work
         holder, admission = connection.holder, context.admission
         context.connections.heard(connection)
@@ -276,17 +276,13 @@ class DirectRequests:
                 admission.hold(holder, work.more_bytes)
             answer = work.begin(holder)
         except Exception as error:  # `_outcome` tells a refusal from a defect
-            answer = asyncio.get_running_loop().create_future()
+            answer = PromptFuture()
             answer.set_exception(error)
         if work.listed_as and served.is_in:
             client = holder.client.name
             served.running = context.running.begin(REQUEST_ID.get(), work.listed_as, work.summary, client, answer)
             work.listed(served.running)
-        finish = partial(self._finish, served)
-        if isinstance(answer, PromptFuture):
-            answer.at_once(finish)
-        else:
-            answer.add_done_callback(finish)
+        answer.at_once(partial(self._finish, served))
         return answer
 
     def _finish(self, served: _Served, answer: asyncio.Future[Any]) -> None:

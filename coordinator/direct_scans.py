@@ -5,7 +5,6 @@ A reader that polls a key asks for some records from where it was, and gets them
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 
 from coordinator.admission import Holder
@@ -18,7 +17,7 @@ from coordinator.direct_requests import JSON_HEADERS, Headers, LeftToAiohttp
 from coordinator.log.follow import rows_of
 from coordinator.log.reads import PAGE_RECORDS_FIRST, KeySelection, Warnings
 from coordinator.plain_heads import PlainHead
-from coordinator.prompt_futures import PromptTask
+from coordinator.prompt_futures import PromptFuture, PromptTask
 from coordinator.queries.running import TEXT_MAX, RunningQuery
 from coordinator.responses import BODY_BYTES_MAX
 from shared.errors import TriptychError
@@ -59,7 +58,7 @@ class _ScanWork:
     headers: Headers = JSON_HEADERS
     more_bytes: int = 0
 
-    def begin(self, holder: Holder) -> asyncio.Future[Page]:
+    def begin(self, holder: Holder) -> PromptFuture[Page]:
         scan = self.scan
         page = self.context.log.reader.page(scan.selection, scan.start, scan.end, scan.limit, warnings=self.warnings)
         return PromptTask(page)

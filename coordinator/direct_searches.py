@@ -6,7 +6,6 @@ remembered, and the numbers of all searches of a batch are read at once, when it
 
 from __future__ import annotations
 
-import asyncio
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,6 +19,7 @@ from coordinator.context import Context
 from coordinator.direct_requests import BODY_TYPES, JSON_HEADERS, Headers
 from coordinator.negotiation import PROTOBUF
 from coordinator.plain_heads import PlainHead
+from coordinator.prompt_futures import PromptFuture
 from coordinator.queries.running import RunningQuery
 from coordinator.vectors.answers import hits_json
 from coordinator.vectors.batching import Found, SearchKind
@@ -97,7 +97,7 @@ class _SearchWork:
     more_bytes: int = 0
     running: RunningQuery | None = None
 
-    def begin(self, holder: Holder) -> asyncio.Future[Found]:
+    def begin(self, holder: Holder) -> PromptFuture[Found]:
         return self.context.vectors.begin(self.kind, self.queries)
 
     def listed(self, running: RunningQuery) -> None:

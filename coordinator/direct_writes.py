@@ -88,7 +88,7 @@ class _WriteWork:
     summary: str = ""
     headers: Headers = ()
 
-    def begin(self, holder: Holder) -> asyncio.Future[Mapping[str, str]]:
+    def begin(self, holder: Holder) -> PromptFuture[Mapping[str, str]]:
         body = write.Body(self.raw, self.more_bytes, partial(self.context.admission.hold, holder))
         cut = write.begin(self.context, body, is_second=self.is_second)
         if isinstance(cut, Cut) and cut.known is not None:

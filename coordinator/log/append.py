@@ -109,7 +109,7 @@ class Appender:
         """
         return await self.begin(append)
 
-    def begin(self, append: Append) -> asyncio.Future[int]:
+    def begin(self, append: Append) -> PromptFuture[int]:
         """As `append`, for a caller that does not wait: the future has the answer or the error. Until the batch is on
         its way, cancelling the future takes it back. Raises the errors that are known at once."""
         answer = self._submit(append)
@@ -120,7 +120,7 @@ class Appender:
         """As `append`, for a caller with its own deadline: returns or raises only when the outcome is known."""
         return await self._submit(append)
 
-    def _submit(self, append: Append) -> asyncio.Future[int]:
+    def _submit(self, append: Append) -> PromptFuture[int]:
         if self._stopped:
             raise Unavailable("the coordinator is stopping")
         if self._revoker.refusal:

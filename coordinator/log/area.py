@@ -21,6 +21,7 @@ from coordinator.log.retention import Retention
 from coordinator.log.sequencer import Sequencer
 from coordinator.log.state_writes import StateWrites
 from coordinator.log.trims import Trims
+from coordinator.prompt_futures import PromptFuture
 from shared.config import Settings
 from shared.control import Control
 from shared.errors import DeadlineExceeded, TriptychError, Unavailable
@@ -110,7 +111,7 @@ class LogArea:
                 raise Unavailable("the records were taken back meanwhile; send them again")
         return start, count
 
-    def begin(self, append: Append) -> asyncio.Future[int]:
+    def begin(self, append: Append) -> PromptFuture[int]:
         """As `append`, for a batch of no producer while `knows_state`; see `Appender.begin`."""
         assert not append.producer and self.knows_state
         return self._appender.begin(append)

@@ -14,6 +14,7 @@ import numpy as np
 
 from coordinator.calls import FanOut, require_whole
 from coordinator.links import Links
+from coordinator.prompt_futures import PromptFuture
 from coordinator.vectors.batching import Found, SearchBatches, SearchKind
 from coordinator.vectors.catalogue import DEFAULT
 from coordinator.vectors.collections import Collections
@@ -271,7 +272,7 @@ class VectorArea:
         """That of a search for one vector, without texts, groups and ids."""
         return SearchKind.of(request.body(collection, self._settings.vector_expansion, self._settings.vector_recall))
 
-    def begin(self, kind: SearchKind, queries: Floats | bytes) -> asyncio.Future[Found]:
+    def begin(self, kind: SearchKind, queries: Floats | bytes) -> PromptFuture[Found]:
         """Search for one vector, float32[1, dimension] or in JSON. What is found is for `searched`. The future has the
         errors of `search`; canceling it takes the search back."""
         return self._batches.begin(kind, queries)

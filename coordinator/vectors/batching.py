@@ -110,7 +110,7 @@ class SearchBatches:
             return await self._ask(body, queries)
         return await self.begin(SearchKind.of(body), queries)
 
-    def begin(self, kind: SearchKind, queries: Floats | bytes) -> asyncio.Future[Found]:
+    def begin(self, kind: SearchKind, queries: Floats | bytes) -> PromptFuture[Found]:
         """As `submit`, for a search for one vector, float32[1, dimension] or in JSON. Those in JSON are read when their
         batch is sent, all at once; the future then has BadData for one that does not fit the collection. Canceling the
         future takes the search back."""
@@ -184,7 +184,7 @@ class SearchBatches:
             queue.in_flight -= 1
             queue.recent = (queue.recent + queue.sent + len(queue.waiting)) / 2
             self._advance(queue)
-        for waiting, own_found in found:  # now that the next batch is on its way
+        for waiting, own_found in found:  # the queue is in order: who is told may search again at once
             if not waiting.answer.done():
                 waiting.answer.set_result(own_found)
 

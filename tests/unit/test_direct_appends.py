@@ -15,6 +15,7 @@ from coordinator.api.log import append
 from coordinator.direct_appends import PATH
 from coordinator.log.records import Append
 from coordinator.plain_heads import LINES_BYTES_MAX
+from coordinator.prompt_futures import PromptFuture
 from shared.errors import Unavailable
 from tests.unit.direct_service import PLAIN, USUAL, Service
 
@@ -32,12 +33,12 @@ class Log:
         self.knows_state = True
         self.direct: list[Append] = []
         self.usual: list[Append] = []
-        self.answers: list[asyncio.Future[int]] = []
+        self.answers: list[PromptFuture[int]] = []
         self.held = False
 
-    def begin(self, batch: Append) -> asyncio.Future[int]:
+    def begin(self, batch: Append) -> PromptFuture[int]:
         self.direct.append(batch)
-        answer = asyncio.get_running_loop().create_future()
+        answer = PromptFuture[int]()
         self.answers.append(answer)
         if not self.held:
             answer.set_result(41)
