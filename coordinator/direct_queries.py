@@ -7,7 +7,6 @@ about it is as with aiohttp: plan, gate, cost, place in the list of running quer
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from coordinator.api import parameters
 from coordinator.api.query import Told, evaluated, instant, over_range
 from coordinator.context import Context
 from coordinator.direct_requests import JSON_HEADERS, Headers, LeftToAiohttp
+from coordinator.large_answers import LargeAnswers
 from coordinator.negotiation import FORM, boolean
 from coordinator.plain_heads import PlainHead
 from coordinator.prompt_futures import PromptFuture, PromptTask
@@ -27,8 +27,6 @@ from shared.config import Settings
 from shared.errors import TriptychError
 
 FORM_BYTES_MAX = 8 << 10
-LARGE_MAX = 1024
-"""Queries that are remembered for the size of their answers."""
 
 Read = Callable[[Mapping[str, str], Settings], Query]
 _PLAIN: Headers = (*JSON_HEADERS, ("Vary", "Accept-Encoding"))
@@ -38,7 +36,7 @@ _GZIP: Headers = (*_PLAIN, ("Content-Encoding", "gzip"))
 @dataclass(slots=True)
 class _QueryWork:
     context: Context
-    large: OrderedDict[int, None]
+    large: LargeAnswers[int]
     query: Query
     told: Told
     running: RunningQuery | None = None
@@ -66,9 +64,7 @@ class _QueryWork:
 
     def body(self, result: Body) -> bytes:
         if not result.whole or len(result.first) > BODY_BYTES_MAX:
-            self.large[self.query.identity()] = None
-            if len(self.large) > LARGE_MAX:
-                self.large.popitem(last=False)
+            self.large.note(self.query.identity())
             raise LeftToAiohttp
         if result.encoding:
             self.headers = _GZIP
@@ -87,7 +83,7 @@ class DirectQueries:
         self._context = context
         self.path = path
         self._read = read
-        self._large: OrderedDict[int, None] = OrderedDict()
+        self._large: LargeAnswers[int] = LargeAnswers()
 
     def takes(self, head: PlainHead) -> bool:
         return head.media_type == FORM if head.method == "POST" else not head.body_bytes

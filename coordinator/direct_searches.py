@@ -16,11 +16,13 @@ import orjson
 from coordinator.admission import Holder
 from coordinator.api.vector_bodies import THREAD_BYTES_MIN, json_body
 from coordinator.context import Context
-from coordinator.direct_requests import BODY_TYPES, JSON_HEADERS, Headers
+from coordinator.direct_requests import BODY_TYPES, JSON_HEADERS, Headers, LeftToAiohttp
+from coordinator.large_answers import LargeAnswers
 from coordinator.negotiation import PROTOBUF
 from coordinator.plain_heads import PlainHead
 from coordinator.prompt_futures import PromptFuture
 from coordinator.queries.running import RunningQuery
+from coordinator.responses import BODY_BYTES_MAX
 from coordinator.vectors.answers import hits_json
 from coordinator.vectors.batching import Found, SearchKind
 from coordinator.vectors.search import SearchRequest, from_json, vectors_of
@@ -28,18 +30,16 @@ from shared.errors import TriptychError
 from shared.messages.vectors import Collection, Floats
 
 PATH = "/api/v1/vector/search"
-BODY_BYTES_MAX = THREAD_BYTES_MIN - 1
+SEARCH_BYTES_MAX = THREAD_BYTES_MIN - 1
 READ_LATER_BYTES_MAX = 8 << 10
 """A longer vector is read when it comes: a batch of 128 then holds 1 MB of text, whose numbers are read in 1 ms."""
 SHAPE_BYTES_MAX = 2 << 10
 SHAPES_CACHED = 256
 """Searches with other filters have other shapes; one that is not cached is read in some tens of microseconds."""
 DEPTH_MAX = 100
-"""Of results: with the longest ids, all of whose bytes JSON escapes, their answer is below 64 KiB."""
+"""Of results: with the longest ids, all of whose bytes JSON escapes, they take less than 64 KiB without attributes."""
 
 _VECTOR = re.compile(rb'"vector"[ \t\r\n]*:[ \t\r\n]*(?=\[)')
-_FIELDS = b'"include'
-"""A body without it shows all attributes: its shape need not be read to know that."""
 _ARRAY = msgspec.json.Decoder(msgspec.Raw)
 
 
@@ -54,20 +54,20 @@ class Shape:
 @lru_cache(SHAPES_CACHED)
 def shape_of(before: bytes, after: bytes) -> Shape | None:
     """The search whose body is `before`, an array of numbers and `after`. None if that array is not its only vector, or
-    if it is left to aiohttp: one that is wrong, that has a text or groups, or that shows more than ids and scores."""
+    if it is left to aiohttp: one that is wrong, that has a text or groups, or that has many results."""
     try:
         one, two = (from_json(b"%b[%d]%b" % (before, number, after)) for number in (1, 2))
     except TriptychError:
         return None
     if one.flat.tolist() != [1.0] or two.flat.tolist() != [2.0] or one.batch or one.id:
         return None
-    is_plain = one.fields == () and one.text is None and one.refinement.group is None and one.depth <= DEPTH_MAX
+    is_plain = one.text is None and one.refinement.group is None and one.depth <= DEPTH_MAX
     return Shape(one, one.summary()) if is_plain else None
 
 
 def vector_apart(body: bytes) -> tuple[Shape, bytes] | None:
     """(the search without its vector, the vector, which is a JSON array); None if it is left to aiohttp."""
-    found = _VECTOR.search(body) if _FIELDS in body else None
+    found = _VECTOR.search(body)
     if found is None:
         return None
     start = found.end()
@@ -88,6 +88,7 @@ def vector_apart(body: bytes) -> tuple[Shape, bytes] | None:
 @dataclass(slots=True)
 class _SearchWork:
     context: Context
+    large: LargeAnswers[bytes]
     shape: Shape
     kind: SearchKind
     queries: Floats | bytes
@@ -109,8 +110,12 @@ class _SearchWork:
             self.running.enter("rendering")
         collection = self.kind.body.collection
         answer = self.context.vectors.searched(self.shape.request, collection, result, partial=True)
-        results = orjson.Fragment(hits_json(answer.lists[0], collection.metric))
-        return json_body({"results": results}, answer.warnings, answer.infos)
+        hits = answer.lists[0]
+        results = "" if hits.contents_bytes > BODY_BYTES_MAX else hits_json(hits, collection.metric)
+        if not results or len(results) > BODY_BYTES_MAX:
+            self.large.note(self.kind.key)
+            raise LeftToAiohttp
+        return json_body({"results": orjson.Fragment(results)}, answer.warnings, answer.infos)
 
 
 class DirectSearches:
@@ -119,11 +124,12 @@ class DirectSearches:
     path = PATH
     is_read = True
     encoding = ""
-    body_bytes_max = BODY_BYTES_MAX
+    body_bytes_max = SEARCH_BYTES_MAX
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._kind = lru_cache(SHAPES_CACHED)(self._kind_of)
+        self._large: LargeAnswers[bytes] = LargeAnswers()
 
     def _kind_of(self, shape: Shape, collection: Collection) -> SearchKind:
         return self._context.vectors.kind(shape.request, collection)
@@ -132,7 +138,7 @@ class DirectSearches:
         return head.method == "POST" and head.media_type in BODY_TYPES and not head.query
 
     def work(self, head: PlainHead, body: bytes) -> _SearchWork | None:
-        """The search; None unless its shape is plain and its collection exists."""
+        """The search; None unless its shape is plain, its collection exists and its kind has short answers."""
         apart = None if head.media_type == PROTOBUF else vector_apart(body)
         if apart is None:
             return None
@@ -140,8 +146,11 @@ class DirectSearches:
         collection = self._context.vectors.at_hand(shape.request.collection)
         if collection is None:
             return None
+        kind = self._kind(shape, collection)
+        if kind.key in self._large:
+            return None
         try:
             queries = text if len(text) <= READ_LATER_BYTES_MAX else vectors_of([text], collection)
         except TriptychError:
             return None
-        return _SearchWork(self._context, shape, self._kind(shape, collection), queries, shape.summary)
+        return _SearchWork(self._context, self._large, shape, kind, queries, shape.summary)

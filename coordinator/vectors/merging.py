@@ -42,6 +42,11 @@ class Hits:
         vectors = self.vectors if self.vectors is not None else [None] * len(self.ids)
         return zip(self.near, self.ids, attributes, vectors, strict=True)
 
+    @property
+    def contents_bytes(self) -> int:
+        """Of the attributes and vectors, as the workers send them. JSON has half of the bytes of a vector at least."""
+        return sum(map(len, self.attributes)) + (self.vectors.nbytes // 2 if self.vectors is not None else 0)
+
     def take(self, order: NDArray[np.integer]) -> Hits:
         """Those at these places, in their order."""
         places = order.tolist()

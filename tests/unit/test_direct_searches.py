@@ -12,7 +12,8 @@ import pytest
 
 from coordinator.api import vector
 from coordinator.calls import FanOut
-from coordinator.direct_searches import BODY_BYTES_MAX, PATH, READ_LATER_BYTES_MAX, SHAPE_BYTES_MAX, shape_of
+from coordinator.direct_searches import PATH, READ_LATER_BYTES_MAX, SEARCH_BYTES_MAX, SHAPE_BYTES_MAX, shape_of
+from coordinator.responses import BODY_BYTES_MAX
 from coordinator.vectors.batching import SearchKind
 from shared.errors import Canceled, DeadlineExceeded, NotFound
 from tests.unit.direct_service import PLAIN, USUAL, Client, Service, post
@@ -124,7 +125,8 @@ async def test_both_ways_give_the_same_answer(service: Searching) -> None:
         (b'{"vector":[7,"a"],"k":1,"includeFields":[]}', True),
         (b'{"vector":[7,null],"k":1,"includeFields":[]}', True),
         (b'{"vector":[7,1],"k":1,"includeFields":[],"collection":"none"}', False),
-        (b'{"vector":[7,1],"k":1}', False),
+        (b'{"vector":[7,1],"k":1}', True),
+        (b'{"vector":[7,1],"includeFields":["colour"]}', True),
         (b'{"vector":[7,1],"k":101,"includeFields":[]}', False),
         (b'{"vector":[7,1],"k":0,"includeFields":[]}', False),
         (b'{"vector":[7,1],"k":1,"includeFields":[],"vector":[8,1]}', False),
@@ -161,7 +163,7 @@ async def test_what_is_unusual_or_wrong_has_the_answer_of_aiohttp(
         post(PATH + "?partial_response=false", PLAIN, BODY),
         post(PATH + "/", PLAIN, BODY),
         request(body=BODY[:-1] + b" " * SHAPE_BYTES_MAX + b"}"),
-        request(body=BODY.replace(b"1]", b"1," + b"0," * (BODY_BYTES_MAX // 2) + b"0]")),
+        request(body=BODY.replace(b"1]", b"1," + b"0," * (SEARCH_BYTES_MAX // 2) + b"0]")),
         request((*PLAIN, "Authorization: Bearer x")),
         request() + request(),
     ],
@@ -181,6 +183,35 @@ async def test_a_long_vector_is_read_when_it_comes(service: Searching) -> None:
     status, content = await service.both(b'{"includeFields":[],"vector":[7,%b1]}' % right.encode())
     assert content["results"][0]["vector"]["id"] == "7"
     assert len(service.direct) == 1
+
+
+async def test_attributes_and_vectors_are_shown_as_by_aiohttp(service: Searching) -> None:
+    service.links.attributes = {"colour": "red", "sizes": [1, 2.5], "näme": 'a"b'}
+    status, content = await service.both(b'{"vector":[7,1.25]}')
+    shown = {"vector": [7.0, 1.25], **service.links.attributes}
+    assert (status, content["results"][0]["vector"]) == (200, {"id": "7", "attributes": shown})
+    assert len(service.direct) == 1
+
+
+@pytest.mark.parametrize("escapes", [False, True])
+async def test_a_long_answer_is_begun_anew_by_aiohttp_and_the_next_of_its_kind_goes_there_at_once(
+    service: Searching, escapes: bool
+) -> None:
+    """Which answers are long shows before they are rendered, or after."""
+    text = "\n" * (BODY_BYTES_MAX // 2) if escapes else "a" * BODY_BYTES_MAX
+    service.links.attributes = {"text": text}
+    for _ in range(2):
+        status, content = await service.both(b'{"vector":[7,1]}')
+        assert (status, content["results"][0]["vector"]["attributes"]["text"]) == (
+            200,
+            *service.links.attributes.values(),
+        )
+        assert len(service.direct) == 1
+    assert service.served(200) == 4
+    assert service.is_at_rest
+    service.links.attributes = {}
+    await service.both(BODY)
+    assert len(service.direct) == 2, "searches of another kind are not concerned"
 
 
 def test_a_shape_is_that_of_searches_that_differ_in_their_vector_alone() -> None:

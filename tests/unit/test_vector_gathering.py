@@ -38,6 +38,8 @@ class SlowLinks:
         self.answer_s = ANSWER_S
         self.left: list[str] = []
         """The ids of the HTTP requests whose batches were given up."""
+        self.attributes: dict[str, object] = {}
+        """Of every vector that is found."""
 
     def unready(self, shards: Any = None) -> dict[int, str]:
         return {}
@@ -60,6 +62,8 @@ class SlowLinks:
         ids = [str(int(query[0])).encode() for query in queries]
         counts = np.ones(len(queries), dtype=np.int32)
         found = [counts.tobytes(), np.zeros(len(queries), np.float32).tobytes(), *pack_blobs(ids), b"", b"", b""]
+        if self.attributes:
+            found[4:] = [*pack_blobs([wire.pack(self.attributes)] * len(ids)), queries.tobytes()]
         return FanOut([WorkerReply("worker-0", (0,), Reply(wire.pack(SearchReply((), 9)), found), 1.0)], {})
 
 
