@@ -45,7 +45,7 @@ BURST_S = (2 * min(GROWTH_COUNTS) + 2) * COUNT_S
 when the counts are somewhat late. Otherwise all writes of an overload would be let in at once, the oldest first."""
 OVERFULL_S = 1.0
 """So long after a request found no room, more comes than leaves, as far as is known."""
-WAIT_MAX_S, WAIT_OVERFULL_MAX_S = 2.0, 0.008
+WAIT_MAX_S, WAIT_OVERFULL_MAX_S = 2.0, 0.006
 """A request is refused when it has waited so long; the second while more comes than leaves."""
 LATE_AT_ONCE, LATE_IN_A_LOOK = 4, 256
 """Of those who have waited too long, so many at most are refused for each request that comes or has been answered, and

@@ -364,7 +364,7 @@ def test_a_room_that_stays_full_and_does_not_drain_is_no_burst(
         house.turns(len(house.room) - length)
         house.pressure.places = 0
         house.room.look()
-        clock[0] += 0.002
+        clock[0] += module.WAIT_OVERFULL_MAX_S / 5  # nobody has waited too long when it is known
     assert house.room.is_overfull == is_overload
     assert len(house.room) == (module.ROOM_OVERFULL if is_overload else lengths[-1])
 
