@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
 
@@ -15,23 +13,19 @@ import zmq
 
 from coordinator.barrier import WRITES, Barrier
 from coordinator.calls import Asked, FanOut, MethodCall, Question, Waits, Worker, WorkerCall, WorkerReply, may_grow
+from coordinator.membership import Membership
 from coordinator.prompt_futures import PromptFuture
-from coordinator.shards import SHARD_STATES, Shard, unavailable
-from proto import cluster_pb2
+from coordinator.shards import Shard, unavailable
 from shared import errors, tracing, wire
 from shared.config import Settings
 from shared.measurements import Values
-from shared.telemetry import REQUEST_ID, event
+from shared.telemetry import REQUEST_ID
 from shared.wire import Frame
 
-SILENCE_S = 2.0
-"""A worker that has sent no heartbeat for this long (four beats) counts as down."""
 SWEEP_S = 0.25
 LINGER_MS = 500
 SEND_QUEUE_MAX = 2000
 """Messages that ZeroMQ may queue for one worker. `worker_requests_max` is lower, so this bound is never reached."""
-OWNERS_KEPT = 1024
-"""Sets of shards whose owners are cached: most requests concern all shards or a single shard."""
 
 
 def _context() -> zmq.Context[zmq.Socket[bytes]]:
@@ -48,21 +42,14 @@ class Links:
 
     def __init__(self, settings: Settings, cluster_id: str, address: str) -> None:
         self._settings = settings
-        self._cluster_id = cluster_id
         self._address = address
-        self._workers: dict[bytes, Worker] = {}
-        self._lost: dict[bytes, Worker] = {}
-        """The last one of each name that was removed: its process may still be there, with the writes it was sent."""
-        self._states = [Shard(number) for number in range(settings.shards)]
+        self._members = Membership(cluster_id, settings.shards)
         # Ids start at the clock's time: a worker may still answer a request of the previous coordinator.
         self._ids = itertools.count(time.time_ns())
-        self._owners: dict[tuple[int, ...], list[tuple[Worker, tuple[int, ...]]]] = {}
         self.waits = Waits()
         self.barrier = Barrier()
         self.measured: Callable[[str, Values], None] = lambda worker, values: None
         """Called with the measurements that a worker has sent."""
-        self.registrations: Counter[str] = Counter()
-        """Processes that have registered, by the name of the worker: each beyond the first is a restart."""
         self._drain_due = False
         self._own_context = copy_context()  # of no request
         self._control: zmq.Socket[bytes] | None = None
@@ -70,27 +57,32 @@ class Links:
 
     @property
     def shards(self) -> int:
-        return len(self._states)
+        return len(self._members.states)
+
+    @property
+    def registrations(self) -> Mapping[str, int]:
+        """Processes that have registered, by the name of the worker: each beyond the first is a restart."""
+        return self._members.registrations
 
     def states(self) -> Sequence[Shard]:
         """Every shard's state, by number."""
-        return self._states
+        return self._members.states
 
     def workers(self) -> list[tuple[str, int, tuple[int, ...], int]]:
         """(name, process id, shards, requests in flight) of every connected worker."""
-        return sorted((w.name, w.pid, w.shards, len(w.pending)) for w in self._workers.values())
+        return sorted((w.name, w.pid, w.shards, len(w.pending)) for w in self.connected())
 
     def connected(self) -> list[Worker]:
         """All connected workers, by name."""
-        return sorted(self._workers.values(), key=lambda worker: worker.name)
+        return self._members.connected()
 
     def awaited(self) -> list[WorkerCall]:
         """What workers have been asked and have not answered."""
-        return [part for worker in self._workers.values() for part in worker.pending.values()]
+        return [part for worker in self.connected() for part in worker.pending.values()]
 
     def worker_count(self) -> int:
         """How many workers are connected."""
-        return len(self._workers)
+        return len(self._members)
 
     async def open(self) -> None:
         context = _context()
@@ -112,8 +104,8 @@ class Links:
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._loop.remove_reader(self._socket.fileno())
-        for worker in list(self._workers.values()):
-            self._remove(worker, "the coordinator is stopping")
+        for worker in self.connected():
+            self._members.remove(worker, "the coordinator is stopping")
         self._socket.close()
         if self._control is not None:
             self._loop.remove_reader(self._control.fileno())
@@ -123,14 +115,11 @@ class Links:
 
     def unready(self, shards: Iterable[int] | None = None) -> dict[int, str]:
         """Shard → why it cannot answer now, for those of these shards (default: all) that are not ready."""
-        numbers = range(len(self._states)) if shards is None else shards
-        return {n: self._states[n].why() for n in numbers if self._states[n].state != "ready"}
+        return self._members.unready(shards)
 
     def require(self, shards: Iterable[int]) -> None:
         """Raises Unavailable that names each shard that is not ready, unless all these shards are ready."""
-        missing = self.unready(shards)
-        if missing:
-            raise unavailable(missing)
+        self._members.require(shards)
 
     async def fan_out(
         self,
@@ -207,7 +196,7 @@ class Links:
     def _numbers(self, shards: Iterable[int] | None, parts: Mapping[int, Sequence[Frame]] | None) -> tuple[int, ...]:
         if shards is not None:
             return tuple(shards)
-        return tuple(parts) if parts is not None else tuple(range(len(self._states)))
+        return tuple(parts) if parts is not None else tuple(range(self.shards))
 
     async def _ask(self, question: Question, numbers: tuple[int, ...], missing: dict[int, str]) -> FanOut:
         """Ask those of `numbers` that are not `missing`; wait for all replies, the deadline or an error."""
@@ -226,7 +215,7 @@ class Links:
         asked_at, http_request, is_traced = time.monotonic(), REQUEST_ID.get(), tracing.is_on()
         call = MethodCall(next(self._ids).to_bytes(8, "big"), asked_at, done, http_request, method=question.method)
         messages: list[tuple[WorkerCall, list[Frame]]] = []
-        for worker, owned in self._owners_of(ready):
+        for worker, owned in self._members.owners_of(ready):
             request = question.request(owned, asked_at)
             request.http_request = http_request
             span = None
@@ -262,20 +251,6 @@ class Links:
             raise asked.call.error
         return FanOut.of(asked.parts, missing)
 
-    def _owners_of(self, shards: tuple[int, ...]) -> list[tuple[Worker, tuple[int, ...]]]:
-        """The workers of these ready shards, each with the shards it owns; cached until the next heartbeat."""
-        owners = self._owners.get(shards)
-        if owners is None:
-            by_name = {worker.name: worker for worker in self._workers.values()}
-            owned: dict[str, list[int]] = {}
-            for number in shards:
-                owned.setdefault(self._states[number].worker or "", []).append(number)
-            owners = [(by_name[name], tuple(numbers)) for name, numbers in owned.items()]
-            if len(self._owners) >= OWNERS_KEPT:
-                self._owners.clear()
-            self._owners[shards] = owners
-        return owners
-
     def _send(self, part: WorkerCall, message: Sequence[Frame]) -> None:
         worker = part.worker
         refusal = self._transmit([worker.identity, *message])
@@ -286,8 +261,8 @@ class Links:
             part.outcome = f"{worker.name} takes no more messages for now"
             return
         part.outcome = f"{worker.name} is not connected"
-        if self._workers.get(worker.identity) is worker:
-            self._remove(worker, part.outcome)  # at once, and not when it has been silent for long enough
+        if self._members.present(worker.identity) is worker:
+            self._members.remove(worker, part.outcome)  # at once, and not when it has been silent for long enough
 
     def _give_up(self, part: WorkerCall) -> None:
         """Cancel the request at the worker: its reply is no longer awaited."""
@@ -319,17 +294,16 @@ class Links:
 
     def pause_background(self) -> None:
         """Have all workers put off their background work for a while."""
-        for worker in self._workers.values():
+        for worker in self.connected():
             self._transmit_control([worker.identity, *wire.encode_pause()])
 
     def is_writing(self) -> bool:
         """Whether a request that changes what shards hold is under way."""
-        return any(part.call.method in WRITES for worker in self._workers.values() for part in worker.pending.values())
+        return any(part.call.method in WRITES for worker in self.connected() for part in worker.pending.values())
 
     def ask_measurements(self) -> set[str]:
         """Have all workers send their measurements. Returns the names of those that were reached."""
-        workers = list(self._workers.values())
-        return {w.name for w in workers if self._transmit_control([w.identity, *wire.encode_measure()])}
+        return {w.name for w in self.connected() if self._transmit_control([w.identity, *wire.encode_measure()])}
 
     # Messages from workers
 
@@ -337,25 +311,25 @@ class Links:
         """Hear heartbeats. A worker counts as connected when one has come by the connection for requests, too."""
         while self._control is not None and not self._control.closed and wire.readable(self._control):
             identity, *message = wire.receive(self._control)
-            worker = self._workers.get(bytes(identity))
+            worker = self._members.present(bytes(identity))
             if worker is None:
                 continue
             if wire.kind_of(message) == wire.MEASURE:
                 self.measured(worker.name, Values(wire.decode_measurements(message).values))
             else:
-                self._register(bytes(identity), wire.decode_register(message))
+                self._members.register(bytes(identity), wire.decode_register(message))
 
     def _drain(self) -> None:
         self._drain_due = False
         while not self._socket.closed and wire.readable(self._socket):
             identity, *message = wire.receive(self._socket)
             if wire.kind_of(message) == wire.REGISTER:
-                self._register(bytes(identity), wire.decode_register(message))
+                self._members.register(bytes(identity), wire.decode_register(message))
             else:
                 self._deliver(bytes(identity), message)
 
     def _deliver(self, identity: bytes, message: Sequence[Frame]) -> None:
-        worker = self._workers.get(identity) or self._lost.get(identity)
+        worker = self._members.known(identity)
         if worker is None:
             return
         request_id = wire.request_id_of(message)
@@ -377,58 +351,13 @@ class Links:
             self.waits.add(elapsed_ms - reply.timings_ms.get("total", elapsed_ms))
             part.settle(WorkerReply(part.worker.name, part.shards, reply, elapsed_ms))
 
-    def _register(self, identity: bytes, message: cluster_pb2.Register) -> None:
-        if message.cluster_id != self._cluster_id:
-            event(
-                logging.ERROR,
-                "a worker of another cluster tried to register",
-                worker=message.worker,
-                cluster=message.cluster_id,
-            )
-            return
-        worker = self._workers.get(identity)
-        if worker is None:
-            for other in [w for w in self._workers.values() if w.name == message.worker]:
-                self._remove(other, f"{other.name} has restarted")
-            worker = self._lost.get(identity) or Worker(message.worker, identity, message.pid, 0.0)
-            self._lost = {key: other for key, other in self._lost.items() if other.name != worker.name}
-            self._workers[identity] = worker
-            self.registrations[worker.name] += 1
-            event(logging.INFO, "worker registered", worker=worker.name, pid=worker.pid, shards=len(message.shards))
-        self._owners.clear()
-        worker.seen = time.monotonic()
-        worker.shards = tuple(entry.shard for entry in message.shards)
-        for entry in message.shards:
-            shard = self._states[entry.shard]
-            shard.worker, shard.state, shard.detail = worker.name, SHARD_STATES[entry.state], entry.detail
-            shard.counts = dict(entry.counts)
-            if shard.state == "ready":
-                shard.rates.note(shard.counts, worker.seen)
-        for progress in message.progress:
-            if (part := worker.pending.get(progress.call)) is not None:
-                part.samples = progress.samples
-
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            now = time.monotonic()
             # If the event loop was busy, unread heartbeats wait in the socket, and the worker is not silent.
             self._drain_control()
             self._drain()
-            for worker in list(self._workers.values()):
-                if now - worker.seen > SILENCE_S:
-                    self._remove(worker, f"{worker.name} is down (no sign of life for {SILENCE_S:g} s)")
-
-    def _remove(self, worker: Worker, why: str) -> None:
-        event(logging.WARNING, "worker is gone", worker=worker.name, pid=worker.pid, why=why)
-        if self._workers.pop(worker.identity, None) is not None:
-            self._lost[worker.identity] = worker
-        self._owners.clear()
-        for number in worker.shards:
-            if self._states[number].worker == worker.name:
-                self._states[number] = Shard(number, "down", why)
-        for part in list(worker.pending.values()):
-            part.settle(why)
+            self._members.remove_silent()
 
 
 def _whole(result: FanOut) -> list[WorkerReply]:

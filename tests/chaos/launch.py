@@ -17,6 +17,7 @@ from typing import Any
 import zmq
 
 from coordinator.links import Links
+from coordinator.membership import Membership
 from shared import wire
 from tests.chaos.control import Control
 
@@ -54,7 +55,7 @@ def _pass_late(pass_now: Callable[[], None]) -> None:
 
 def lose_and_hold_messages(faults: Faults) -> None:
     """Both directions pass here: what the coordinator sends, and what comes to it (replies and heartbeats)."""
-    send, deliver, register = wire.send, Links._deliver, Links._register
+    send, deliver, register = wire.send, Links._deliver, Membership.register
 
     def send_maybe(socket: zmq.Socket[bytes], frames: Sequence[wire.Frame]) -> None:
         faults.pass_on("out", bytes(frames[0]), lambda: send(socket, frames))
@@ -62,12 +63,12 @@ def lose_and_hold_messages(faults: Faults) -> None:
     def deliver_maybe(links: Links, identity: bytes, message: Any) -> None:
         faults.pass_on("in", identity, lambda: deliver(links, identity, message))
 
-    def register_maybe(links: Links, identity: bytes, message: Any) -> None:
-        faults.pass_on("in", identity, lambda: register(links, identity, message))
+    def register_maybe(members: Membership, identity: bytes, message: Any) -> None:
+        faults.pass_on("in", identity, lambda: register(members, identity, message))
 
     wire.send = send_maybe
     Links._deliver = deliver_maybe  # type: ignore[method-assign, assignment]
-    Links._register = register_maybe  # type: ignore[method-assign, assignment]
+    Membership.register = register_maybe  # type: ignore[method-assign, assignment]
 
 
 def start(module: str) -> None:

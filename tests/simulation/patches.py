@@ -19,7 +19,14 @@ from tests.simulation.network import Wire
 from tests.simulation.world import Clock, Event, Lock, Thread, World
 
 PACKAGES = ("coordinator.log", "worker.logs")
-MODULES = ("coordinator.links", "coordinator.calls", "worker.process", "worker.serving", "shared.wire")
+MODULES = (
+    "coordinator.links",
+    "coordinator.membership",
+    "coordinator.calls",
+    "worker.process",
+    "worker.serving",
+    "shared.wire",
+)
 SUBSTITUTES: dict[int, Any] = {
     id(time): Clock,
     id(threading.Lock): Lock,

@@ -9,7 +9,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from coordinator import links as links_module
+from coordinator import membership
 from coordinator.links import Links
 from proto import cluster_pb2
 from shared import errors, wire
@@ -156,7 +156,7 @@ async def test_an_answer_with_no_shards_left_is_no_answer(cluster):
 async def test_bytes_in_flight_fall_however_a_call_ends(cluster, monkeypatch):
     answers = {"answered": Reply(b"ok"), "silent": None, "wrong": Reply(error_class="BadData", error="no")}
     await cluster.worker("w0", {0: READY}, lambda request: answers[request.method], pid=1)
-    (worker,) = cluster.links._workers.values()
+    (worker,) = cluster.links.connected()
     seen = []
     transmit = cluster.links._transmit
 
@@ -183,7 +183,7 @@ async def test_bytes_in_flight_fall_however_a_call_ends(cluster, monkeypatch):
     assert worker.pending_bytes == 0
     waiting = asyncio.ensure_future(cluster.links.fan_out("silent", shards=[0], body=bytes(5000), timeout_s=30))
     await asyncio.sleep(0.05)
-    cluster.links._remove(worker, "the test says so")
+    cluster.links._members.remove(worker, "the test says so")
     with pytest.raises(errors.Unavailable):
         await waiting
     assert (worker.pending_bytes, worker.pending) == (0, {})
@@ -240,7 +240,7 @@ async def test_a_worker_that_is_unavailable_is_missing(cluster):
 
 
 async def test_silence_means_down_and_frees_who_waits(cluster, monkeypatch):
-    monkeypatch.setattr(links_module, "SILENCE_S", 0.4)
+    monkeypatch.setattr(membership, "SILENCE_S", 0.4)
     silent = await cluster.worker("w0", {0: READY}, lambda request: None)
     silent.tasks[0].cancel()
     with pytest.raises(errors.Unavailable, match=r"shard 0: w0 is down \(no sign of life"):
@@ -249,7 +249,7 @@ async def test_silence_means_down_and_frees_who_waits(cluster, monkeypatch):
 
 
 async def test_a_worker_whose_connection_has_ended_is_down_as_soon_as_it_is_asked(cluster, monkeypatch):
-    monkeypatch.setattr(links_module, "SILENCE_S", 60.0)
+    monkeypatch.setattr(membership, "SILENCE_S", 60.0)
     gone = await cluster.worker("w0", {0: READY}, lambda request: None)
     await cluster.worker("w1", {1: READY})
     waiting = asyncio.ensure_future(cluster.links.fan_out("m", shards=[0], timeout_s=10))
@@ -341,7 +341,7 @@ async def test_a_worker_of_another_cluster_is_ignored(cluster, tmp_path):
 
 
 async def test_a_worker_whose_replies_hold_up_its_connection_still_beats(cluster, monkeypatch):
-    monkeypatch.setattr(links_module, "SILENCE_S", 0.4)
+    monkeypatch.setattr(membership, "SILENCE_S", 0.4)
     worker = await cluster.worker("w", {0: READY})
     control = worker.control()
     worker.tasks[0].cancel()  # nothing more comes by the other connection

@@ -10,6 +10,7 @@ import pytest
 import zmq
 
 from coordinator import links as links_module
+from coordinator import membership
 from coordinator.calls import FanOut, MethodCall, Worker, WorkerCall, WorkerReply
 from coordinator.links import Links
 from proto import cluster_pb2
@@ -98,7 +99,7 @@ def register(made: Links, name: str, pid: int, shards: dict[int, int], cluster: 
     for number, state in shards.items():
         entry = message.shards.add(shard=number, state=cast(Any, state), detail="disk" if state == FAILED else "")
         entry.counts.update(counts)
-    made._register(f"{name}-{pid}".encode(), message)
+    made._members.register(f"{name}-{pid}".encode(), message)
 
 
 def test_states_are_those_of_the_last_beat() -> None:
@@ -138,14 +139,14 @@ def test_shards_move_to_the_worker_that_has_them_now() -> None:
     register(made, "w1", 2, {2: READY, 3: READY})
 
     def owners(*shards: int) -> list[tuple[str, tuple[int, ...]]]:
-        return [(owner.name, numbers) for owner, numbers in made._owners_of(shards)]
+        return [(owner.name, numbers) for owner, numbers in made._members.owners_of(shards)]
 
     assert owners(0, 1, 2, 3) == [("w0", (0, 1)), ("w1", (2, 3))]
     assert owners(3, 0) == [("w1", (3,)), ("w0", (0,))]
     register(made, "w1", 2, {1: READY, 2: READY, 3: READY})
     assert owners(0, 1, 2, 3) == [("w0", (0,)), ("w1", (1, 2, 3))]
-    gone = next(w for w in made._workers.values() if w.name == "w0")
-    made._remove(gone, "it has gone")
+    gone = next(w for w in made.connected() if w.name == "w0")
+    made._members.remove(gone, "it has gone")
     assert made.unready() == {0: "it has gone"}
     assert [name for name, *_ in made.workers()] == ["w1"]
 
@@ -160,16 +161,16 @@ def test_a_restarted_worker_replaces_only_itself() -> None:
 
 
 def test_so_many_sets_of_owners_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links_module, "OWNERS_KEPT", 2)
+    monkeypatch.setattr(membership, "OWNERS_KEPT", 2)
     made = links()
     register(made, "w0", 1, {0: READY, 1: READY, 2: READY})
     for number in (0, 1):
-        made._owners_of((number,))
-    assert set(made._owners) == {(0,), (1,)}
-    made._owners_of((0,))
-    assert len(made._owners) == 2
-    made._owners_of((2,))
-    assert set(made._owners) == {(2,)}
+        made._members.owners_of((number,))
+    assert set(made._members._owners) == {(0,), (1,)}
+    made._members.owners_of((0,))
+    assert len(made._members._owners) == 2
+    made._members.owners_of((2,))
+    assert set(made._members._owners) == {(2,)}
 
 
 # Calls

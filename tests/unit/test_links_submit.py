@@ -77,7 +77,7 @@ async def test_a_silent_worker_is_missing_however_the_call_ends(cluster, ends): 
     if ends == "by its caller":
         call.finish()
     if ends == "with the worker":
-        cluster.links._remove(next(iter(cluster.links._workers.values())), "the test says so")
+        cluster.links._members.remove(cluster.links.connected()[0], "the test says so")
     assert isinstance(await answers.one(), errors.Unavailable)
     if ends != "with the worker":
         assert slow.cancelled

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from coordinator import links as links_module
+from coordinator import membership
 from coordinator.queries import whereabouts as module
 from coordinator.queries.cost import Demand
 from coordinator.queries.planner import plan
@@ -176,7 +176,7 @@ async def silence(links) -> None:  # type: ignore[no-untyped-def]
 
 
 async def test_a_worker_that_was_silent_for_a_while_has_what_was_written_before(links, monkeypatch):
-    monkeypatch.setattr(links_module, "SILENCE_S", 0.3)
+    monkeypatch.setattr(membership, "SILENCE_S", 0.3)
     own = Whereabouts()
     learn(own, links, [M], w0=False, w1=True)
     await write(links)
@@ -185,7 +185,7 @@ async def test_a_worker_that_was_silent_for_a_while_has_what_was_written_before(
 
 
 async def test_a_worker_that_was_silent_for_a_while_may_still_carry_out_a_write(links, monkeypatch):
-    monkeypatch.setattr(links_module, "SILENCE_S", 0.3)
+    monkeypatch.setattr(membership, "SILENCE_S", 0.3)
     own = Whereabouts()
     links.cluster.first.answer = lambda request: None
     worker = links.connected()[0]
