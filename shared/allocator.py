@@ -28,9 +28,11 @@ SCRATCH_BYTES_MIN = 4 << 20
 
 TRIM_INTERVAL_S = 10.0
 """Time between two looks at how much memory a process has."""
-TRIM_BYTES_MIN, TRIM_BYTES_MIN_QUIET = 64 << 20, 4 << 20
-"""Growth since the last trim, of the process or of its free memory, that makes another one worthwhile, the second in a
-quiet process: no request waits for its time then, and nothing needs the memory again soon."""
+TRIM_BYTES_MIN, TRIM_BYTES_MIN_SMALL, TRIM_BYTES_MIN_QUIET = 64 << 20, 8 << 20, 4 << 20
+TRIM_SHARE_MIN = 1 / 12
+"""Growth since the last trim, of the process or of its free memory, that makes another one worthwhile: in a busy
+process that share of it, since a trim takes time in proportion to its size, but from the second of these bytes to the
+first. The third is for a quiet process: no request waits for its time then, and nothing needs the memory again soon."""
 QUIET_SHARE = 0.1
 """A process is quiet if it took no more of a processor since the last look."""
 
@@ -100,7 +102,8 @@ class Trimmer:
         busy_s = time.process_time()
         is_quiet = busy_s - self._busy_s <= QUIET_SHARE * (now - self._looked_at)
         self._looked_at, self._busy_s = now, busy_s
-        grown_bytes_min = TRIM_BYTES_MIN_QUIET if is_quiet else TRIM_BYTES_MIN
+        busy_bytes_min = min(max(int(TRIM_SHARE_MIN * self._resident_bytes), TRIM_BYTES_MIN_SMALL), TRIM_BYTES_MIN)
+        grown_bytes_min = TRIM_BYTES_MIN_QUIET if is_quiet else busy_bytes_min
         has_grown = self._process.memory_info().rss > self._resident_bytes + grown_bytes_min
         return has_grown or free_bytes() > self._free_bytes + grown_bytes_min
 

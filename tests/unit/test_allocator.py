@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from shared import allocator
-from shared.allocator import QUIET_SHARE, TRIM_BYTES_MIN, TRIM_BYTES_MIN_QUIET, TRIM_INTERVAL_S, Trimmer
+from shared.allocator import (
+    QUIET_SHARE,
+    TRIM_BYTES_MIN,
+    TRIM_BYTES_MIN_QUIET,
+    TRIM_BYTES_MIN_SMALL,
+    TRIM_INTERVAL_S,
+    TRIM_SHARE_MIN,
+    Trimmer,
+)
 
 
 class Process:
@@ -35,17 +43,29 @@ def trimmer_of(process: Process) -> Trimmer:
     return trimmer
 
 
-def test_memory_is_looked_at_now_and_then_and_returned_when_it_has_grown(clock: SimpleNamespace) -> None:
+@pytest.mark.parametrize(
+    ("resident", "growth"),
+    [
+        (0, TRIM_BYTES_MIN_SMALL),
+        (12 * TRIM_BYTES_MIN_SMALL, TRIM_BYTES_MIN_SMALL),
+        (24 * TRIM_BYTES_MIN_SMALL, 2 * TRIM_BYTES_MIN_SMALL),
+        (int(TRIM_BYTES_MIN / TRIM_SHARE_MIN), TRIM_BYTES_MIN),
+        (100 * TRIM_BYTES_MIN, TRIM_BYTES_MIN),
+    ],
+)
+def test_memory_is_looked_at_now_and_then_and_returned_when_the_process_has_grown_by_its_share(
+    clock: SimpleNamespace, resident: int, growth: int
+) -> None:
     process = Process()
-    process.rss = 10 * TRIM_BYTES_MIN
+    process.rss = 200 * TRIM_BYTES_MIN
     trimmer = trimmer_of(process)
     assert not trimmer.due()  # too early
     clock.now += TRIM_INTERVAL_S
     assert trimmer.due()
-    process.rss = 2 * TRIM_BYTES_MIN
+    process.rss = resident
     trimmer.run()
     clock.now += TRIM_INTERVAL_S
-    process.rss = 3 * TRIM_BYTES_MIN
+    process.rss += growth
     assert not trimmer.due()
     clock.now += TRIM_INTERVAL_S
     process.rss += 1
@@ -70,9 +90,9 @@ def test_a_quiet_process_returns_less_memory_too(clock: SimpleNamespace, busy_sh
 
 def test_memory_that_was_in_use_at_the_last_time_returns_when_it_has_been_freed(clock: SimpleNamespace) -> None:
     trimmer = trimmer_of(Process())
-    clock.free_bytes = 5 * TRIM_BYTES_MIN
+    clock.free_bytes = 5 * TRIM_BYTES_MIN_SMALL
     trimmer.run()
-    for more, is_due in ((TRIM_BYTES_MIN, False), (1, True)):
+    for more, is_due in ((TRIM_BYTES_MIN_SMALL, False), (1, True)):
         clock.now += TRIM_INTERVAL_S
         clock.free_bytes += more
         assert trimmer.due() == is_due
