@@ -177,7 +177,7 @@ class WorkerProcess:
         return due
 
     def _beat(self) -> bool:
-        """Send the states of the shards to the coordinator. Returns False when it is away."""
+        """Send the states of the shards to the coordinator. Returns False unless it is there by both connections."""
         if self._wal.recoverable():
             event(logging.WARNING, "the failed write-ahead log can be opened again, restarting", worker=self._name)
             self._stopping = True
@@ -199,9 +199,12 @@ class WorkerProcess:
         for call, samples in self._service.progress():
             message.progress.add(call=call, samples=samples)
         beat = wire.encode_register(message)
-        with contextlib.suppress(zmq.Again):  # the coordinator is away
+        is_sent = self._service.send(beat)
+        try:
             wire.send(self._control, beat)
-        return self._service.send(beat)
+        except zmq.Again:  # the coordinator is away, or this connection is not there yet
+            return False
+        return is_sent
 
     def _run(self, request_id: bytes, request: Request, method: Method) -> list[wire.Frame]:
         started = time.perf_counter()

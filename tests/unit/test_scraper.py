@@ -131,6 +131,7 @@ async def test_a_discovery_that_changes_the_interval_of_a_target_is_followed(pla
         discovered("15s")
         while place.loops("a")["h:1"] is before["h:1"]:
             await asyncio.sleep(0.01)
+    await asyncio.sleep(0)  # the task of the new loop begins in the next turn
     after = place.loops("a")
     assert [after[address].target.interval_ms for address in ("h:1", "h:2")] == [15_000, 15_000]
     assert after["h:1"].inherited == [b"http://h:1/metrics"] and after["h:1"].is_running

@@ -98,23 +98,26 @@ WorkerProcess("w", [0], Settings(data=Path(sys.argv[1])), sys.argv[2], "c", os.g
 """
 
 
-def test_a_worker_finds_a_coordinator_that_comes_later_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("apart_s", [0.0, 0.1])
+def test_a_worker_finds_a_coordinator_that_comes_later_at_once(tmp_path: Path, apart_s: float) -> None:
+    """`apart_s`: the two connections are possible at different times."""
     address = f"ipc://{tmp_path}/socket"
     command = [sys.executable, "-c", WORKER, str(tmp_path), address]
     worker = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)})
     try:
-        heard_until_s(address)
-        waited_s = [heard_until_s(address) for _ in range(ROUNDS)]
+        heard_until_s(address, apart_s)
+        waited_s = [heard_until_s(address, apart_s) for _ in range(ROUNDS)]
     finally:
         worker.terminate()
         assert worker.wait(WITHIN_S) == 0
     assert statistics.median(waited_s) < CONNECTED_WITHIN_S, waited_s
 
 
-def heard_until_s(address: str) -> float:
+def heard_until_s(address: str, apart_s: float) -> float:
     """Seconds until a coordinator, which is there from now on, has heard a worker by both connections."""
     with zmq.Context() as context, context.socket(zmq.ROUTER) as requests, context.socket(zmq.ROUTER) as control:
         requests.bind(address)
+        time.sleep(apart_s)
         control.bind(control_address(address))
         started = time.monotonic()
         for socket in (requests, control):
