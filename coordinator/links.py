@@ -70,7 +70,7 @@ class Links:
 
     def workers(self) -> list[tuple[str, int, tuple[int, ...], int]]:
         """(name, process id, shards, requests in flight) of every connected worker."""
-        return sorted((w.name, w.pid, w.shards, len(w.pending)) for w in self.connected())
+        return [(w.name, w.pid, w.shards, len(w.pending)) for w in self.connected()]
 
     def connected(self) -> list[Worker]:
         """All connected workers, by name."""

@@ -91,3 +91,19 @@ async def test_a_message_that_no_worker_takes_is_an_error(cluster, monkeypatch):
     cluster.links.submit(question(), answers)
     assert not answers.all
     assert "w0 takes no more messages" in str(await answers.one())
+
+
+async def test_who_is_told_that_a_worker_is_gone_may_give_up_what_else_it_was_asked(cluster):  # noqa: F811
+    await cluster.worker("w0", {0: READY, 1: READY}, lambda request: None)
+    first, second = Answers(), Answers()
+    calls = []
+
+    def tell(result):
+        first(result)
+        calls[0].finish()
+
+    cluster.links.submit(question(), tell)
+    calls.append(cluster.links.submit(question(), second))
+    cluster.links._members.remove(cluster.links.connected()[0], "the test says so")
+    for answers in (first, second):
+        assert isinstance(await answers.one(), errors.Unavailable)
