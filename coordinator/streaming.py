@@ -235,8 +235,16 @@ def gathered(chunks: Iterator[Piece], size: int) -> Iterator[Piece]:
     for chunk in chunks:
         pending.append(chunk)
         length += len(chunk)
+        del chunk
         if length >= size:
-            yield pending[0] if len(pending) == 1 else b"".join(pending)
-            pending, length = [], 0
+            length = 0
+            yield _taken(pending)  # which is not held here: a client may take long to read it
     if pending:
-        yield b"".join(pending)
+        yield _taken(pending)
+
+
+def _taken(pending: list[Piece]) -> Piece:
+    """All of it in one; the list is empty then."""
+    piece = pending[0] if len(pending) == 1 else b"".join(pending)
+    pending.clear()
+    return piece

@@ -45,7 +45,8 @@ def main() -> int:
         run(cluster, target, None, WARM_S)  # first requests load kernels
         _say(f"the cluster holds its data and is quiet after {time.monotonic() - began:.0f} s\n")
         if options.mixed:
-            return run_mixed(cluster, target, attacks, options.seconds, options.mixed * 60)
+            beside = [None] if options.alone else attacks
+            return run_mixed(cluster, target, beside, options.seconds, options.mixed * 60)
         return _run_all(cluster, target, [None, *attacks], options.seconds)
 
 
@@ -58,6 +59,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--mixed", type=float, default=0.0, metavar="MINUTES", help="mixed load with all attacks beside"
     )
+    parser.add_argument("--alone", action="store_true", help="the mixed load without attacks, to compare with")
     parser.add_argument("--list", action="store_true", help="print the attacks and their targets")
     return parser.parse_args()
 

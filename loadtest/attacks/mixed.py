@@ -1,4 +1,7 @@
-"""All attacks in turn beside a mixed load, for minutes: what is left of it at the end."""
+"""All attacks in turn beside a mixed load, for minutes: what is left of it at the end.
+
+The load stores data meanwhile. What that takes is told by a run of the load alone, for as long.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +32,16 @@ GROWTH_SHARE_MAX = 0.1
 STOP_WITHIN_S = 20.0
 
 
-def run_mixed(cluster: Cluster, target: Target, attacks: Sequence[Attack], seconds: float, total_s: float) -> int:
+def run_mixed(cluster: Cluster, target: Target, attacks: Sequence[Attack | None], seconds: float, total_s: float) -> int:
     """The exit code: 1 if a process was restarted, or memory has not come back to within GROWTH_SHARE_MAX.
 
-    Waits of the bystander are shown as well; they have no target here, since the load beside takes its share.
+    Without attacks (None in their place) the load is alone. Waits of the bystander are shown as well; they have no
+    target here, since the load beside takes its share.
     """
     results: list[Result] = []
     with _load(cluster, LOAD_SECONDS_MAX):
         time.sleep(WARM_S)
-        before_mb = proportional_mb(cluster)
+        before_mb, held_before = proportional_mb(cluster), _held(cluster)
         stop = time.monotonic() + total_s
         for attack in itertools.cycle(attacks):
             if time.monotonic() >= stop:
@@ -46,16 +50,26 @@ def run_mixed(cluster: Cluster, target: Target, attacks: Sequence[Attack], secon
             sys.stdout.write(report.lines(results[-1]))
             sys.stdout.flush()
         time.sleep(REST_S)
-        after_mb = proportional_mb(cluster)
+        after_mb, held_after = proportional_mb(cluster), _held(cluster)
     restarts = sum(result.faults.restarts for result in results)
     down = sum(len(result.faults.down) for result in results)
     growth = after_mb / before_mb - 1
     sys.stdout.write(
-        f"\n{report.table(results)}\n{total_s / 60:g} minutes of mixed load with {len(results)} attacks beside:"
+        f"\n{report.table(results)}\n{report.growth(held_before, held_after)}\n{total_s / 60:g} minutes of mixed load"
+        f" with {sum(result.attack is not None for result in results)} attacks beside:"
         f" {restarts} restarts, {down} times a worker counted as down;"
         f" memory {before_mb:,.0f} MB before, {after_mb:,.0f} MB after ({growth:+.0%})\n"
     )
     return 1 if restarts or down or growth > GROWTH_SHARE_MAX else 0
+
+
+def _held(cluster: Cluster) -> report.Held:
+    """Bytes by process and owner, as the service tells them."""
+    held = {}
+    for process in cluster.get("/api/v1/status/memory").json()["data"]["processes"]:
+        owners = {**process.get("owners", {}), "unattributed": process.get("unattributedBytes", 0)}
+        held |= {(process["process"], owner): size for owner, size in owners.items()}
+    return held
 
 
 @contextmanager

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from loadtest.attacks.running import Result
+
+Held = Mapping[tuple[str, str], int]
+"""Bytes that each (process, owner) holds."""
+GROWTH_SHOWN_BYTES_MIN = 1 << 20
 
 
 def lines(result: Result) -> str:
@@ -45,6 +49,16 @@ def table(results: Iterable[Result]) -> str:
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     rows += [_row(result) for result in results]
+    return "\n".join(rows) + "\n"
+
+
+def growth(before: Held, after: Held) -> str:
+    """Who holds how much more or less, the most first, where it is GROWTH_SHOWN_BYTES_MIN or more."""
+    by_owner = {owner: after.get(owner, 0) - before.get(owner, 0) for owner in {*before, *after}}
+    rows = ["| process | owner | more MB |", "|---|---|---|"]
+    for (process, owner), grown in sorted(by_owner.items(), key=lambda item: -item[1]):
+        if abs(grown) >= GROWTH_SHOWN_BYTES_MIN:
+            rows.append(f"| {process} | {owner} | {grown / (1 << 20):+,.1f} |")
     return "\n".join(rows) + "\n"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ RECORD_BYTES = 52
 """What a record takes in an answer beside its key and its value, about."""
 EVENTS_AT_ONCE = 1000
 EVENTS_BYTES = 64 << 10
-"""Events are made and sent in pieces of about this size: a reader that does not take them holds no more."""
+"""Events are sent in pieces of about this size."""
 RETRY_S = 0.5
 
 
@@ -350,15 +351,18 @@ async def event_stream(
         while True:
             rows = [row for row in rows if row[0] < end][:limit]
             limit -= len(rows)
-            for piece in gathered((answers.event(row, form) for row in rows), EVENTS_BYTES):
-                await _send(response, piece)
+            pieces = deque(gathered((answers.event(row, form) for row in rows), EVENTS_BYTES))
+            rows.clear()  # a reader that takes nothing holds the text of its records, and not those as well
+            while pieces:
+                await _send(response, pieces.popleft())
             warned = await _send_warnings(response, follower, warned)
             left_s = give_up - time.monotonic()
             if limit <= 0 or follower.position >= end or left_s <= 0:
                 return response
             more = await _next_rows(context, follower, min(limit, EVENTS_AT_ONCE), min(left_s, KEEP_ALIVE_S))
-            rows = more or []
-            if more is None:
+            rows, is_late = more or [], more is None
+            del more
+            if is_late:
                 await _send(response, b": waiting\n\n")
             elif rows:
                 quiet_since = time.monotonic()

@@ -1,6 +1,8 @@
 // Requests to the server, and what went wrong with one. Every request can be cancelled and has a deadline.
 import { askCredential, authorization } from "./access.js";
+import { pause } from "./pause.js";
 
+const LONG_CHARS = 100_000; // of an answer: to read it takes some milliseconds, and to show it as many again
 const DEADLINE_MS = 130_000; // a little more than the longest query may take
 
 /** What a request failed with. `message`: the server's words; `advice`: what a person can do. */
@@ -86,7 +88,10 @@ export async function request(method, path, options = {}) {
     throw explained(error, path, options, `the answer to ${path} broke off`);
   });
   const seconds = (performance.now() - started) / 1000;
-  return { answer: text ? parsed(text, path) : {}, seconds, bytes: text.length, headers: response.headers };
+  const answer = text ? parsed(text, path) : {};
+  if (text.length > LONG_CHARS) await pause();
+  options.signal?.throwIfAborted();
+  return { answer, seconds, bytes: text.length, headers: response.headers };
 }
 
 function parsed(text, path) {

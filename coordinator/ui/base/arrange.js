@@ -1,5 +1,6 @@
 // Filters and sorts rows, in pieces that are short enough for the page to stay responsive.
 import { useEffect, useRef, useSignal } from "../vendor.js";
+import { pause } from "./pause.js";
 
 const AT_ONCE_UP_TO = 2000; // rows: they take some milliseconds
 const PIECE_MS = 10;
@@ -41,9 +42,6 @@ async function inPieces(work, signal) {
     if (signal?.aborted) return undefined;
   }
 }
-
-// What the person did meanwhile goes first.
-const pause = () => (globalThis.scheduler?.yield ? scheduler.yield() : new Promise((resolve) => { setTimeout(resolve); }));
 
 function finished(work) {
   for (;;) {
