@@ -32,7 +32,9 @@ GROWTH_SHARE_MAX = 0.1
 STOP_WITHIN_S = 20.0
 
 
-def run_mixed(cluster: Cluster, target: Target, attacks: Sequence[Attack | None], seconds: float, total_s: float) -> int:
+def run_mixed(
+    cluster: Cluster, target: Target, attacks: Sequence[Attack | None], seconds: float, total_s: float
+) -> int:
     """The exit code: 1 if a process was restarted, or memory has not come back to within GROWTH_SHARE_MAX.
 
     Without attacks (None in their place) the load is alone. Waits of the bystander are shown as well; they have no

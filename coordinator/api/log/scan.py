@@ -351,17 +351,12 @@ async def event_stream(
         while True:
             rows = [row for row in rows if row[0] < end][:limit]
             limit -= len(rows)
-            pieces = deque(gathered((answers.event(row, form) for row in rows), EVENTS_BYTES))
-            rows.clear()  # a reader that takes nothing holds the text of its records, and not those as well
-            while pieces:
-                await _send(response, pieces.popleft())
+            await _send_events(response, rows, form)
             warned = await _send_warnings(response, follower, warned)
             left_s = give_up - time.monotonic()
             if limit <= 0 or follower.position >= end or left_s <= 0:
                 return response
-            more = await _next_rows(context, follower, min(limit, EVENTS_AT_ONCE), min(left_s, KEEP_ALIVE_S))
-            rows, is_late = more or [], more is None
-            del more
+            rows, is_late = await _next_rows(context, follower, min(limit, EVENTS_AT_ONCE), min(left_s, KEEP_ALIVE_S))
             if is_late:
                 await _send(response, b": waiting\n\n")
             elif rows:
@@ -371,6 +366,14 @@ async def event_stream(
                 await _send(response, answers.progress_event(follower.position))
 
 
+async def _send_events(response: web.StreamResponse, rows: list[Row], form: answers.Form) -> None:
+    """Send the records, and empty the list: a reader that takes nothing holds their text, and not those as well."""
+    pieces = deque(gathered((answers.event(row, form) for row in rows), EVENTS_BYTES))
+    rows.clear()
+    while pieces:
+        await _send(response, pieces.popleft())
+
+
 async def _send_warnings(response: web.StreamResponse, follower: Follower, warned: int) -> int:
     """Send the warnings that the reader does not have yet; returns how many it has then."""
     if len(follower.warnings) > warned:
@@ -378,16 +381,16 @@ async def _send_warnings(response: web.StreamResponse, follower: Follower, warne
     return len(follower.warnings)
 
 
-async def _next_rows(context: Context, follower: Follower, limit: int, timeout_s: float) -> list[Row] | None:
-    """None when none arrived in time, or a shard is unavailable at the moment."""
+async def _next_rows(context: Context, follower: Follower, limit: int, timeout_s: float) -> tuple[list[Row], bool]:
+    """(rows, False); ([], True) when none arrived in time, or a shard is unavailable at the moment."""
     try:
         async with asyncio.timeout(timeout_s):
-            return await context.log.followers.read(follower, limit)
+            return await context.log.followers.read(follower, limit), False
     except TimeoutError:
-        return None
+        return [], True
     except TriptychError:
         await asyncio.sleep(RETRY_S)
-        return None
+        return [], True
 
 
 ROUTES: list[web.RouteDef] = [web.get("/api/v1/log/scan", scan, allow_head=False)]
