@@ -29,10 +29,12 @@ SCRATCH_BYTES_MIN = 4 << 20
 TRIM_INTERVAL_S = 10.0
 """Time between two looks at how much memory a process has."""
 TRIM_BYTES_MIN, TRIM_BYTES_MIN_SMALL, TRIM_BYTES_MIN_QUIET = 64 << 20, 8 << 20, 4 << 20
-TRIM_SHARE_MIN = 1 / 12
+TRIM_SHARE_MIN, TRIM_SHARE_MIN_SELDOM = 1 / 12, 1 / 48
+TRIM_SELDOM_S = 30.0
 """Growth since the last trim, of the process or of its free memory, that makes another one worthwhile: in a busy
 process that share of it, since a trim takes time in proportion to its size, but from the second of these bytes to the
-first. The third is for a quiet process: no request waits for its time then, and nothing needs the memory again soon."""
+first. The third is for a quiet process: no request waits for its time then, and nothing needs the memory again soon. It
+is also the least for a busy one that was not trimmed for TRIM_SELDOM_S: then the smaller share is enough."""
 QUIET_SHARE = 0.1
 """A process is quiet if it took no more of a processor since the last look."""
 
@@ -91,7 +93,8 @@ class Trimmer:
         self._resident_bytes = 0
         """After the last time; 0: not known yet."""
         self._free_bytes = 0
-        self._looked_at, self._busy_s = time.monotonic(), time.process_time()
+        self._trimmed_at = self._looked_at = time.monotonic()
+        self._busy_s = time.process_time()
 
     def due(self) -> bool:
         """Whether `run` is worth its time now: it takes some 10 ms for each 100 MB."""
@@ -102,12 +105,20 @@ class Trimmer:
         busy_s = time.process_time()
         is_quiet = busy_s - self._busy_s <= QUIET_SHARE * (now - self._looked_at)
         self._looked_at, self._busy_s = now, busy_s
-        busy_bytes_min = min(max(int(TRIM_SHARE_MIN * self._resident_bytes), TRIM_BYTES_MIN_SMALL), TRIM_BYTES_MIN)
-        grown_bytes_min = TRIM_BYTES_MIN_QUIET if is_quiet else busy_bytes_min
+        grown_bytes_min = TRIM_BYTES_MIN_QUIET if is_quiet else self._busy_bytes_min(now - self._trimmed_at)
         has_grown = self._process.memory_info().rss > self._resident_bytes + grown_bytes_min
         return has_grown or free_bytes() > self._free_bytes + grown_bytes_min
 
+    def _busy_bytes_min(self, since_s: float) -> int:
+        """Growth that makes a trim worthwhile, so long after the last one."""
+        if since_s < TRIM_SELDOM_S:
+            share, least = TRIM_SHARE_MIN, TRIM_BYTES_MIN_SMALL
+        else:
+            share, least = TRIM_SHARE_MIN_SELDOM, TRIM_BYTES_MIN_QUIET
+        return min(max(int(share * self._resident_bytes), least), TRIM_BYTES_MIN)
+
     def run(self) -> None:
         trim()
+        self._trimmed_at = time.monotonic()
         self._resident_bytes = self._process.memory_info().rss
         self._free_bytes = free_bytes()

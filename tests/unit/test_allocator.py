@@ -14,7 +14,9 @@ from shared.allocator import (
     TRIM_BYTES_MIN_QUIET,
     TRIM_BYTES_MIN_SMALL,
     TRIM_INTERVAL_S,
+    TRIM_SELDOM_S,
     TRIM_SHARE_MIN,
+    TRIM_SHARE_MIN_SELDOM,
     Trimmer,
 )
 
@@ -71,6 +73,35 @@ def test_memory_is_looked_at_now_and_then_and_returned_when_the_process_has_grow
     process.rss += 1
     assert trimmer.due()
     assert not trimmer.due()  # once in an interval
+
+
+@pytest.mark.parametrize(
+    ("resident", "growth"),
+    [
+        (0, TRIM_BYTES_MIN_QUIET),
+        (48 * TRIM_BYTES_MIN_QUIET, TRIM_BYTES_MIN_QUIET),
+        (96 * TRIM_BYTES_MIN_QUIET, 2 * TRIM_BYTES_MIN_QUIET),
+        (int(TRIM_BYTES_MIN / TRIM_SHARE_MIN_SELDOM), TRIM_BYTES_MIN),
+        (100 * TRIM_BYTES_MIN, TRIM_BYTES_MIN),
+    ],
+)
+def test_a_busy_process_returns_less_memory_when_it_has_not_done_so_for_a_while(
+    clock: SimpleNamespace, resident: int, growth: int
+) -> None:
+    process = Process()
+    process.rss = resident
+    trimmer = trimmer_of(process)
+    trimmer.run()
+    clock.now += TRIM_SELDOM_S
+    process.rss += growth
+    assert not trimmer.due()
+    clock.now += TRIM_INTERVAL_S
+    process.rss += 1
+    assert trimmer.due()
+    trimmer.run()
+    clock.now += TRIM_INTERVAL_S
+    process.rss += growth + 1
+    assert trimmer.due() == (growth == TRIM_BYTES_MIN)  # again for a process of which both shares are too large
 
 
 @pytest.mark.parametrize(("busy_share", "is_quiet"), [(QUIET_SHARE / 2, True), (2 * QUIET_SHARE, False)])
