@@ -29,6 +29,9 @@ LIMIT_WARNING = "results truncated due to limit"
 LIGHT_REPLY_BYTES_MAX = 64 << 10
 """What workers send for a list that is merged as a light request: interpreted code merges it."""
 
+INLINE_REPLY_BYTES_MAX = 4 << 10
+"""What workers send for a list that is merged on the event loop: that takes less time than to hand it to a thread."""
+
 Merge = Callable[[FanOut], tuple[object, bool]]
 """(The list as it is answered, whether the limit left some of it out.)"""
 
@@ -55,9 +58,9 @@ async def gathered(
     shards: Iterable[int] | None = None,
     text: str | None = None,
 ) -> web.Response:
-    """What `answered` makes, in a thread, of the replies of these shards (default: all), when there is a place for it.
-    The running queries show it with `text`, by default its selectors. Raises Unavailable when none of the shards
-    answers, or when one does not and `partial_response` is false; Overloaded."""
+    """What `answered` makes of the replies of these shards (default: all), when there is a place for it: in a thread,
+    unless they are short. The running queries show it with `text`, by default its selectors. Raises Unavailable when
+    none of the shards answers, or when one does not and `partial_response` is false; Overloaded."""
     context = request.app[CONTEXT]
     numbers = range(context.links.shards) if shards is None else tuple(shards)
     is_partial = parameters.partial_response(fields)
@@ -75,9 +78,12 @@ async def gathered(
         )
         if not is_partial:
             require_whole(replies.warnings())
-        if place.is_light and _size_of(replies) > LIGHT_REPLY_BYTES_MAX:
+        size = _size_of(replies)
+        if place.is_light and size > LIGHT_REPLY_BYTES_MAX:
             raise TooHeavy(f"{method} has a longer list than a light request")
         running.enter("merging")
+        if size <= INLINE_REPLY_BYTES_MAX:
+            return made(replies)
         run = copy_context().run
         return await asyncio.get_running_loop().run_in_executor(threads_of(place), run, made, replies)
 

@@ -67,7 +67,7 @@ def run_mixed(
 
 def _held(cluster: Cluster) -> report.Held:
     """Bytes by process and owner, as the service tells them."""
-    held = {}
+    held: dict[tuple[str, str], int] = {}
     for process in cluster.get("/api/v1/status/memory").json()["data"]["processes"]:
         owners = {**process.get("owners", {}), "unattributed": process.get("unattributedBytes", 0)}
         held |= {(process["process"], owner): size for owner, size in owners.items()}

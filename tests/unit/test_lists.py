@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from multidict import CIMultiDict, MultiDict
 
 from coordinator.admission import Admission, Holder
 from coordinator.api import listed, lists
-from coordinator.api.lists import LIGHT_REPLY_BYTES_MAX
+from coordinator.api.lists import INLINE_REPLY_BYTES_MAX, LIGHT_REPLY_BYTES_MAX
 from coordinator.calls import FanOut, WorkerReply
 from coordinator.clients import Client
 from coordinator.context import CONTEXT
@@ -94,6 +95,13 @@ async def test_while_a_heavy_place_is_free_a_long_list_is_asked_for_once(monkeyp
     workers = Workers(10 * LIGHT_REPLY_BYTES_MAX)
     assert (await answered(workers, monkeypatch, heavy_places=1))["data"] == 10 * LIGHT_REPLY_BYTES_MAX
     assert workers.processor_s == [HEAVY.processor_s]
+
+
+async def test_short_lists_are_merged_on_the_event_loop_and_others_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "merge", lambda replies: (threading.get_ident(), False))
+    for size, is_here in ((INLINE_REPLY_BYTES_MAX, True), (INLINE_REPLY_BYTES_MAX + 1, False)):
+        envelope = await answered(Workers(size - 5, 5), monkeypatch, heavy_places=1)
+        assert (envelope["data"] == threading.get_ident()) == is_here
 
 
 async def test_a_list_that_lacks_a_shard_says_so_or_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
