@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from typing import cast
 
@@ -26,18 +27,21 @@ class Deaf:
         await self.takes.wait()
 
 
-async def test_a_reader_that_takes_nothing_holds_no_records_beside_their_text() -> None:
+async def test_a_reader_that_takes_nothing_holds_no_record_beside_its_text_and_no_text_beside_one_piece() -> None:
     values = [b"%0*d" % (VALUE_BYTES, number) for number in range(RECORDS)]
     rows: list[Row] = [(number, b"key", value, 0) for number, value in enumerate(values)]
     reader, held = Deaf(), sys.getrefcount(values[0])
     sending = asyncio.ensure_future(scan._send_events(cast(web.StreamResponse, reader), rows, answers.PLAIN))
     await asyncio.sleep(0)
     assert len(reader.pieces) == 1
-    assert rows == []
+    made = reader.pieces[0].count(b"\ndata: ")
+    assert [row[0] for row in rows] == list(range(RECORDS - 1, made - 1, -1))
     holds = sys.getrefcount(values[0])
     assert holds == held - 1
     reader.takes.set()
     await sending
+    assert rows == []
     assert len(reader.pieces) > 2
-    assert b"".join(reader.pieces).count(b"\ndata: ") == RECORDS
+    numbers = re.findall(rb"^id: (\d+)$", b"".join(reader.pieces), re.MULTILINE)
+    assert list(map(int, numbers)) == list(range(RECORDS))
     assert max(map(len, reader.pieces)) < scan.EVENTS_BYTES + 1_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,7 +44,7 @@ RECORD_BYTES = 52
 """What a record takes in an answer beside its key and its value, about."""
 EVENTS_AT_ONCE = 1000
 EVENTS_BYTES = 64 << 10
-"""Events are sent in pieces of about this size."""
+"""Events are made and sent in pieces of about this size: a reader that does not take them holds no more text."""
 RETRY_S = 0.5
 
 
@@ -367,11 +366,17 @@ async def event_stream(
 
 
 async def _send_events(response: web.StreamResponse, rows: list[Row], form: answers.Form) -> None:
-    """Send the records, and empty the list: a reader that takes nothing holds their text, and not those as well."""
-    pieces = deque(gathered((answers.event(row, form) for row in rows), EVENTS_BYTES))
-    rows.clear()
-    while pieces:
-        await _send(response, pieces.popleft())
+    """Send the records, and empty the list meanwhile: a reader that takes nothing holds the text of a piece, and of the
+    records only those that come after it."""
+    rows.reverse()
+    for piece in gathered(_events(rows, form), EVENTS_BYTES):
+        await _send(response, piece)
+
+
+def _events(rows: list[Row], form: answers.Form) -> Iterator[bytes]:
+    """The records as events, from the last one on, each taken off the list."""
+    while rows:
+        yield answers.event(rows.pop(), form)
 
 
 async def _send_warnings(response: web.StreamResponse, follower: Follower, warned: int) -> int:
