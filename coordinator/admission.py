@@ -13,13 +13,15 @@ from contextlib import contextmanager
 
 from coordinator.clients import Client, share_name, share_of
 from coordinator.limiter import AtWork
-from coordinator.pressure import WRITE_PATHS, is_read
+from coordinator.pressure import WRITE_PATHS, is_read, is_state
 from shared.config import Settings
 from shared.errors import Overloaded
 
 RESERVED_SHARE = 8
 """One in so many places of requests in flight and bytes of bodies is kept: the places for requests that are answered
 at once or only write, the bytes for small bodies."""
+RESERVED_WRITES = ("/api/v1/write", "/api/v1/log/append", "/v1/", "/api/v1/otlp/")
+"""Some places in flight are kept for requests to paths that begin so, and for those that tell a state."""
 SMALL_BODY_BYTES = 64 << 10
 """A body up to this size may use the bytes that are kept."""
 
@@ -30,6 +32,11 @@ ALONE_MAX = 2
 """A request that begins beside fewer others shows how long one of its path takes at rest."""
 READ_REST_S, WRITE_REST_S = 0.004, 0.008
 """What a small request takes at rest, until that is measured."""
+
+
+def may_use_reserve(path: str) -> bool:
+    """Whether a request to this path may have one of the places that are kept."""
+    return is_state(path) or path.startswith(RESERVED_WRITES)
 
 
 class Holder:

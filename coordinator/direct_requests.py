@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from coordinator.admission import Holder
+from coordinator.admission import Holder, may_use_reserve
 from coordinator.context import Context
 from coordinator.failures import failure, refusal
 from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
@@ -41,9 +41,21 @@ aiohttp, which bounds slow bodies."""
 PIECES_BYTES_MAX = 16 << 20
 """Of all requests together of which the rest is awaited here."""
 
+_BEFORE_LABEL, _BEHIND_LABEL = "/api/v1/label/", "/values"
+LABEL_VALUES = f"{_BEFORE_LABEL}{{name}}{_BEHIND_LABEL}"
+"""The only path with a parameter that is served here."""
+
 Headers = tuple[tuple[str, str], ...]
 BODY_TYPES = frozenset((JSON, PROTOBUF, PROTOBUF_JSON))
 JSON_HEADERS: Headers = (("Content-Type", JSON),)
+
+
+def label_in(path: str) -> str:
+    """The label whose values are at this path; empty if they are not."""
+    if not path.startswith(_BEFORE_LABEL) or not path.endswith(_BEHIND_LABEL):
+        return ""
+    label = path[len(_BEFORE_LABEL) : -len(_BEHIND_LABEL)]
+    return "" if "/" in label else label
 
 
 class LeftToAiohttp(Exception):
@@ -82,7 +94,7 @@ class Work(Protocol):
 
 
 class Endpoint(Protocol):
-    """A path whose requests may be served here."""
+    """A path whose requests may be served here. `path`: with the names of its parameters."""
 
     path: str
     is_read: bool
@@ -227,7 +239,7 @@ class DirectRequests:
 
     def admits(self, head: PlainHead) -> bool:
         """Whether the request with this head may be served here."""
-        context, endpoint = self._context, self._endpoints.get(head.path)
+        context, endpoint = self._context, self._endpoint(head.path)
         return (
             endpoint is not None
             and head.encoding == endpoint.encoding
@@ -239,6 +251,9 @@ class DirectRequests:
             and (head.method == "POST" or not context.cors.is_on)  # a cache must know that answers vary by origin
         )
 
+    def _endpoint(self, path: str) -> Endpoint | None:
+        return self._endpoints.get(LABEL_VALUES if label_in(path) else path)
+
     def has_room(self, size: int) -> bool:
         """Whether the rest of a request of so many bytes may be awaited here."""
         return self.pieces_bytes + size <= PIECES_BYTES_MAX
@@ -248,7 +263,8 @@ class DirectRequests:
     ) -> asyncio.Future[Any] | None:
         """Serve this request, which is admitted; `data` from `body_at` on is its body. Returns the future that is done
         soon, or None if nothing was done because the request is one for aiohttp."""
-        endpoint = self._endpoints[head.path]
+        endpoint = self._endpoint(head.path)
+        assert endpoint is not None
         work = endpoint.work(head, data[body_at:])
         if work is None:
             return None
@@ -269,7 +285,7 @@ class DirectRequests:
         try:
             if context.pressure.is_on:
                 context.pressure.require(endpoint.path)
-            admission.enter(holder, may_use_reserve=not endpoint.is_read)
+            admission.enter(holder, may_use_reserve=may_use_reserve(endpoint.path))
             served.is_in = True
             admission.hold(holder, body_bytes)
             if work.more_bytes:

@@ -15,17 +15,19 @@ from typing import Any
 
 from aiohttp import HttpVersion10, hdrs, web
 
+from coordinator.admission import may_use_reserve
 from coordinator.bodies import Malformed, check_escapes
 from coordinator.context import CONTEXT
 from coordinator.direct_appends import DirectAppends
+from coordinator.direct_lists import direct_lists
 from coordinator.direct_queries import direct_queries
 from coordinator.direct_requests import DirectConnection, DirectRequests, Endpoint
 from coordinator.direct_scans import DirectScans
 from coordinator.direct_searches import DirectSearches
+from coordinator.direct_states import direct_states
 from coordinator.direct_writes import DirectWrites
 from coordinator.entrance import turned_away
 from coordinator.failures import failure, refusal
-from coordinator.pressure import is_state
 from coordinator.protocol import Server, connection_of
 from coordinator.request_ids import HEADER, id_of
 from coordinator.responses import BODY_BYTES_MAX, SERVER, at_once, error_answer
@@ -39,8 +41,6 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LABEL_NAMES = "/api/v1/label/"
 """Paths that begin so name a label."""
-RESERVED_WRITES = ("/api/v1/write", "/api/v1/log/append", "/v1/", "/api/v1/otlp/")
-"""Some places in flight are kept for requests to paths that begin so, and for those that tell a state."""
 
 
 class Request(web.Request):
@@ -90,8 +90,10 @@ class Dispatcher:
             DirectSearches(context),
             DirectWrites(context),
             *direct_queries(context),
+            *direct_lists(context),
+            *direct_states(context),
         )
-        paths = {path for _, path in self._plain}
+        paths = {route.resource.canonical for route in self._app.router.routes() if route.resource is not None}
         direct = [endpoint for endpoint in own if endpoint.path in paths]
         return Server(
             self._handle,
@@ -202,8 +204,7 @@ async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         if context.pressure.is_on:
             context.pressure.require(request.path)
-        may_use_reserve = is_state(request.path) or request.path.startswith(RESERVED_WRITES)
-        context.admission.enter(holder, may_use_reserve=may_use_reserve)
+        context.admission.enter(holder, may_use_reserve=may_use_reserve(request.path))
     except errors.Overloaded as error:
         context.telemetry.refuse(error)
         return error_answer(request.path, error)

@@ -18,7 +18,7 @@ LINES_BYTES_MAX = 1024
 LINES_CACHED = 1024
 """Bodies of different lengths have different header lines. Those that are not cached are read in some microseconds."""
 
-_REQUEST_LINE = re.compile(rb"(GET|POST) (/[\w/]*)(?:\?([\w.~%&=+*()',:;!@$/-]*))? HTTP/1\.1\r\n", re.ASCII)
+_REQUEST_LINE = re.compile(rb"(GET|POST) (/[\w/-]*)(?:\?([\w.~%&=+*()',:;!@$/-]*))? HTTP/1\.1\r\n", re.ASCII)
 """The characters that clients leave as they are in the query string of a URL."""
 _PLAIN_HEADERS = frozenset(
     (

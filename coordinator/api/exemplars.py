@@ -12,7 +12,7 @@ import orjson
 from aiohttp import web
 
 from coordinator.api import parameters
-from coordinator.api.lists import answer
+from coordinator.api.lists import Listing, answer, merged
 from coordinator.api.selectors import SELECTORS_MAX, time_range
 from coordinator.calls import FanOut
 from coordinator.queries.evaluation import is_quickly_parsed
@@ -36,7 +36,7 @@ async def query_exemplars(request: web.Request) -> web.Response:
     if not selectors:
         return success([])
     wanted = SelectBody(selectors, start_ms, end_ms, ANSWER_EXEMPLARS_MAX)
-    return await answer(request, fields, "series.exemplars", wanted, _merged, text=query)
+    return await answer(request, Listing.of(fields, "series.exemplars", wanted, merged(_merged), text=query))
 
 
 def _selectors(query: str) -> Selectors:

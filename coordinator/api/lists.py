@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 from aiohttp import web
 from multidict import MultiDict
 
+from coordinator.admission import Holder
 from coordinator.api import parameters
 from coordinator.api.listed import listed
 from coordinator.calls import FanOut, require_whole
-from coordinator.context import CONTEXT
+from coordinator.context import CONTEXT, Context
 from coordinator.negotiation import accepts_gzip
-from coordinator.protocol import client_of, connection_of
+from coordinator.protocol import connection_of
 from coordinator.queries.evaluation import threads_of
 from coordinator.queries.gate import Place
 from coordinator.queries.running import RunningQuery
@@ -36,64 +38,84 @@ Merge = Callable[[FanOut], tuple[object, bool]]
 """(The list as it is answered, whether the limit left some of it out.)"""
 
 
-async def answer(
-    request: web.Request,
-    fields: MultiDict[str],
-    method: str,
-    body: msgspec.Struct,
-    merge: Merge,
-    shards: Iterable[int] | None = None,
-    text: str | None = None,
-) -> web.Response:
-    """What these shards (default: all) have of a list, merged; see `gathered`."""
-    return await gathered(request, fields, method, body, partial(_answered, merge=merge), shards, text)
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A list that is asked for. `body`: of the message to the workers, packed; `answered`: makes the answer of their
+    replies; `shards`: those that are asked, None for all; `is_partial`: an answer that lacks some of them is welcome;
+    `text`: what the running queries show."""
+
+    method: str
+    body: bytes
+    answered: Callable[[FanOut], web.Response]
+    shards: Sequence[int] | None
+    is_partial: bool
+    text: str
+
+    @classmethod
+    def of(
+        cls,
+        fields: MultiDict[str],
+        method: str,
+        body: msgspec.Struct,
+        answered: Callable[[FanOut], web.Response],
+        shards: Sequence[int] | None = None,
+        text: str | None = None,
+    ) -> Listing:
+        """What a request with these parameters asks for; it is shown with its selectors if there is no `text`."""
+        is_partial = parameters.partial_response(fields)
+        return cls(method, pack(body), answered, shards, is_partial, selectors_of(fields) if text is None else text)
 
 
-async def gathered(
-    request: web.Request,
-    fields: MultiDict[str],
-    method: str,
-    body: msgspec.Struct,
-    answered: Callable[[FanOut], web.Response],
-    shards: Iterable[int] | None = None,
-    text: str | None = None,
+def selectors_of(fields: MultiDict[str]) -> str:
+    return " ".join(fields.getall("match[]", ()))
+
+
+def merged(merge: Merge) -> Callable[[FanOut], web.Response]:
+    """Makes the answer that has what `merge` returns, with a warning if the limit left some of it out."""
+    return partial(_answered, merge=merge)
+
+
+async def answer(request: web.Request, listing: Listing) -> web.Response:
+    """The list, listed among the running queries; see `made`."""
+    context, holder = request.app[CONTEXT], connection_of(request).holder
+
+    async def served(running: RunningQuery) -> web.Response:
+        return await made(context, holder, listing, running, gzip=accepts_gzip(request))
+
+    return await listed(request, listing.method, listing.text, served)
+
+
+async def made(
+    context: Context, holder: Holder, listing: Listing, running: RunningQuery, *, gzip: bool
 ) -> web.Response:
-    """What `answered` makes of the replies of these shards (default: all), when there is a place for it: in a thread,
-    unless they are short. The running queries show it with `text`, by default its selectors. Raises Unavailable when
-    none of the shards answers, or when one does not and `partial_response` is false; Overloaded."""
-    context = request.app[CONTEXT]
-    numbers = range(context.links.shards) if shards is None else tuple(shards)
-    is_partial = parameters.partial_response(fields)
-    if not is_partial:
+    """The answer to this holder's client, of the replies of the shards, when there is a place for it: merged in a
+    thread, unless they are short. Raises Unavailable when none of the shards answers, or when one does not and no
+    partial answer is welcome; Overloaded, DeadlineExceeded."""
+    numbers = range(context.links.shards) if listing.shards is None else listing.shards
+    if not listing.is_partial:
         context.links.require(numbers)
-    packed = pack(body)
     deadline = time.monotonic() + context.settings.query_timeout_ms / 1000
-    client = client_of(request)
-    made = _zipped(answered) if accepts_gzip(request) else answered
+    rendered = _zipped(listing.answered) if gzip else listing.answered
 
-    async def attempt(running: RunningQuery, place: Place) -> web.Response:
+    async def attempt(place: Place) -> web.Response:
         left_s = max(0.0, deadline - time.monotonic())
         replies = await context.links.fan_out(
-            method, shards=numbers, body=packed, timeout_s=left_s, processor_s=place.processor_s
+            listing.method, shards=numbers, body=listing.body, timeout_s=left_s, processor_s=place.processor_s
         )
-        if not is_partial:
+        if not listing.is_partial:
             require_whole(replies.warnings())
         size = _size_of(replies)
         if place.is_light and size > LIGHT_REPLY_BYTES_MAX:
-            raise TooHeavy(f"{method} has a longer list than a light request")
+            raise TooHeavy(f"{listing.method} has a longer list than a light request")
         running.enter("merging")
         if size <= INLINE_REPLY_BYTES_MAX:
-            return made(replies)
+            return rendered(replies)
         run = copy_context().run
-        return await asyncio.get_running_loop().run_in_executor(threads_of(place), run, made, replies)
+        return await asyncio.get_running_loop().run_in_executor(threads_of(place), run, rendered, replies)
 
-    async def served(running: RunningQuery) -> web.Response:
-        work = running.waits(partial(attempt, running))
-        is_slow = partial(context.admission.is_slow, connection_of(request).holder)
-        return await context.gate.run(client, hash((method, packed)), deadline, work, is_slow=is_slow)
-
-    shown = " ".join(fields.getall("match[]", ())) if text is None else text
-    return await listed(request, method, shown, served)
+    identity = hash((listing.method, listing.body))
+    is_slow = partial(context.admission.is_slow, holder)
+    return await context.gate.run(holder.client.name, identity, deadline, running.waits(attempt), is_slow=is_slow)
 
 
 def _answered(replies: FanOut, merge: Merge) -> web.Response:

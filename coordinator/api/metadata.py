@@ -11,7 +11,7 @@ from functools import partial
 from aiohttp import web
 
 from coordinator.api import parameters
-from coordinator.api.lists import answer
+from coordinator.api.lists import Listing, answer, merged
 from coordinator.calls import FanOut
 from coordinator.context import CONTEXT
 from shared.hashing import shard_of
@@ -30,8 +30,8 @@ async def metadata(request: web.Request) -> web.Response:
     per_family = parameters.optional(fields, "limit_per_metric", parameters.limit, 0)
     family = fields.get("metric", "")
     shards = [shard_of(family.encode(), request.app[CONTEXT].links.shards)] if family else None
-    merge = partial(_merged, limit=limit, per_family=per_family)
-    return await answer(request, fields, "series.metadata", MetadataBody(family, limit), merge, shards)
+    merge = merged(partial(_merged, limit=limit, per_family=per_family))
+    return await answer(request, Listing.of(fields, "series.metadata", MetadataBody(family, limit), merge, shards))
 
 
 def _merged(result: FanOut, limit: int, per_family: int) -> tuple[Families, bool]:

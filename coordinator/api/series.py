@@ -8,17 +8,21 @@ from itertools import islice
 
 import orjson
 from aiohttp import web
+from multidict import MultiDict
 
 from coordinator.api import parameters
-from coordinator.api.lists import answer
+from coordinator.api.lists import Listing, answer, merged
 from coordinator.api.selectors import required_selectors, selectors, time_range
 from coordinator.calls import FanOut
 from coordinator.context import CONTEXT
+from shared.config import Settings
 from shared.errors import BadData
 from shared.labels import LabelFrame, Symbols, concat
 from shared.messages.series import ListReply, SelectBody, TextsReply
 from shared.wire import unpack
 
+SERIES, LABELS, VALUES = "series.list", "series.labels", "series.values"
+"""What the workers are asked for."""
 SETS_AT_ONCE = 1024
 """Label sets that are written as JSON in one call, which keeps the interpreter from other threads."""
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
@@ -28,33 +32,40 @@ _ESCAPE = re.compile(r"__|_([0-9a-fA-F]{1,6})_")
 
 async def series(request: web.Request) -> web.Response:
     fields = await parameters.form(request)
-    start_ms, end_ms = time_range(fields)
-    default = request.app[CONTEXT].settings.series_limit
-    limit = parameters.optional(fields, "limit", parameters.limit, default)
-    wanted = SelectBody(await required_selectors(fields), start_ms, end_ms, limit)
-    return await answer(request, fields, "series.list", wanted, partial(_label_sets, limit=limit))
+    return await answer(request, await series_listing(fields, request.app[CONTEXT].settings))
 
 
 async def labels(request: web.Request) -> web.Response:
-    return await _texts(request, "series.labels", "")
+    fields = await parameters.form(request)
+    return await answer(request, await texts_listing(fields, request.app[CONTEXT].settings))
 
 
 async def label_values(request: web.Request) -> web.Response:
-    """A name that is no plain identifier is taken as Prometheus 3 escapes it (`U__…`), or as it stands if a series
-    carries it; otherwise it is invalid."""
-    name = _unescaped(request.match_info["name"])
-    return await _texts(request, "series.values", name)
-
-
-async def _texts(request: web.Request, method: str, name: str) -> web.Response:
     fields = await parameters.form(request)
+    return await answer(request, await texts_listing(fields, request.app[CONTEXT].settings, request.match_info["name"]))
+
+
+async def series_listing(fields: MultiDict[str], settings: Settings) -> Listing:
+    """The label sets that these parameters ask for. Raises BadData, NotExecutable."""
+    start_ms, end_ms = time_range(fields)
+    limit = parameters.optional(fields, "limit", parameters.limit, settings.series_limit)
+    wanted = SelectBody(await required_selectors(fields), start_ms, end_ms, limit)
+    return Listing.of(fields, SERIES, wanted, merged(partial(_label_sets, limit=limit)))
+
+
+async def texts_listing(fields: MultiDict[str], _: Settings, label: str = "") -> Listing:
+    """The label names that these parameters ask for, or the values of this label. Raises BadData, NotExecutable.
+
+    A label that is no plain identifier is taken as Prometheus 3 escapes it (`U__…`), or as it stands if a series
+    carries it; otherwise it is invalid.
+    """
+    name = _unescaped(label)
     start_ms, end_ms = time_range(fields)
     limit = parameters.optional(fields, "limit", parameters.limit, 0)
     wanted = SelectBody(await selectors(fields) or [()], start_ms, end_ms, limit, name)
-    is_plain = not name or bool(_NAME.fullmatch(name)) or request.match_info["name"].startswith("U__")
-    return await answer(
-        request, fields, method, wanted, partial(_merged_texts, limit=limit, name="" if is_plain else name)
-    )
+    is_plain = not name or bool(_NAME.fullmatch(name)) or label.startswith("U__")
+    merge = partial(_merged_texts, limit=limit, name="" if is_plain else name)
+    return Listing.of(fields, VALUES if label else LABELS, wanted, merged(merge))
 
 
 def _merged_texts(result: FanOut, limit: int, name: str) -> tuple[list[str], bool]:

@@ -17,17 +17,19 @@ from coordinator.watching import memory as watched_memory
 from shared.config import Settings, as_text
 from shared.version import version
 
+HEALTHY, READY = "Triptych is healthy.\n", "Triptych is ready.\n"
+
 
 async def healthy(request: web.Request) -> web.Response:
     """200 while the process serves."""
-    return web.Response(text="Triptych is healthy.\n")
+    return web.Response(text=HEALTHY)
 
 
 async def ready(request: web.Request) -> web.Response:
     """200 only when every shard is loaded; else 503 with a line for each that is not."""
     missing = request.app[CONTEXT].links.unready()
     if not missing:
-        return web.Response(text="Triptych is ready.\n")
+        return web.Response(text=READY)
     lines = [f"shard {shard}: {why}\n" for shard, why in sorted(missing.items())]
     return web.Response(text="Triptych is not ready.\n" + "".join(lines), status=503)
 

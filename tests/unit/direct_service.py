@@ -77,7 +77,10 @@ class Client:
 
 
 class Service:
-    """The endpoint at `path`, with a log or an area of vectors that the test gives."""
+    """The endpoint at `path`, with a log or an area of vectors that the test gives. `direct`: how many requests came
+    without aiohttp, as far as the test counts them."""
+
+    direct: int = 0
 
     def __init__(self, path: str, routes: Iterable[web.RouteDef], log: Any = None, vectors: Any = None) -> None:
         links = SimpleNamespace(states=list, workers=list, waits=Waits(), pause_background=lambda: None, shards=4)
@@ -108,6 +111,21 @@ class Service:
         self.clients.append(client)
         await asyncio.sleep(0.01)
         return client
+
+    async def both(self, usual: bytes, direct: bytes) -> tuple[int, dict[str, str], bytes]:
+        """The answer, which is the same with aiohttp, twice, and without it."""
+        client = await self.client()
+        answers = []
+        for message, is_direct in ((usual, False), (usual, False), (direct, True)):
+            before = self.direct
+            status, headers, body = await client.ask(message)
+            assert self.direct - before == is_direct
+            for name in ("Date", "X-Request-Id"):
+                headers.pop(name)
+            answers.append((status, headers, body))
+        assert answers[0] == answers[1] == answers[2]
+        assert [list(headers) for _, headers, _ in answers[1:]] == 2 * [list(answers[0][1])]
+        return answers[0]
 
     async def until(self, holds: Any) -> None:
         async with asyncio.timeout(WITHIN_S):

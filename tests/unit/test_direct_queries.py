@@ -49,34 +49,18 @@ class Held(Workers):
 
 
 class Queries(Service):
-    """The query endpoints. `direct`: how many came without aiohttp."""
+    """The query endpoints."""
 
     links: Held
-    direct: int
 
     async def start_on(self, links: Held) -> Queries:
-        self.links, self.direct = links, 0
+        self.links = links
         for name in ("states", "workers", "pause_background", "waits", "shards", "barrier"):
             if hasattr(self.context.links, name):
                 setattr(links, name, getattr(self.context.links, name))
         self.context.links = links  # type: ignore[assignment]
         await self.start()
         return self
-
-    async def both(self, usual: bytes, direct: bytes) -> tuple[int, dict[str, str], bytes]:
-        """The answer, which is the same with aiohttp, twice, and without it."""
-        client = await self.client()
-        answers = []
-        for message, is_direct in ((usual, False), (usual, False), (direct, True)):
-            before = self.direct
-            status, headers, body = await client.ask(message)
-            assert self.direct - before == is_direct
-            for name in ("Date", "X-Request-Id"):
-                headers.pop(name)
-            answers.append((status, headers, body))
-        assert answers[0] == answers[1] == answers[2]
-        assert [list(headers) for _, headers, _ in answers[1:]] == 2 * [list(answers[0][1])]
-        return answers[0]
 
 
 @pytest.fixture

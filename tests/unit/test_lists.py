@@ -54,8 +54,7 @@ def merge(replies: FanOut) -> tuple[object, bool]:
 
 
 async def answered(workers: Workers, monkeypatch: pytest.MonkeyPatch, *, heavy_places: int, **fields: str) -> Any:
-    for module in (lists, listed):
-        monkeypatch.setattr(module, "client_of", lambda request: "client")
+    monkeypatch.setattr(listed, "client_of", lambda request: "client")
     running = RunningQueries(shows_texts=True, ended=lambda _: None)
     settings = Settings()
     admission = Admission(settings)
@@ -65,7 +64,8 @@ async def answered(workers: Workers, monkeypatch: pytest.MonkeyPatch, *, heavy_p
         context.gate.heavy.take = taken
     protocol = SimpleNamespace(holder=Holder(Client("client")))
     request: Any = SimpleNamespace(app={CONTEXT: context}, protocol=protocol, headers=CIMultiDict())
-    response = await lists.answer(request, MultiDict(fields), "series.names", Names(), merge)
+    listing = lists.Listing.of(MultiDict(fields), "series.names", Names(), lists.merged(merge))
+    response = await lists.answer(request, listing)
     return json.loads(response.body)  # type: ignore[arg-type]
 
 

@@ -1,0 +1,111 @@
+"""Lists of series, label names and label values that are served without aiohttp (coordinator/direct_requests.py): those
+that dashboards fill their variables with.
+
+A list is served here unless it was long the last time. Everything about it is as with aiohttp: gate, deadline, place in
+the list of running queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+from aiohttp import web
+from multidict import MultiDict
+
+from coordinator.admission import Holder
+from coordinator.api import lists, parameters
+from coordinator.api.series import LABELS, SERIES, VALUES, series_listing, texts_listing
+from coordinator.context import Context
+from coordinator.direct_requests import JSON_HEADERS, LABEL_VALUES, Headers, LeftToAiohttp, label_in
+from coordinator.large_answers import LargeAnswers
+from coordinator.negotiation import FORM
+from coordinator.plain_heads import PlainHead
+from coordinator.prompt_futures import PromptFuture, PromptTask
+from coordinator.queries.running import RunningQuery
+from coordinator.responses import BODY_BYTES_MAX
+from shared.errors import TriptychError
+
+FORM_BYTES_MAX = 8 << 10
+
+Key = tuple[str, bytes, bytes]
+"""Path, query string and body of a request."""
+Wanted = Callable[[], Awaitable[lists.Listing]]
+
+
+@dataclass(slots=True)
+class _ListWork:
+    context: Context
+    large: LargeAnswers[Key]
+    key: Key
+    wanted: Wanted
+    listed_as: str
+    summary: str
+    gzip: bool
+    headers: Headers = JSON_HEADERS
+    more_bytes: int = 0
+    running: RunningQuery | None = None
+
+    def begin(self, holder: Holder) -> PromptFuture[web.Response]:
+        return PromptTask(self._made(holder))
+
+    def listed(self, running: RunningQuery) -> None:
+        self.running = running
+
+    async def _made(self, holder: Holder) -> web.Response:
+        assert self.running is not None, "a task begins when what has made it is over"
+        return await lists.made(self.context, holder, await self.wanted(), self.running, gzip=self.gzip)
+
+    def body(self, result: web.Response) -> bytes:
+        assert isinstance(result.body, bytes)
+        if len(result.body) > BODY_BYTES_MAX:
+            self.large.note(self.key)
+            raise LeftToAiohttp
+        self.headers = tuple(result.headers.items())
+        return result.body
+
+
+class DirectLists:
+    """For the event loop's thread only. `listing`: what a request's parameters ask for, and the label in its path if it
+    has one."""
+
+    is_read = True
+    encoding = ""
+    body_bytes_max = FORM_BYTES_MAX
+
+    def __init__(
+        self, context: Context, path: str, method: str, listing: Callable[..., Awaitable[lists.Listing]]
+    ) -> None:
+        self._context = context
+        self.path = path
+        self._method = method
+        self._listing = listing
+        self._large: LargeAnswers[Key] = LargeAnswers()
+
+    def takes(self, head: PlainHead) -> bool:
+        if head.method == "POST":
+            return head.media_type == FORM and self.path != LABEL_VALUES
+        return not head.body_bytes
+
+    def work(self, head: PlainHead, body: bytes) -> _ListWork | None:
+        """The list; None for one whose parameters cannot be read, or that was long."""
+        key = (head.path, head.query, body)
+        if key in self._large:
+            return None
+        try:
+            fields = MultiDict([*parameters.pairs(body), *parameters.pairs(head.query)])
+        except TriptychError:
+            return None
+        label = (label_in(head.path),) if self.path == LABEL_VALUES else ()
+        wanted = partial(self._listing, fields, self._context.settings, *label)
+        summary = lists.selectors_of(fields)
+        return _ListWork(self._context, self._large, key, wanted, self._method, summary, head.takes_gzip)
+
+
+def direct_lists(context: Context) -> tuple[DirectLists, DirectLists, DirectLists]:
+    return (
+        DirectLists(context, "/api/v1/series", SERIES, series_listing),
+        DirectLists(context, "/api/v1/labels", LABELS, texts_listing),
+        DirectLists(context, LABEL_VALUES, VALUES, texts_listing),
+    )

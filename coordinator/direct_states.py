@@ -1,0 +1,63 @@
+"""Health and readiness told without aiohttp (coordinator/direct_requests.py): load balancers ask for them all the time.
+
+A service that is not ready is left to aiohttp, which says what is missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.admission import Holder
+from coordinator.api.status import HEALTHY, READY
+from coordinator.context import Context
+from coordinator.direct_requests import Headers
+from coordinator.plain_heads import PlainHead
+from coordinator.prompt_futures import PromptFuture
+from coordinator.queries.running import RunningQuery
+
+
+@dataclass(slots=True)
+class _StateWork:
+    text: bytes
+    listed_as: str = ""
+    summary: str = ""
+    more_bytes: int = 0
+    headers: Headers = (("Content-Type", "text/plain; charset=utf-8"),)
+
+    def begin(self, holder: Holder) -> PromptFuture[None]:
+        done = PromptFuture[None]()
+        done.set_result(None)
+        return done
+
+    def listed(self, running: RunningQuery) -> None:
+        """It is not."""
+
+    def body(self, result: None) -> bytes:
+        return self.text
+
+
+class DirectStates:
+    """For the event loop's thread only. `text`: what is told; `needs_workers`: only while all shards are loaded."""
+
+    is_read = True
+    encoding = ""
+    body_bytes_max = 0
+
+    def __init__(self, context: Context, path: str, text: str, *, needs_workers: bool) -> None:
+        self._context = context
+        self.path = path
+        self._text = text.encode()
+        self._needs_workers = needs_workers
+
+    def takes(self, head: PlainHead) -> bool:
+        return head.method == "GET" and not (self._needs_workers and self._context.links.unready())
+
+    def work(self, head: PlainHead, body: bytes) -> _StateWork:
+        return _StateWork(self._text)
+
+
+def direct_states(context: Context) -> tuple[DirectStates, DirectStates]:
+    return (
+        DirectStates(context, "/-/healthy", HEALTHY, needs_workers=False),
+        DirectStates(context, "/-/ready", READY, needs_workers=True),
+    )

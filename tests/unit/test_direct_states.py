@@ -1,0 +1,62 @@
+"""Health and readiness are told without aiohttp as with it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from coordinator import direct_states
+from coordinator.api import status
+from tests.unit.direct_service import Service, get, post
+
+HEALTHY, READY = "/-/healthy", "/-/ready"
+USUAL = ("Host: localhost", "Accept: */*", "X-Other: of aiohttp")
+
+
+@pytest.fixture
+async def service(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
+    service = Service(HEALTHY, [route for route in status.ROUTES if route.path in (HEALTHY, READY)])
+    service.context.links.unready = dict  # type: ignore[method-assign]
+    begin = direct_states._StateWork.begin
+
+    def noted(*arguments: Any) -> Any:
+        service.direct += 1
+        return begin(*arguments)
+
+    monkeypatch.setattr(direct_states._StateWork, "begin", noted)
+    await service.start()
+    yield service
+    await service.stop()
+
+
+@pytest.mark.parametrize(("path", "text"), [(HEALTHY, b"Triptych is healthy.\n"), (READY, b"Triptych is ready.\n")])
+async def test_both_ways_give_the_same_answer(service: Service, path: str, text: bytes) -> None:
+    service.path = path
+    status, headers, body = await service.both(get(path, USUAL), get(path))
+    assert (status, headers["Content-Type"], body) == (200, "text/plain; charset=utf-8", text)
+    assert service.served(200, "GET") == 3
+    await service.until(lambda: service.is_at_rest)
+
+
+async def test_what_is_missing_is_told_by_aiohttp(service: Service) -> None:
+    service.context.links.unready = lambda: {2: "loading"}  # type: ignore[method-assign]
+    client = await service.client()
+    assert (await client.ask(get(READY)))[::2] == (503, b"Triptych is not ready.\nshard 2: loading\n")
+    assert (await client.ask(get(HEALTHY)))[0] == 200
+    assert service.direct == 1
+
+
+async def test_other_methods_are_refused_by_aiohttp(service: Service) -> None:
+    client = await service.client()
+    assert (await client.ask(post(HEALTHY, USUAL[:2], b"")))[0] == 405
+    assert service.direct == 0
+
+
+async def test_health_is_told_while_no_other_request_has_a_place(service: Service) -> None:
+    admission = service.context.admission
+    admission.requests = admission._ordinary_max
+    client = await service.client()
+    assert (await client.ask(get(HEALTHY)))[0] == 200
+    assert (service.direct, admission.requests) == (1, admission._ordinary_max)
