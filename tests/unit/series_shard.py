@@ -79,10 +79,14 @@ class Quiet(Shard):
 
     options: ClassVar[dict[str, Any]] = {}
 
+    def __init__(self, path: Path, symbols: TextTable | None = None) -> None:
+        self.given_symbols = symbols
+        super().__init__(path)
+
     def open(self) -> None:
         self.store = Store(self.path / "store")
         self.log = WriteAheadLog(self.path / "wal").open()
-        self.symbols = TextTable()
+        self.symbols = TextTable() if self.given_symbols is None else self.given_symbols
         own = dataclasses.replace(Settings(), block_window_ms=WINDOW_MS, shards=1, workers=1, **self.options)
         self.part = SeriesPart(
             self.store,

@@ -15,7 +15,7 @@ from shared.errors import BadData
 from shared.hashing import hash64
 from shared.labels import Labels, Symbols
 from shared.promql.ast import Matcher
-from worker.series.index import postings
+from worker.series.index import postings, texts
 from worker.series.index.bytemap import ByteMap
 from worker.series.index.index import Index
 from worker.series.index.patterns import Pattern, Patterns
@@ -118,8 +118,7 @@ def test_postings_of_many_batches_stay_few_runs_and_complete(monkeypatch: pytest
     for name in range(3):
         assert lists.values(name).tolist() == np.unique(pairs[:, name]).tolist()
         for code in range(50):
-            assert lists.ids(name, code).tolist() == np.flatnonzero(pairs[:, name] == code).tolist()
-            assert lists.count(name, code) == np.count_nonzero(pairs[:, name] == code)
+            assert postings.joined(lists.pieces(name, code)).tolist() == np.flatnonzero(pairs[:, name] == code).tolist()
         some = np.array([3, 7, 20], dtype=np.int32)
         assert lists.union(name, some).tolist() == np.flatnonzero(np.isin(pairs[:, name], some)).tolist()
 
@@ -161,3 +160,18 @@ def test_a_dot_matches_a_line_feed_and_expressions_are_anchored() -> None:
     assert Pattern("a.b").matches("a\nb")
     assert not Pattern("a").matches("ab")
     assert not Pattern("a|b").matches("ab")
+
+
+def test_texts_that_are_looked_for_often_are_kept_with_their_codes_up_to_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(texts, "FOUND_MAX", 3)
+    table, long = TextTable(), "l" * (texts.FOUND_BYTES_MAX + 1)
+    assert table.find("a") is None  # not yet
+    words = ["a", "b", "c", "d", long]
+    codes = table.codes(words).tolist()
+    for _ in range(2):
+        assert [table.find(word) for word in words] == codes
+        assert len(table._found) <= 3
+    assert "d" in table._found and long not in table._found
+    assert table.find("\ud800") is None

@@ -255,7 +255,8 @@ def call(shards: Sequence[Quiet], name: str, body: msgspec.Struct | None, **opti
 @pytest.fixture
 def shards(tmp_path: Path) -> Iterator[list[Quiet]]:
     """Two with the same table of texts, of three and two series."""
-    opened = [Quiet(tmp_path / str(number)) for number in range(2)]
+    symbols = TextTable()
+    opened = [Quiet(tmp_path / str(number), symbols) for number in range(2)]
     opened[0].write([(m(job=job), [(1, 1.0)]) for job in "abc"])
     opened[1].write([(m(job=job), [(1, 1.0), (2, 2.0)]) for job in "de"])
     yield opened

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.labels import LabelFrame, concat
+from shared.labels import Codes, LabelFrame, concat
 from shared.messages.series import (
     DeleteBody,
     DeleteReply,
@@ -116,12 +116,16 @@ def _labels(shards: Mapping[int, Shard], request: Request) -> Reply:
 def _values(shards: Mapping[int, Shard], request: Request) -> Reply:
     wanted = unpack(request.body, SelectBody)
     values: set[str] = set()
-    for number, (lookup, ids) in zip(shards, _selected(shards, request), strict=True):
-        codes = distinct(lookup.column(ids, wanted.name))
-        codes = codes[codes != 0]
-        for first in range(0, len(codes), VALUES_AT_ONCE):
-            _require_time(request, number)
-            values.update(lookup.symbols.texts(codes[first : first + VALUES_AT_ONCE]))
+    columns: list[Codes] = []
+    for lookup, ids in _selected(shards, request):
+        if len(ids):
+            symbols = lookup.symbols  # those of all shards of the worker
+            columns.append(distinct(lookup.column(ids, wanted.name)))
+    codes = distinct(np.concatenate(columns)) if columns else np.zeros(0, dtype=np.int32)
+    codes = codes[codes != 0]
+    for first in range(0, len(codes), VALUES_AT_ONCE):
+        check(request, f"{request.method} ran out of time; ask for less at a time")
+        values.update(symbols.texts(codes[first : first + VALUES_AT_ONCE]))
     return _texts(values, wanted.limit)
 
 

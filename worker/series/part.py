@@ -243,11 +243,15 @@ class SeriesPart:
         contents = self.contents
         lookup = self.lookup()
         ids = lookup.select_any(selectors, check)
+        if not len(ids):
+            return lookup, ids
 
         def having() -> Ids:
             with contents.lock:
                 is_selected = contents.head.having(ids, start_ms, end_ms)
                 layers, permanent = contents.layers, contents.permanent.rows()
+            if is_selected.all():
+                return ids
             undecided = ids[~is_selected]
             is_selected[~is_selected] = layers.having(undecided, permanent[undecided], start_ms, end_ms, check)
             return ids[is_selected]

@@ -21,8 +21,9 @@ from shared.labels import Codes, LabelFrame, Symbols
 from shared.promql.ast import Matcher
 from shared.promql.regex import unchecked
 from worker.series.index.patterns import Pattern, Patterns
-from worker.series.index.postings import Ids, PostingLists
+from worker.series.index.postings import Ids, PostingLists, joined
 
+REGEX_OPS = ("=~", "!~")
 FRAME_CELLS_MAX = 1 << 27
 """Series × label names of one frame (512 MB). A selector above this selects too many series with different labels."""
 
@@ -88,7 +89,8 @@ class Lookup:
         """
         tests = []
         for matcher in matchers:
-            check()  # compiling an expression may take 20 ms
+            if matcher.op in REGEX_OPS:
+                check()  # compiling an expression may take 20 ms
             tests.append(_Test.of(matcher, self))
         needed = [test for test in tests if not test.allows_absence]
         if needed:
@@ -151,18 +153,20 @@ class Lookup:
 @dataclass(slots=True, eq=False)
 class _Test:
     """A resolved matcher: it accepts the texts of `codes` (if None, the texts that `pattern` matches), or all others if
-    `negative`. Code 0, the empty text, stands for a missing label."""
+    `negative`. Code 0, the empty text, stands for a missing label. `pieces`: the postings of the only code, once they
+    have been found."""
 
     name: str
     codes: Codes | None
     pattern: Pattern | None
     negative: bool
     allows_absence: bool
+    pieces: list[NDArray[np.int32]] | None = None
 
     @classmethod
     def of(cls, matcher: Matcher, lookup: Lookup) -> _Test:
         negative = matcher.op in ("!=", "!~")
-        pattern = lookup.patterns.get(matcher.value) if matcher.op in ("=~", "!~") else None
+        pattern = lookup.patterns.get(matcher.value) if matcher.op in REGEX_OPS else None
         texts = [matcher.value] if pattern is None else pattern.literals
         if texts is None:
             assert pattern is not None
@@ -187,8 +191,18 @@ class _Test:
         if number is None:
             return 0, 0
         if self.codes is not None and not self.negative:
-            return 0, sum(lookup.postings.count(number, code) for code in self.codes.tolist())
+            if len(self.codes) == 1:
+                return 0, sum(map(len, self._pieces(lookup, number)))
+            found = (lookup.postings.pieces(number, code) for code in self.codes.tolist())
+            return 0, sum(len(piece) for pieces in found for piece in pieces)
         return 1, lookup.postings.values_bound(number)
+
+    def _pieces(self, lookup: Lookup, number: int) -> list[NDArray[np.int32]]:
+        """The postings of the only code, of the name with this number."""
+        assert self.codes is not None
+        if self.pieces is None:
+            self.pieces = lookup.postings.pieces(number, int(self.codes[0]))
+        return self.pieces
 
     def ids(self, lookup: Lookup, check: Callable[[], None]) -> Ids:
         """Ascending ids of the series that have the label with a value that the test accepts."""
@@ -197,7 +211,7 @@ class _Test:
             return np.zeros(0, dtype=np.int64)
         if self.codes is not None and not self.negative:
             if len(self.codes) == 1:
-                return lookup.postings.ids(number, int(self.codes[0]))
+                return joined(self._pieces(lookup, number))
             return lookup.postings.union(number, self.codes)
         values = lookup.postings.values(number)
         return lookup.postings.union(number, values[self.of_codes(values, lookup, check)])

@@ -39,6 +39,13 @@ def distinct(codes: NDArray[np.int32]) -> NDArray[np.int32]:
     return codes[np.concatenate(([True], codes[1:] != codes[:-1]))] if len(codes) else codes
 
 
+def joined(pieces: list[NDArray[np.int32]]) -> Ids:
+    """The ids of all pieces."""
+    if len(pieces) == 1:
+        return pieces[0].astype(np.int64)
+    return np.concatenate(pieces).astype(np.int64) if pieces else np.zeros(0, dtype=np.int64)
+
+
 def key_of(name: int, code: int) -> int:
     """The key of a pair: the number of the name in the high 32 bits, the code of the value in the low ones."""
     return name << 32 | code
@@ -174,14 +181,15 @@ class PostingLists:
 
     runs: tuple[PostingRun, ...]
 
-    def count(self, name: int, code: int) -> int:
-        """The number of series that have the pair."""
-        return sum(last - first for _, first, last in self._slices(name, code))
-
-    def ids(self, name: int, code: int) -> Ids:
-        """Ascending ids of the series that have the pair."""
-        pieces = [run.ids[first:last] for run, first, last in self._slices(name, code)]
-        return np.concatenate(pieces).astype(np.int64) if pieces else np.zeros(0, dtype=np.int64)
+    def pieces(self, name: int, code: int) -> list[NDArray[np.int32]]:
+        """Ascending ids of the series that have the pair, in pieces."""
+        key = key_of(name, code)
+        pieces = []
+        for run in self.runs:
+            at = int(run.keys.searchsorted(key))
+            if at < len(run.keys) and run.keys[at] == key:
+                pieces.append(run.ids[run.starts[at] : run.starts[at + 1]])
+        return pieces
 
     def values(self, name: int) -> NDArray[np.int32]:
         """Codes of all values of a name, ascending, each once."""
@@ -211,15 +219,6 @@ class PostingLists:
             places = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
             pieces.append(run.ids[places])
         return np.sort(np.concatenate(pieces)).astype(np.int64) if pieces else np.zeros(0, dtype=np.int64)
-
-    def _slices(self, name: int, code: int) -> list[tuple[PostingRun, int, int]]:
-        key = key_of(name, code)
-        slices = []
-        for run in self.runs:
-            at = int(np.searchsorted(run.keys, key))
-            if at < len(run.keys) and run.keys[at] == key:
-                slices.append((run, int(run.starts[at]), int(run.starts[at + 1])))
-        return slices
 
 
 class Postings:

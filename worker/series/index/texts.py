@@ -18,6 +18,11 @@ from shared.labels import Codes, Rows, Symbols
 from shared.xxh64 import hash_slices
 from worker.series.index.bytemap import ByteMap
 
+FOUND_MAX = 4096
+"""Texts that are kept with their codes because they were looked for: a query's matchers are, in each shard anew."""
+FOUND_BYTES_MAX = 256
+"""A longer one is not kept."""
+
 
 class TextTable(Symbols):
     """Symbols without a parent. Safe to use from many threads."""
@@ -26,6 +31,7 @@ class TextTable(Symbols):
         super().__init__()
         self._map = ByteMap()
         self._map_lock = Lock()
+        self._found: dict[str, int] = {}
         self.codes([""])
 
     def __len__(self) -> int:
@@ -50,9 +56,16 @@ class TextTable(Symbols):
             return self._map.resolve(data, starts, ends, hashes).astype(np.int32)
 
     def find(self, text: str) -> int | None:
+        found = self._found.get(text)  # a text that has a code keeps it
+        if found is not None:
+            return found
         raw = text.encode(errors="surrogatepass")  # a text that is not UTF-8 is not in the table
         with self._map_lock:
             number = self._map.find(np.frombuffer(raw, dtype=np.uint8), np.uint64(hash64(raw)))
+            if number >= 0 and len(raw) <= FOUND_BYTES_MAX:
+                if len(self._found) >= FOUND_MAX:
+                    self._found.clear()
+                self._found[text] = number
         return number if number >= 0 else None
 
     def text(self, code: int) -> str:
