@@ -20,8 +20,9 @@ from shared.messages import log
 from shared.messages.log_pages import NO_NUMBERS, Page, Records, check_progress, merge_pages
 from shared.wire import pack, unpack
 
-PAGE_RECORDS = 4096
-"""Records requested from the shards at once: a page takes a few ms, and so does the first byte of a long scan."""
+PAGE_RECORDS = 8192
+"""Records requested from the shards at once: a page of short ones takes some ms, and what each page and each write cost
+is a small share of that."""
 PAGE_RECORDS_FIRST = 1024
 """Of the first page of several. Each next page has twice as many, so that a reader that takes none holds little."""
 

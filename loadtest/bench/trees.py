@@ -31,7 +31,7 @@ from loadtest.harness.cluster import ROOT, Cluster
 SHARDS, WORKERS = 8, 2
 SERIES, WRITERS, STEPS_A_ROUND = 10_000, 4, 60
 APPENDERS, RECORDS, SINGLE_CONNECTIONS = 4, 1000, 64
-POLLED_KEYS = 1000
+POLLED_KEYS, SCANS = 1000, 20
 VECTORS, MORE_VECTORS, DIMENSION, SEARCHERS = 20_000, 2_000, 128, 8
 VECTOR_PATH = "/api/v1/vector/"
 INDEXED_WITHIN_S = 120.0
@@ -78,7 +78,10 @@ def single_appends(seconds: float) -> Work:
 
 def log_reads() -> tuple[Work, Work]:
     return (
-        Work("records of a long scan", lambda cluster, _: log_load.long_scan(cluster)[0]),
+        Work(
+            "records of a long scan",
+            lambda cluster, _: statistics.median(log_load.long_scan(cluster)[0] for _ in range(SCANS)),
+        ),
         Work(
             "polls of a key",
             lambda cluster, _: 1000 / statistics.fmean(log_load.polls(cluster, POLLED_KEYS, 1)),

@@ -48,7 +48,7 @@ WIDE: Bounds = {
     ("worker.logs.cleaning", "KEYS_A_WRITE"): 4096,
     ("worker.logs.recent", "FIRST_WORDS"): 16,
     ("worker.logs.recent", "FIRST_ROWS"): 2,
-    ("coordinator.log.reads", "PAGE_RECORDS"): 4096,
+    ("coordinator.log.reads", "PAGE_RECORDS"): 8192,
     ("coordinator.log.sequencer", "RESERVE_AHEAD"): 1 << 20,
     ("coordinator.log.waiting", "FEW_BATCHES"): 2,
     ("coordinator.log.waiting", "SMALL_RECORDS"): 3,

@@ -25,7 +25,7 @@ from coordinator.log.reads import KeySelection, Warnings
 from coordinator.negotiation import ARROW, EVENTS, JSON, PROTOBUF, boolean, preferred
 from coordinator.protocol import connection_of
 from coordinator.queries.running import FOLLOW, TEXT_MAX, RunningQuery
-from coordinator.streaming import Outlet, Piece, gathered, outlet
+from coordinator.streaming import WRITE_BYTES, Outlet, Piece, gathered, outlet
 from proto import log_pb2
 from shared.errors import BadData, TriptychError
 from shared.messages.log import SEQUENCE_MAX
@@ -38,10 +38,6 @@ FOLLOW_TIMEOUT_S = 30.0
 FOLLOW_TIMEOUT_MAX_S = 300.0
 KEEP_ALIVE_S = 15.0
 """A comment at this interval keeps proxies from closing a quiet event stream, and reveals that a reader has gone."""
-PART_BYTES = 180 << 10
-"""Records are written to a client in parts of about this size. One that does not take a part holds no more than it."""
-RECORD_BYTES = 52
-"""What a record takes in an answer beside its key and its value, about."""
 EVENTS_AT_ONCE = 1000
 EVENTS_BYTES = 64 << 10
 """Events are made and sent in pieces of about this size: a reader that does not take them holds no more text."""
@@ -102,6 +98,10 @@ class _Body(Protocol):
     """How an answer is written, in the order of the methods."""
 
     media_type: str
+    record_bytes: int
+    """What a record takes beside its key and its value, about."""
+    part_bytes: int
+    """Records are written to a client in parts of about this size. One that does not take a part holds no more."""
 
     def start(self) -> bytes: ...
 
@@ -112,6 +112,8 @@ class _Body(Protocol):
 
 class _Json:
     media_type = JSON
+    record_bytes = 52
+    part_bytes = 180 << 10  # a third more in base64
 
     def __init__(self, selection: KeySelection, form: answers.Form) -> None:
         self._selection = selection
@@ -134,6 +136,8 @@ class _Json:
 
 class _Protobuf:
     media_type = PROTOBUF
+    record_bytes = 20
+    part_bytes = WRITE_BYTES - 1024  # so that a part with what surrounds it is one write
 
     def start(self) -> bytes:
         return log_pb2.ScanResponse(status="success").SerializeToString()
@@ -149,6 +153,8 @@ class _Protobuf:
 
 class _Arrow:
     media_type = ARROW
+    record_bytes = 52
+    part_bytes = 180 << 10
 
     def __init__(self, selection: KeySelection) -> None:
         self._stream = RecordStream(selection.key)
@@ -244,7 +250,7 @@ class _Rest:
 async def _send_page(client: Outlet, page: Page, rest: _Rest, body: _Body) -> bool:
     """Send the page as far as the client takes it soon; whether the scan is complete with it."""
     records = page.records
-    for low, high in _parts(records):
+    for low, high in _parts(records, body):
         if client.is_late:
             return False
         part = records.cut(low, high)
@@ -255,16 +261,16 @@ async def _send_page(client: Outlet, page: Page, rest: _Rest, body: _Body) -> bo
     return page.done or rest.limit <= 0
 
 
-def _parts(records: Records) -> Iterator[tuple[int, int]]:
-    """(first, last) of parts of about PART_BYTES, and at least one record."""
-    sizes = records.value_lengths + np.int64(RECORD_BYTES)
+def _parts(records: Records, body: _Body) -> Iterator[tuple[int, int]]:
+    """(first, last) of parts of about the size that the body has them in, and at least one record."""
+    sizes = records.value_lengths + np.int64(body.record_bytes)
     if len(records.key_lengths):
         sizes = sizes + records.key_lengths
     ends = np.cumsum(sizes)
     low = 0
     while low < len(records):
         begin = int(ends[low - 1]) if low else 0
-        high = max(low + 1, int(np.searchsorted(ends, begin + PART_BYTES, side="right")))
+        high = max(low + 1, int(np.searchsorted(ends, begin + body.part_bytes, side="right")))
         yield low, high
         low = high
 
