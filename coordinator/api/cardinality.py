@@ -34,7 +34,7 @@ async def cardinality(request: web.Request) -> web.Response:
         raise BadData(f"parameter 'focusLabel' has {len(focus)} characters; the limit is {FOCUS_CHARS_MAX}")
     workers = max(1, request.app[CONTEXT].links.worker_count())
     wanted = asked_for(await selectors(fields) or [()], time_range(fields), focus, limit, workers)
-    return await answer(request, Listing.of(fields, "series.cardinality", wanted, partial(_answered, limit=limit)))
+    return await answer(request, Listing.of("series.cardinality", fields, wanted, partial(_answered, limit=limit)))
 
 
 def _answered(result: FanOut, limit: int) -> web.Response:

@@ -36,7 +36,7 @@ async def query_exemplars(request: web.Request) -> web.Response:
     if not selectors:
         return success([])
     wanted = SelectBody(selectors, start_ms, end_ms, ANSWER_EXEMPLARS_MAX)
-    return await answer(request, Listing.of(fields, "series.exemplars", wanted, merged(_merged), text=query))
+    return await answer(request, Listing.of("series.exemplars", fields, wanted, merged(_merged), text=query))
 
 
 def _selectors(query: str) -> Selectors:

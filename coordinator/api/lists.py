@@ -54,8 +54,8 @@ class Listing:
     @classmethod
     def of(
         cls,
-        fields: MultiDict[str],
         method: str,
+        fields: MultiDict[str],
         body: msgspec.Struct,
         answered: Callable[[FanOut], web.Response],
         shards: Sequence[int] | None = None,

@@ -31,7 +31,7 @@ async def metadata(request: web.Request) -> web.Response:
     family = fields.get("metric", "")
     shards = [shard_of(family.encode(), request.app[CONTEXT].links.shards)] if family else None
     merge = merged(partial(_merged, limit=limit, per_family=per_family))
-    return await answer(request, Listing.of(fields, "series.metadata", MetadataBody(family, limit), merge, shards))
+    return await answer(request, Listing.of("series.metadata", fields, MetadataBody(family, limit), merge, shards))
 
 
 def _merged(result: FanOut, limit: int, per_family: int) -> tuple[Families, bool]:

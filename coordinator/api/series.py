@@ -50,7 +50,7 @@ async def series_listing(fields: MultiDict[str], settings: Settings) -> Listing:
     start_ms, end_ms = time_range(fields)
     limit = parameters.optional(fields, "limit", parameters.limit, settings.series_limit)
     wanted = SelectBody(await required_selectors(fields), start_ms, end_ms, limit)
-    return Listing.of(fields, SERIES, wanted, merged(partial(_label_sets, limit=limit)))
+    return Listing.of(SERIES, fields, wanted, merged(partial(_label_sets, limit=limit)))
 
 
 async def texts_listing(fields: MultiDict[str], _: Settings, label: str = "") -> Listing:
@@ -65,7 +65,7 @@ async def texts_listing(fields: MultiDict[str], _: Settings, label: str = "") ->
     wanted = SelectBody(await selectors(fields) or [()], start_ms, end_ms, limit, name)
     is_plain = not name or bool(_NAME.fullmatch(name)) or label.startswith("U__")
     merge = partial(_merged_texts, limit=limit, name="" if is_plain else name)
-    return Listing.of(fields, VALUES if label else LABELS, wanted, merged(merge))
+    return Listing.of(VALUES if label else LABELS, fields, wanted, merged(merge))
 
 
 def _merged_texts(result: FanOut, limit: int, name: str) -> tuple[list[str], bool]:

@@ -64,7 +64,7 @@ async def answered(workers: Workers, monkeypatch: pytest.MonkeyPatch, *, heavy_p
         context.gate.heavy.take = taken
     protocol = SimpleNamespace(holder=Holder(Client("client")))
     request: Any = SimpleNamespace(app={CONTEXT: context}, protocol=protocol, headers=CIMultiDict())
-    listing = lists.Listing.of(MultiDict(fields), "series.names", Names(), lists.merged(merge))
+    listing = lists.Listing.of("series.names", MultiDict(fields), Names(), lists.merged(merge))
     response = await lists.answer(request, listing)
     return json.loads(response.body)  # type: ignore[arg-type]
 
