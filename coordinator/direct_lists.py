@@ -18,27 +18,30 @@ from coordinator.admission import Holder
 from coordinator.api import lists, parameters
 from coordinator.api.series import LABELS, SERIES, VALUES, series_listing, texts_listing
 from coordinator.context import Context
-from coordinator.direct_requests import JSON_HEADERS, LABEL_VALUES, Headers, LeftToAiohttp, label_in
+from coordinator.direct_requests import (
+    FORM_BYTES_MAX,
+    JSON_HEADERS,
+    LABEL_VALUES,
+    Headers,
+    LeftToAiohttp,
+    has_parameters_only,
+    label_in,
+)
 from coordinator.large_answers import LargeAnswers
-from coordinator.negotiation import FORM
 from coordinator.plain_heads import PlainHead
 from coordinator.prompt_futures import PromptFuture, PromptTask
 from coordinator.queries.running import RunningQuery
 from coordinator.responses import BODY_BYTES_MAX
 from shared.errors import TriptychError
 
-FORM_BYTES_MAX = 8 << 10
-
-Key = tuple[str, bytes, bytes]
-"""Path, query string and body of a request."""
 Wanted = Callable[[], Awaitable[lists.Listing]]
 
 
 @dataclass(slots=True)
 class _ListWork:
     context: Context
-    large: LargeAnswers[Key]
-    key: Key
+    large: LargeAnswers[int]
+    identity: int
     wanted: Wanted
     listed_as: str
     summary: str
@@ -60,7 +63,7 @@ class _ListWork:
     def body(self, result: web.Response) -> bytes:
         assert isinstance(result.body, bytes)
         if len(result.body) > BODY_BYTES_MAX:
-            self.large.note(self.key)
+            self.large.note(self.identity)
             raise LeftToAiohttp
         self.headers = tuple(result.headers.items())
         return result.body
@@ -81,31 +84,30 @@ class DirectLists:
         self.path = path
         self._method = method
         self._listing = listing
-        self._large: LargeAnswers[Key] = LargeAnswers()
+        self._large: LargeAnswers[int] = LargeAnswers()
 
     def takes(self, head: PlainHead) -> bool:
-        if head.method == "POST":
-            return head.media_type == FORM and self.path != LABEL_VALUES
-        return not head.body_bytes
+        return has_parameters_only(head) and (head.method == "GET" or self.path != LABEL_VALUES)
 
     def work(self, head: PlainHead, body: bytes) -> _ListWork | None:
         """The list; None for one whose parameters cannot be read, or that was long."""
-        key = (head.path, head.query, body)
-        if key in self._large:
+        identity = hash((head.path, head.query, body))
+        if identity in self._large:
             return None
         try:
             fields = MultiDict([*parameters.pairs(body), *parameters.pairs(head.query)])
         except TriptychError:
             return None
         label = (label_in(head.path),) if self.path == LABEL_VALUES else ()
-        wanted = partial(self._listing, fields, self._context.settings, *label)
+        wanted = partial(self._listing, fields, *label)
         summary = lists.selectors_of(fields)
-        return _ListWork(self._context, self._large, key, wanted, self._method, summary, head.takes_gzip)
+        return _ListWork(self._context, self._large, identity, wanted, self._method, summary, head.takes_gzip)
 
 
 def direct_lists(context: Context) -> tuple[DirectLists, DirectLists, DirectLists]:
+    of_series = partial(series_listing, settings=context.settings)
     return (
-        DirectLists(context, "/api/v1/series", SERIES, series_listing),
+        DirectLists(context, "/api/v1/series", SERIES, of_series),
         DirectLists(context, "/api/v1/labels", LABELS, texts_listing),
         DirectLists(context, LABEL_VALUES, VALUES, texts_listing),
     )

@@ -14,9 +14,9 @@ from coordinator.admission import Holder
 from coordinator.api import parameters
 from coordinator.api.query import Told, evaluated, instant, over_range
 from coordinator.context import Context
-from coordinator.direct_requests import JSON_HEADERS, Headers, LeftToAiohttp
+from coordinator.direct_requests import FORM_BYTES_MAX, JSON_HEADERS, Headers, LeftToAiohttp, has_parameters_only
 from coordinator.large_answers import LargeAnswers
-from coordinator.negotiation import FORM, boolean
+from coordinator.negotiation import boolean
 from coordinator.plain_heads import PlainHead
 from coordinator.prompt_futures import PromptFuture, PromptTask
 from coordinator.queries.evaluation import Query, is_quick, is_quickly_parsed
@@ -25,8 +25,6 @@ from coordinator.responses import BODY_BYTES_MAX
 from coordinator.streaming import Body
 from shared.config import Settings
 from shared.errors import TriptychError
-
-FORM_BYTES_MAX = 8 << 10
 
 Read = Callable[[Mapping[str, str], Settings], Query]
 _PLAIN: Headers = (*JSON_HEADERS, ("Vary", "Accept-Encoding"))
@@ -86,7 +84,7 @@ class DirectQueries:
         self._large: LargeAnswers[int] = LargeAnswers()
 
     def takes(self, head: PlainHead) -> bool:
-        return head.media_type == FORM if head.method == "POST" else not head.body_bytes
+        return has_parameters_only(head)
 
     def work(self, head: PlainHead, body: bytes) -> _QueryWork | None:
         """The query; None for one that is wrong, that was not quick, or that asks for more than its result."""

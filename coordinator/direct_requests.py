@@ -23,7 +23,7 @@ from aiohttp import web
 from coordinator.admission import Holder, may_use_reserve
 from coordinator.context import Context
 from coordinator.failures import failure, refusal
-from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
+from coordinator.negotiation import FORM, JSON, PROTOBUF, PROTOBUF_JSON
 from coordinator.plain_heads import HEAD_BYTES_MAX, PlainHead, plain_head
 from coordinator.prompt_futures import PromptFuture
 from coordinator.protocol import Connection, Server
@@ -41,9 +41,11 @@ aiohttp, which bounds slow bodies."""
 PIECES_BYTES_MAX = 16 << 20
 """Of all requests together of which the rest is awaited here."""
 
-_BEFORE_LABEL, _BEHIND_LABEL = "/api/v1/label/", "/values"
-LABEL_VALUES = f"{_BEFORE_LABEL}{{name}}{_BEHIND_LABEL}"
+LABEL_NAMES, _VALUES = "/api/v1/label/", "/values"
+"""How paths begin that name a label, and how that of its values ends."""
+LABEL_VALUES = f"{LABEL_NAMES}{{name}}{_VALUES}"
 """The only path with a parameter that is served here."""
+FORM_BYTES_MAX = 8 << 10
 
 Headers = tuple[tuple[str, str], ...]
 BODY_TYPES = frozenset((JSON, PROTOBUF, PROTOBUF_JSON))
@@ -52,10 +54,15 @@ JSON_HEADERS: Headers = (("Content-Type", JSON),)
 
 def label_in(path: str) -> str:
     """The label whose values are at this path; empty if they are not."""
-    if not path.startswith(_BEFORE_LABEL) or not path.endswith(_BEHIND_LABEL):
+    if not path.startswith(LABEL_NAMES) or not path.endswith(_VALUES):
         return ""
-    label = path[len(_BEFORE_LABEL) : -len(_BEHIND_LABEL)]
+    label = path[len(LABEL_NAMES) : -len(_VALUES)]
     return "" if "/" in label else label
+
+
+def has_parameters_only(head: PlainHead) -> bool:
+    """Whether all that a request says is in its URL, or in the form that it posts."""
+    return head.media_type == FORM if head.method == "POST" else not head.body_bytes
 
 
 class LeftToAiohttp(Exception):

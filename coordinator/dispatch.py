@@ -21,7 +21,7 @@ from coordinator.context import CONTEXT
 from coordinator.direct_appends import DirectAppends
 from coordinator.direct_lists import direct_lists
 from coordinator.direct_queries import direct_queries
-from coordinator.direct_requests import DirectConnection, DirectRequests, Endpoint
+from coordinator.direct_requests import LABEL_NAMES, DirectConnection, DirectRequests, Endpoint
 from coordinator.direct_scans import DirectScans
 from coordinator.direct_searches import DirectSearches
 from coordinator.direct_states import direct_states
@@ -38,9 +38,6 @@ from shared.errors import TriptychError
 from shared.telemetry import REQUEST_ID, event
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-LABEL_NAMES = "/api/v1/label/"
-"""Paths that begin so name a label."""
 
 
 class Request(web.Request):

@@ -37,12 +37,12 @@ async def series(request: web.Request) -> web.Response:
 
 async def labels(request: web.Request) -> web.Response:
     fields = await parameters.form(request)
-    return await answer(request, await texts_listing(fields, request.app[CONTEXT].settings))
+    return await answer(request, await texts_listing(fields))
 
 
 async def label_values(request: web.Request) -> web.Response:
     fields = await parameters.form(request)
-    return await answer(request, await texts_listing(fields, request.app[CONTEXT].settings, request.match_info["name"]))
+    return await answer(request, await texts_listing(fields, request.match_info["name"]))
 
 
 async def series_listing(fields: MultiDict[str], settings: Settings) -> Listing:
@@ -53,7 +53,7 @@ async def series_listing(fields: MultiDict[str], settings: Settings) -> Listing:
     return Listing.of(SERIES, fields, wanted, merged(partial(_label_sets, limit=limit)))
 
 
-async def texts_listing(fields: MultiDict[str], _: Settings, label: str = "") -> Listing:
+async def texts_listing(fields: MultiDict[str], label: str = "") -> Listing:
     """The label names that these parameters ask for, or the values of this label. Raises BadData, NotExecutable.
 
     A label that is no plain identifier is taken as Prometheus 3 escapes it (`U__…`), or as it stands if a series

@@ -16,11 +16,9 @@ import os
 import random
 import statistics
 import sys
-import tempfile
 import time
 import urllib.parse
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,7 +27,7 @@ import psutil
 
 from loadtest.bench.path import processes, wait_idle
 from loadtest.bench.vector_client import Connection, for_seconds
-from loadtest.harness.cluster import ROOT, Cluster
+from loadtest.harness.cluster import ROOT, Cluster, side_by_side
 from loadtest.harness.http_messages import message
 from loadtest.harness.remote_write_bodies import HEADERS, Series, compressed
 
@@ -150,14 +148,9 @@ def run(trees: dict[str, Path], seconds: float, rounds: int, only: str) -> list[
     """(kind, connections, tree, figures)."""
     now_s = int(time.time()) // STEP_S * STEP_S
     every = [kind for kind in kinds(now_s) if only in kind.name]
-    with ExitStack() as stack:
-        clusters: dict[str, Cluster] = {}
-        for name, tree in trees.items():
-            directory = stack.enter_context(tempfile.TemporaryDirectory())
-            clusters[name] = Cluster(Path(directory), shards=SHARDS, workers=WORKERS, tree=tree)
-            stack.callback(clusters[name].stop)
-            clusters[name].start()
-            fill(clusters[name], now_s)
+    with side_by_side(trees, SHARDS, WORKERS) as clusters:
+        for cluster in clusters.values():
+            fill(cluster, now_s)
         for cluster in clusters.values():
             wait_idle(cluster)
         families = {name: processes(cluster) for name, cluster in clusters.items()}

@@ -11,11 +11,9 @@ import argparse
 import asyncio
 import statistics
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -26,7 +24,7 @@ from loadtest.bench.metrics.payloads import REQUEST_SERIES, STEP_MS, Workload, r
 from loadtest.bench.metrics.sending import send
 from loadtest.bench.vector_client import Connection, for_seconds
 from loadtest.bench.vector_data import clustered, search_body, write_bodies
-from loadtest.harness.cluster import ROOT, Cluster
+from loadtest.harness.cluster import ROOT, Cluster, side_by_side
 
 SHARDS, WORKERS = 8, 2
 SERIES, WRITERS, STEPS_A_ROUND = 10_000, 4, 60
@@ -140,13 +138,9 @@ def fill(cluster: Cluster) -> None:
 def run(trees: dict[str, Path], works: list[Work], rounds: int) -> dict[tuple[str, str], list[float]]:
     """(work, tree) → the rates of the rounds that count."""
     rates: dict[tuple[str, str], list[float]] = defaultdict(list)
-    with ExitStack() as stack:
-        clusters: dict[str, Cluster] = {}
-        for name, tree in trees.items():
-            directory = stack.enter_context(tempfile.TemporaryDirectory())
-            clusters[name] = Cluster(Path(directory), shards=SHARDS, workers=WORKERS, tree=tree)
-            stack.callback(clusters[name].stop)
-            fill(clusters[name].start())
+    with side_by_side(trees, SHARDS, WORKERS) as clusters:
+        for cluster in clusters.values():
+            fill(cluster)
         for number in range(rounds + 1):
             for work in works:
                 for name, cluster in clusters.items():

@@ -10,10 +10,11 @@ import signal
 import ssl
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -231,3 +232,16 @@ def _pairs(parameters: Mapping[str, str | Sequence[str]]) -> list[tuple[str, str
         name = "match[]" if name == "match" else name
         pairs += [(name, value)] if isinstance(value, str) else [(name, v) for v in value]
     return pairs
+
+
+@contextmanager
+def side_by_side(trees: Mapping[str, Path], shards: int, workers: int) -> Iterator[dict[str, Cluster]]:
+    """A running cluster of each of these source trees, by their names, until the context ends."""
+    with ExitStack() as stack:
+        clusters: dict[str, Cluster] = {}
+        for name, tree in trees.items():
+            directory = stack.enter_context(tempfile.TemporaryDirectory())
+            clusters[name] = Cluster(Path(directory), shards=shards, workers=workers, tree=tree)
+            stack.callback(clusters[name].stop)
+            clusters[name].start()
+        yield clusters

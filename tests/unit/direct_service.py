@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterable
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
+import pytest
 from aiohttp import web
 
 from coordinator.calls import Waits
@@ -111,6 +112,16 @@ class Service:
         self.clients.append(client)
         await asyncio.sleep(0.01)
         return client
+
+    def count(self, monkeypatch: pytest.MonkeyPatch, work: type) -> None:
+        """Count the requests for which work of this class is begun as direct ones."""
+        begin = work.begin  # type: ignore[attr-defined]
+
+        def counted(*arguments: Any) -> Any:
+            self.direct += 1
+            return begin(*arguments)
+
+        monkeypatch.setattr(work, "begin", counted)
 
     async def both(self, usual: bytes, direct: bytes) -> tuple[int, dict[str, str], bytes]:
         """The answer, which is the same with aiohttp, twice, and without it."""

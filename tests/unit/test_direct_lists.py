@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import pytest
 
 from coordinator import direct_lists
+from coordinator.admission import may_use_reserve
 from coordinator.api import series
 from coordinator.calls import FanOut, WorkerReply
 from shared.errors import Unavailable
@@ -70,13 +71,7 @@ async def service(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lists]:
     service = Lists(ROUTE, series.ROUTES)
     service.links = Workers(service.context.links)
     service.context.links = service.links  # type: ignore[assignment]
-    begin = direct_lists._ListWork.begin
-
-    def noted(*arguments: Any) -> Any:
-        service.direct += 1
-        return begin(*arguments)
-
-    monkeypatch.setattr(direct_lists._ListWork, "begin", noted)
+    service.count(monkeypatch, direct_lists._ListWork)
     await service.start()
     yield service
     await service.stop()
@@ -206,3 +201,15 @@ async def test_a_client_that_leaves_ends_its_list(service: Lists) -> None:
     await service.until(lambda: service.is_at_rest)
     assert service.served(499, "GET") == 1
     assert service.context.gate.heavy.free == 1
+
+
+async def test_the_places_that_are_kept_are_for_writes_and_states_not_for_lists(service: Lists) -> None:
+    admission = service.context.admission
+    admission.requests = admission._ordinary_max
+    client = await service.client()
+    status, _, body = await client.ask(get(VALUES))
+    assert (status, service.direct) == (503, 0)
+    assert "are kept for requests that write or tell a state" in json.loads(body)["error"]
+    kept = ["/api/v1/write", "/api/v1/log/append", "/v1/metrics", "/-/healthy", "/metrics"]
+    assert all(map(may_use_reserve, kept))
+    assert not any(map(may_use_reserve, ["/api/v1/query", SETS, ROUTE, "/api/v1/log/scan", "/api/v1/vector/search"]))

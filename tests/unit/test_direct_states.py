@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
@@ -19,13 +18,7 @@ USUAL = ("Host: localhost", "Accept: */*", "X-Other: of aiohttp")
 async def service(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
     service = Service(HEALTHY, [route for route in status.ROUTES if route.path in (HEALTHY, READY)])
     service.context.links.unready = dict  # type: ignore[method-assign]
-    begin = direct_states._StateWork.begin
-
-    def noted(*arguments: Any) -> Any:
-        service.direct += 1
-        return begin(*arguments)
-
-    monkeypatch.setattr(direct_states._StateWork, "begin", noted)
+    service.count(monkeypatch, direct_states._StateWork)
     await service.start()
     yield service
     await service.stop()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from loadtest.harness.memory_source import label_set
 from shared import labels
-from shared.errors import BadData
+from shared.errors import BadData, DeadlineExceeded
 from shared.hashing import hash64
 from shared.labels import Labels, Symbols
 from shared.promql.ast import Matcher
@@ -175,3 +175,19 @@ def test_texts_that_are_looked_for_often_are_kept_with_their_codes_up_to_a_bound
         assert len(table._found) <= 3
     assert "d" in table._found and long not in table._found
     assert table.find("\ud800") is None
+
+
+def test_a_selection_is_checked_for_each_of_its_matchers_and_may_be_ended() -> None:
+    index = Index(TextTable(), Patterns())
+    register(index, [(("__name__", "m"), ("i", str(i))) for i in range(10)])
+    selectors = [[Matcher("__name__", "=", "m"), Matcher("i", op, "1")] for op in ("=", "!=", "=~", "!~")]
+    looks: list[None] = []
+    index.lookup().select_any(selectors, lambda: looks.append(None))
+    assert len(looks) >= 8
+
+    def ended() -> None:
+        raise DeadlineExceeded("over")
+
+    for matchers in selectors:
+        with pytest.raises(DeadlineExceeded):
+            index.lookup().select(matchers, ended)

@@ -320,6 +320,16 @@ def test_names_and_values_are_of_all_shards_each_once(shards: list[Quiet]) -> No
         call(shards, "series.labels", select(), within_s=0.0)
 
 
+def test_the_time_is_looked_at_between_the_texts_of_values(
+    shards: list[Quiet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(methods, "VALUES_AT_ONCE", 1)
+    looks: list[str] = []
+    monkeypatch.setattr(methods, "check", lambda request, late: looks.append(late))
+    call(shards, "series.values", select(name="job"))
+    assert len([late for late in looks if "at shard" not in late]) == len("acde")
+
+
 def test_metadata_is_put_and_found_over_all_shards(shards: list[Quiet]) -> None:
     def packed(*families: str) -> bytes:
         return wire.pack(messages.MetadataPut([messages.FamilyMetadata(name, "gauge", "", "") for name in families]))

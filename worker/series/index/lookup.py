@@ -23,7 +23,6 @@ from shared.promql.regex import unchecked
 from worker.series.index.patterns import Pattern, Patterns
 from worker.series.index.postings import Ids, PostingLists, joined
 
-REGEX_OPS = ("=~", "!~")
 FRAME_CELLS_MAX = 1 << 27
 """Series × label names of one frame (512 MB). A selector above this selects too many series with different labels."""
 
@@ -89,8 +88,7 @@ class Lookup:
         """
         tests = []
         for matcher in matchers:
-            if matcher.op in REGEX_OPS:
-                check()  # compiling an expression may take 20 ms
+            check()  # compiling an expression may take 20 ms
             tests.append(_Test.of(matcher, self))
         needed = [test for test in tests if not test.allows_absence]
         if needed:
@@ -153,8 +151,8 @@ class Lookup:
 @dataclass(slots=True, eq=False)
 class _Test:
     """A resolved matcher: it accepts the texts of `codes` (if None, the texts that `pattern` matches), or all others if
-    `negative`. Code 0, the empty text, stands for a missing label. `pieces`: the postings of the only code, once they
-    have been found."""
+    `negative`. Code 0, the empty text, stands for a missing label. `pieces`: the postings of the codes, once they have
+    been found."""
 
     name: str
     codes: Codes | None
@@ -166,7 +164,7 @@ class _Test:
     @classmethod
     def of(cls, matcher: Matcher, lookup: Lookup) -> _Test:
         negative = matcher.op in ("!=", "!~")
-        pattern = lookup.patterns.get(matcher.value) if matcher.op in REGEX_OPS else None
+        pattern = lookup.patterns.get(matcher.value) if matcher.op in ("=~", "!~") else None
         texts = [matcher.value] if pattern is None else pattern.literals
         if texts is None:
             assert pattern is not None
@@ -191,17 +189,15 @@ class _Test:
         if number is None:
             return 0, 0
         if self.codes is not None and not self.negative:
-            if len(self.codes) == 1:
-                return 0, sum(map(len, self._pieces(lookup, number)))
-            found = (lookup.postings.pieces(number, code) for code in self.codes.tolist())
-            return 0, sum(len(piece) for pieces in found for piece in pieces)
+            return 0, sum(map(len, self._pieces(lookup, number)))
         return 1, lookup.postings.values_bound(number)
 
     def _pieces(self, lookup: Lookup, number: int) -> list[NDArray[np.int32]]:
-        """The postings of the only code, of the name with this number."""
+        """The postings of the codes, of the name with this number."""
         assert self.codes is not None
         if self.pieces is None:
-            self.pieces = lookup.postings.pieces(number, int(self.codes[0]))
+            found = (lookup.postings.pieces(number, code) for code in self.codes.tolist())
+            self.pieces = [piece for pieces in found for piece in pieces]
         return self.pieces
 
     def ids(self, lookup: Lookup, check: Callable[[], None]) -> Ids:
