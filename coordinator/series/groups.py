@@ -33,10 +33,13 @@ from shared.errors import Overloaded, Unavailable
 from shared.wire import Frame
 
 METHOD = "series.write"
-IN_FLIGHT_MAX = 1
-"""Messages under way at once. With two of them the workers read one while they store the other, but more and smaller
-ones take a fifth more processor time: for messages, replies and commits."""
-SLOW_S, SLOW_IN_FLIGHT_MAX, SLOW_BYTES_MAX = 0.004, 2, 16 << 10
+IN_FLIGHT_MAX, IN_FLIGHT_LIMIT = 1, 2
+"""Messages under way at once, and the most of them. With two the workers read one while they store the other, but more
+and smaller ones take a fifth more processor time: for messages, replies and commits."""
+LARGE_BYTES = 128 << 10
+"""A message of so many bytes does not wait for more requests, and may be the second one under way: what messages cost
+is little beside what it has, and the coordinator cuts the next request while the workers store it."""
+SLOW_S, SLOW_BYTES_MAX = 0.004, 16 << 10
 """When the last message has been under way for so long, a second one of so few bytes may follow it: where processors or
 the disk are busy with other work, its requests would wait for longer than they take."""
 GROUP_REQUESTS_MAX = 64
@@ -228,7 +231,10 @@ class SampleWrites:
         if self._quiet is not None:
             self._quiet.cancel()
             self._quiet = None
-        if not self._waiting or self._in_flight >= SLOW_IN_FLIGHT_MAX:
+        if not self._waiting or self._in_flight >= IN_FLIGHT_LIMIT:
+            return
+        if self._waiting[0].bytes >= LARGE_BYTES:
+            self._launch()
             return
         if self._in_flight >= IN_FLIGHT_MAX:
             self._follow()

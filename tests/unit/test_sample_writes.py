@@ -150,6 +150,32 @@ async def test_what_comes_while_others_are_under_way_goes_together() -> None:
     await asyncio.gather(*later)
 
 
+async def test_a_large_message_waits_for_no_others_and_goes_behind_the_one_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(groups, "QUIET_S", 60.0)
+    large = b"l" * groups.LARGE_BYTES
+    writers = Writers(commit_delay_ms=1000)
+    first = await writers.start({0: [b"a"]}, {0: [b"b"]})
+    writers.workers.answer(0)
+    await asyncio.gather(*first)
+    second = await writers.start({0: [large]})  # a small one would wait for another, since two were under way
+    third = await writers.start({0: [large]})
+    assert writers.workers.parts()[1:] == [{0: [large]}, {0: [large]}]
+    fourth = await writers.start({0: [large]}, {0: [b"c"]})
+    assert len(writers.workers.calls) == 1 + groups.IN_FLIGHT_LIMIT
+    writers.workers.answer(2)
+    await asyncio.gather(*third)
+    assert writers.workers.parts()[3:] == [{0: [large, b"c"]}]
+    fifth = await writers.start({0: [b"l" * (groups.LARGE_BYTES - 1)]})
+    writers.workers.answer(3)
+    await asyncio.gather(*fourth)
+    assert len(writers.workers.calls) == 4, "it is not large, and another is under way"
+    fifth[0].cancel()
+    writers.workers.answer(1)
+    await asyncio.gather(*second)
+
+
 async def test_behind_a_slow_message_goes_a_second_one_if_it_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "SLOW_S", 0.05)
     large = b"l" * (groups.SLOW_BYTES_MAX + 1)
@@ -161,7 +187,7 @@ async def test_behind_a_slow_message_goes_a_second_one_if_it_is_small(monkeypatc
     assert writers.workers.waited_s(1) >= 0.04
     third = await writers.start({0: [b"c"]})
     await asyncio.sleep(0.06)
-    assert len(writers.workers.calls) == groups.SLOW_IN_FLIGHT_MAX
+    assert len(writers.workers.calls) == groups.IN_FLIGHT_LIMIT
     writers.workers.answer(1)
     await asyncio.gather(*second)
     await settle()

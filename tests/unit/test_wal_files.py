@@ -12,7 +12,7 @@ import pytest
 from shared.errors import ConfigError
 from tests.unit.wal_images import SMALL, files_with_records, held, killed, opened, payload, written
 from tests.unit.wal_kills import killed_at
-from worker.storage.wal import layout, reading, record
+from worker.storage.wal import files, layout, reading, record
 from worker.storage.wal.log import LOG, SERIES, WriteAheadLog
 
 pytestmark = [
@@ -23,6 +23,31 @@ pytestmark = [
 
 def position_number(position: int) -> int:
     return position >> 40
+
+
+def test_a_file_reaches_the_disk_in_small_steps_while_it_is_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is on its way to the disk delays the sync of records."""
+    synced: list[tuple[int, int]] = []
+    sync = os.fdatasync
+
+    def noted(descriptor: int) -> None:
+        synced.append((os.fstat(descriptor).st_ino, os.fstat(descriptor).st_size))
+        sync(descriptor)
+
+    log = WriteAheadLog(tmp_path).open()
+    try:
+        assert log._files is not None
+        monkeypatch.setattr(os, "fdatasync", noted)
+        log._files.prepare()
+        prepared = log._files._prepared
+        assert prepared is not None
+        sizes = [size for number, size in synced if number == prepared.path.stat().st_ino]
+    finally:
+        log.close()
+    assert sizes[-1] == prepared.size == files.FIRST_BYTES * files.GROWTH
+    assert max(size - before for before, size in zip([0, *sizes], sizes, strict=False)) <= files.ZEROS_BYTES
 
 
 def test_a_number_is_never_given_twice_also_when_all_files_are_released(tmp_path: Path) -> None:

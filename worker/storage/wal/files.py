@@ -35,7 +35,9 @@ from worker.storage.wal.register import Register
 FILE_BYTES = 32 << 20
 FIRST_BYTES = 1 << 20
 GROWTH = 4
-ZEROS_BYTES = 1 << 20
+ZEROS_BYTES = 256 << 10
+"""Zeros that are written and synced at a time. An fsync of records waits for what else is on its way to the disk: for
+0.5 ms at most instead of 15 with all zeros of a file at once, which takes half as long."""
 PIECES_MAX = 1000
 """Pieces in one system call; the kernel accepts 1,024."""
 SPARES_MAX = 2
@@ -134,6 +136,7 @@ class Files:
                 os.ftruncate(descriptor, size := wanted)
             while size < wanted and not self._closing:
                 size += os.pwrite(descriptor, bytes(min(ZEROS_BYTES, wanted - size)), size)
+                os.fdatasync(descriptor)
             os.pwrite(descriptor, record.file_header(number, least_bytes=size), 0)
             os.fsync(descriptor)
             sync_directory(self._directory)
