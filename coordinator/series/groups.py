@@ -37,8 +37,8 @@ IN_FLIGHT_MAX, IN_FLIGHT_LIMIT = 1, 2
 """Messages under way at once, and the most of them. With two the workers read one while they store the other, but more
 and smaller ones take a fifth more processor time: for messages, replies and commits."""
 LARGE_BYTES = 128 << 10
-"""A message of so many bytes does not wait for more requests, and may be the second one under way: what messages cost
-is little beside what it has, and the coordinator cuts the next request while the workers store it."""
+"""A message with a request of so many bytes does not wait for others, and may be the second one under way: what messages
+cost is little beside what it has, and the coordinator cuts the next request while the workers store it."""
 SLOW_S, SLOW_BYTES_MAX = 0.004, 16 << 10
 """When the last message has been under way for so long, a second one of so few bytes may follow it: where processors or
 the disk are busy with other work, its requests would wait for longer than they take."""
@@ -85,6 +85,8 @@ class _Group:
     """Requests whose clients still wait."""
     frames: int = 0
     bytes: int = 0
+    is_large: bool = False
+    """Whether one of its requests has LARGE_BYTES."""
     give_up: Callable[[], object] | None = None
     """Ends the message that is under way."""
 
@@ -107,6 +109,7 @@ class _Group:
 
     def _added(self, size: int, part: Callable[[Receipt], Receipt]) -> _Stored:
         self.bytes += size
+        self.is_large |= size >= LARGE_BYTES
         self.awaited += 1
         self.waiting.append(_Stored(self, part))
         return self.waiting[-1]
@@ -233,7 +236,7 @@ class SampleWrites:
             self._quiet = None
         if not self._waiting or self._in_flight >= IN_FLIGHT_LIMIT:
             return
-        if self._waiting[0].bytes >= LARGE_BYTES:
+        if self._waiting[0].is_large:
             self._launch()
             return
         if self._in_flight >= IN_FLIGHT_MAX:
