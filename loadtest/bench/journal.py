@@ -8,6 +8,9 @@ A commit has a record for each of some shards: samples as packed columns, 20 byt
 
 Medians and 99th percentiles are of the clock; processor time is that of the whole process, what the store does in the
 background included. The three take turns, and each comes twice.
+
+After that, commits of 100 kB come one after another while files of the log are prepared, as in the first minute of an
+installation: with all zeros of a file synced at once, and as the log does it.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import numpy as np
 import xxhash
 
 from worker.storage.rows.store import Store
+from worker.storage.wal import files
 from worker.storage.wal.log import SERIES, WriteAheadLog
 
 SHARDS = 4
@@ -32,6 +36,8 @@ SAMPLE_BYTES = 20
 COMMITS = 500
 WARM_UP = 50
 """Commits before those that count: the log begins with a small file and goes on in larger ones."""
+
+PREPARING_COMMITS, PREPARING_BYTES, PAUSE_S = 1_500, 25_000, 0.002
 
 Commit = Callable[[int, bytes], None]
 
@@ -96,6 +102,24 @@ def in_log(directory: Path, record: bytes) -> None:
     log.close()
 
 
+def while_files_are_prepared(directory: Path, record: bytes, zeros_bytes: int) -> None:
+    log = WriteAheadLog(directory / "wal").open()
+    streams = [log.stream(number, SERIES) for number in range(SHARDS)]
+    waits, files.ZEROS_BYTES = [], zeros_bytes
+    for _ in range(PREPARING_COMMITS):
+        started = time.perf_counter()
+        log.write([(stream, [record]) for stream in streams])
+        log.sync()
+        waits.append(time.perf_counter() - started)
+        time.sleep(PAUSE_S)
+    log.close()
+    median, late, last = np.percentile(waits, [50, 99, 100]) * 1e3
+    sys.stdout.write(
+        f"log, zeros by {zeros_bytes >> 10:>6,} kB: {median:.2f} ms until it is on the disk (p99 {late:.1f}, "
+        f"longest {last:.1f})\n"
+    )
+
+
 if __name__ == "__main__":
     for samples in RECORD_SAMPLES:
         noise = np.random.default_rng(1).bytes(samples * SAMPLE_BYTES)
@@ -103,3 +127,8 @@ if __name__ == "__main__":
             for work in (in_stores, in_file, in_log):
                 with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
                     work(Path(name), noise)
+    in_steps, noise = files.ZEROS_BYTES, np.random.default_rng(1).bytes(PREPARING_BYTES)
+    for _ in range(2):
+        for zeros_bytes in (files.FILE_BYTES, in_steps):
+            with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
+                while_files_are_prepared(Path(name), noise, zeros_bytes)

@@ -3,7 +3,10 @@ VictoriaMetrics.
 
 1,000 series of 40 buckets with 240 samples 15 s apart are sent by remote write 1.0 over two connections, and their
 quantile is asked for at 200 steps; then the same quantile from 1,000 × 12 series of classic buckets. Triptych
-acknowledges a write when it is on the disk, the others when it is in memory. Servers run one after another.
+acknowledges a write when it is on the disk, the others when it is in memory.
+
+One server runs at a time, and the servers take turns, each with an empty directory: what is written counts by the
+median of the turns, and queries are asked in the last one.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ import http.client
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import snappy
@@ -30,6 +35,7 @@ BOUNDS = ("0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "0.5", "1", "2.5", "5
 STEP_MS = 15_000
 CONNECTIONS = 2
 SAMPLES_AT_ONCE = 4
+TURNS = 5
 ROUNDS = 21
 ENOUGH_MS = 30e3
 """Once queries have taken this long together, two of them are enough."""
@@ -47,7 +53,7 @@ class NativePrometheus(Prometheus):
 def native_messages(times_ms: np.ndarray) -> list[list[bytes]]:
     """By sample, by variant."""
     random = np.random.default_rng(1)
-    counts = np.cumsum(random.poisson(3.0, (SAMPLES, VARIANTS, BUCKETS)), axis=0)
+    counts = np.cumsum(random.poisson(3.0, (len(times_ms), VARIANTS, BUCKETS)), axis=0)
     return [
         [
             histogram_message(
@@ -63,7 +69,7 @@ def native_messages(times_ms: np.ndarray) -> list[list[bytes]]:
 
 def native_requests(times_ms: np.ndarray, own: range) -> Iterator[bytes]:
     messages = native_messages(times_ms)
-    for first in range(0, SAMPLES, SAMPLES_AT_ONCE):
+    for first in range(0, len(times_ms), SAMPLES_AT_ONCE):
         request = WriteRequest()
         for i in own:
             series = _series(request, __name__="h", instance=f"instance-{i:04d}", job=f"job-{i % JOBS}")
@@ -115,22 +121,38 @@ def query_ms(server: Server, text: str, end_ms: int) -> str:
     return f"{statistics.median(took[1:]):.1f} | {size:,}"
 
 
-def measured(kind: type[Server], streams: list[list[bytes]], samples: int, text: str, end_ms: int) -> None:
-    server = kind()
-    try:
-        server.start()
-        server.wait_quiet()
-        busy_s = server.cpu_s()
-        took, _ = send(server.port, streams)
-        busy_ns = (server.cpu_s() - busy_s) / samples * 1e9
-        server.settle()
-        name = f"{server.name} ({kind.version()})"
-        written = f"{samples / took:,.0f} | {busy_ns:,.0f}"
-        sys.stdout.write(f"| {name} | {written} | {query_ms(server, text, end_ms)} |\n")
-        sys.stdout.flush()
-    finally:
-        server.stop()
-        server.remove()
+@dataclass(slots=True)
+class Turns:
+    """What one kind of server did in its turns. `query`: how long it took and what it gave in the last one."""
+
+    kind: type[Server]
+    rates: list[float] = field(default_factory=list)
+    """Samples a second."""
+    busy_ns: list[float] = field(default_factory=list)
+    """Processor time a sample."""
+    query: str = ""
+
+    def take(self, streams: list[list[bytes]], samples: int, query: Callable[[Server], str] | None) -> None:
+        server = self.kind()
+        try:
+            server.start()
+            server.wait_quiet()
+            busy_s = server.cpu_s()
+            took, _ = send(server.port, streams)
+            self.busy_ns.append((server.cpu_s() - busy_s) / samples * 1e9)
+            self.rates.append(samples / took)
+            if query is not None:
+                server.settle()
+                self.query = query(server)
+        finally:
+            server.stop()
+            server.remove()
+
+    def row(self) -> str:
+        rate, busy_ns = statistics.median(self.rates), statistics.median(self.busy_ns)
+        each = ", ".join(f"{own / 1000:,.0f}" for own in self.rates)
+        name = f"{self.kind.name} ({self.kind.version()})"
+        return f"| {name} | {rate:,.0f} | {each} | {busy_ns:,.0f} | {self.query} |\n"
 
 
 def main() -> None:
@@ -144,12 +166,17 @@ def main() -> None:
     ):
         streams = [list(requests(times_ms, part)) for part in parts]
         sys.stdout.write(
-            f"\n`{text}`\n\n| server | written, samples/s | processor, ns a sample | query, ms | answer, bytes |\n"
-            "|---|---|---|---|---|\n"
+            f"\n`{text}`\n\n"
+            "| server | written, samples/s | each turn, thousands | processor, ns a sample | query, ms | answer |\n"
+            "|---|---|---|---|---|---|\n"
         )
-        for kind in (Triptych, rival):
-            if kind.installed():
-                measured(kind, streams, samples, text, at_ms)
+        ask = partial(query_ms, text=text, end_ms=at_ms)
+        every = [Turns(kind) for kind in (Triptych, rival) if kind.installed()]
+        for turn in range(TURNS):
+            for turns in every:
+                turns.take(streams, samples, ask if turn == TURNS - 1 else None)
+        sys.stdout.writelines(turns.row() for turns in every)
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

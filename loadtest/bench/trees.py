@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 
-from loadtest.bench import log_load
+import numpy as np
+
+from loadtest.bench import log_load, native_histograms
 from loadtest.bench.log_single import small_appends
 from loadtest.bench.metrics.payloads import REQUEST_SERIES, STEP_MS, Workload, requests
 from loadtest.bench.metrics.sending import send
@@ -28,6 +30,7 @@ from loadtest.harness.cluster import ROOT, Cluster, side_by_side
 
 SHARDS, WORKERS = 8, 2
 SERIES, WRITERS, STEPS_A_ROUND = 10_000, 4, 60
+HISTOGRAM_STEPS_A_ROUND = 240
 APPENDERS, RECORDS, SINGLE_CONNECTIONS = 4, 1000, 64
 POLLED_KEYS, SCANS = 1000, 20
 VECTORS, MORE_VECTORS, DIMENSION, SEARCHERS = 20_000, 2_000, 128, 8
@@ -55,6 +58,23 @@ def remote_writes(rounds: int) -> Work:
         return sum(map(len, own)) * REQUEST_SERIES / took
 
     return Work("samples by remote write", rate)
+
+
+def native_histogram_writes(rounds: int) -> Work:
+    """Of 40 buckets each, over two connections."""
+    samples = rounds * HISTOGRAM_STEPS_A_ROUND
+    times_ms = (int(time.time() * 1000) // STEP_MS - np.arange(samples, dtype=np.int64)[::-1]) * STEP_MS
+    middle = native_histograms.SERIES // 2
+    halves = range(middle), range(middle, native_histograms.SERIES)
+    streams = [list(native_histograms.native_requests(times_ms, half)) for half in halves]
+    size = HISTOGRAM_STEPS_A_ROUND // native_histograms.SAMPLES_AT_ONCE
+
+    def rate(cluster: Cluster, number: int) -> float:
+        own = [stream[number * size : (number + 1) * size] for stream in streams]
+        took, _ = send(cluster.port, own)
+        return HISTOGRAM_STEPS_A_ROUND * native_histograms.SERIES / took
+
+    return Work("native histograms by remote write", rate)
 
 
 def appends(form: str, seconds: float) -> Work:
@@ -169,6 +189,7 @@ def main() -> None:
     own = options.parse_args()
     works = [
         remote_writes(own.rounds + 1),
+        native_histogram_writes(own.rounds + 1),
         *map(appends, log_load.BODIES, repeat(own.seconds)),
         single_appends(own.seconds),
         *log_reads(),

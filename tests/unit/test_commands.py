@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import click
@@ -218,7 +219,9 @@ def test_a_reader_that_closes_the_pipe_is_no_error() -> None:
 
 
 def test_an_interrupt_is_code_130_without_a_trace() -> None:
-    process = run("write", "--url", NOBODY, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    # A shell has what it starts in the background ignore interrupts: these tests, and so what they start.
+    heeding = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = run("write", "--url", NOBODY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=heeding)
     assert process.stdin is not None and process.stderr is not None
     process.stdin.write(b"a 1\n")
     process.stdin.flush()
