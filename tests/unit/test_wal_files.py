@@ -25,29 +25,33 @@ def position_number(position: int) -> int:
     return position >> 40
 
 
-def test_a_file_reaches_the_disk_in_small_steps_while_it_is_prepared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("slow_s", "steps"),
+    [(60.0, [files.ZEROS_BYTES] * 16), (-1.0, [files.ZEROS_BYTES << n for n in range(4)] + [1 << 18])],
+)
+def test_a_file_reaches_the_disk_in_steps_that_are_larger_on_a_slow_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow_s: float, steps: list[int]
 ) -> None:
-    """What is on its way to the disk delays the sync of records."""
     synced: list[tuple[int, int]] = []
     sync = os.fdatasync
 
     def noted(descriptor: int) -> None:
-        synced.append((os.fstat(descriptor).st_ino, os.fstat(descriptor).st_size))
+        status = os.fstat(descriptor)
+        synced.append((status.st_ino, status.st_size))
         sync(descriptor)
 
     log = WriteAheadLog(tmp_path).open()
     try:
         assert log._files is not None
+        monkeypatch.setattr(files, "SLOW_S", slow_s)
         monkeypatch.setattr(os, "fdatasync", noted)
         log._files.prepare()
         prepared = log._files._prepared
-        assert prepared is not None
+        assert prepared is not None and prepared.size == files.FIRST_BYTES * files.GROWTH
         sizes = [size for number, size in synced if number == prepared.path.stat().st_ino]
     finally:
         log.close()
-    assert sizes[-1] == prepared.size == files.FIRST_BYTES * files.GROWTH
-    assert max(size - before for before, size in zip([0, *sizes], sizes, strict=False)) <= files.ZEROS_BYTES
+    assert [size - before for before, size in zip([0, *sizes], sizes, strict=False)] == steps
 
 
 def test_a_number_is_never_given_twice_also_when_all_files_are_released(tmp_path: Path) -> None:

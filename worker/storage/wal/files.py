@@ -35,9 +35,10 @@ from worker.storage.wal.register import Register
 FILE_BYTES = 32 << 20
 FIRST_BYTES = 1 << 20
 GROWTH = 4
-ZEROS_BYTES = 256 << 10
-"""Zeros that are written and synced at a time. An fsync of records waits for what else is on its way to the disk: for
-0.5 ms at most instead of 15 with all zeros of a file at once, which takes half as long."""
+ZEROS_BYTES, ZEROS_BYTES_MAX, SLOW_S = 256 << 10, 4 << 20, 0.002
+"""Zeros that are written and synced at a time: an fsync of records waits for what else is on its way to the disk, up to
+15 ms for all zeros of a file. On a slow disk, where a step takes so long, the next one has twice as many, up to the
+second of these: otherwise a file would not be ready before the last one is full."""
 PIECES_MAX = 1000
 """Pieces in one system call; the kernel accepts 1,024."""
 SPARES_MAX = 2
@@ -134,9 +135,7 @@ class Files:
             is_sparse = self.is_sparing and size < wanted
             if is_sparse:
                 os.ftruncate(descriptor, size := wanted)
-            while size < wanted and not self._closing:
-                size += os.pwrite(descriptor, bytes(min(ZEROS_BYTES, wanted - size)), size)
-                os.fdatasync(descriptor)
+            size = self._filled(descriptor, size, wanted)
             os.pwrite(descriptor, record.file_header(number, least_bytes=size), 0)
             os.fsync(descriptor)
             sync_directory(self._directory)
@@ -146,6 +145,18 @@ class Files:
             raise
         self._number, self._size = number, wanted
         return File(number, path, descriptor, size, is_sparse=is_sparse)
+
+    def _filled(self, descriptor: int, size: int, wanted: int) -> int:
+        """Write zeros behind the `size` bytes of a file until it has the wanted ones. Returns how many it has. Raises
+        OSError."""
+        step = ZEROS_BYTES
+        while size < wanted and not self._closing:
+            started = time.monotonic()
+            size += os.pwrite(descriptor, bytes(min(step, wanted - size)), size)
+            os.fdatasync(descriptor)
+            if time.monotonic() - started > SLOW_S:
+                step = min(2 * step, ZEROS_BYTES_MAX)
+        return size
 
     def _listed(self) -> File:
         """Prepare a file, unless one is left that could not be listed, and list it. Raises OSError."""
