@@ -14,7 +14,6 @@ of the histograms (`shared.histograms.frames`) that its values refer to; those o
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +25,7 @@ from shared.errors import Internal
 from shared.histograms.packed import SECTIONS_COUNT, PackedHistograms, check
 from shared.histograms.references import refers, row_of
 from shared.kernels import inlined, kernel
-from shared.run_frames import has_mark, read_words
+from shared.run_frames import aligned_words, mark_of
 from shared.start_timestamps import StartTimestamps
 from shared.wire import Frame
 
@@ -36,10 +35,11 @@ COUNT_SHIFT = 32
 NUMBER = np.int64((1 << COUNT_SHIFT) - 1)
 
 _WORDS = types.Array(types.int64, 1, "C")
-_FACTS = 3
-# What a kernel says of a frame: the largest number of a series, or -1, the latest time, or the earliest there is, and
-# the last row of the histograms that a value refers to, or -1.
-_NUMBER_MAX, _LATEST, _LAST_ROW = range(_FACTS)
+_FACTS = 8
+# What a kernel says of a frame: the numbers of its header behind the mark, where 0 stands for histograms that it cannot
+# have; the largest number of a series, or -1; the latest time, or the earliest there is; and the last row of the
+# histograms that a value refers to, or -1.
+_EPOCH, _RUNS, _SAMPLES, _STARTS, _HISTOGRAM_WORDS, _NUMBER_MAX, _LATEST, _LAST_ROW = range(_FACTS)
 
 
 def new_epoch() -> int:
@@ -55,16 +55,6 @@ def frame_words(series: int, samples: int, starts: int) -> int:
 def histogram_frame_words(series: int, samples: int, starts: int, histogram_words: int) -> int:
     """As `frame_words`, of a frame with histograms that take so many words."""
     return HISTOGRAMS_HEADER_WORDS + series + 2 * samples + starts + histogram_words
-
-
-def _words(epoch: int, series: int, samples: int, starts: int) -> int:
-    """As `frame_words`, of the numbers in a header."""
-    return frame_words(series, samples, starts)
-
-
-def _words_with_histograms(epoch: int, series: int, samples: int, starts: int, histogram_words: int) -> int:
-    """As `histogram_frame_words`, of the numbers in a header."""
-    return histogram_frame_words(series, samples, starts, histogram_words)
 
 
 @dataclass(slots=True, eq=False)
@@ -112,60 +102,51 @@ class ReferenceColumns:
 
 def is_references(frame: Frame) -> bool:
     """Whether a frame of a write has numbers of series, and not their labels."""
-    return has_mark(frame, MARK) or has_mark(frame, HISTOGRAMS_MARK)
+    return mark_of(frame) in (MARK, HISTOGRAMS_MARK)
 
 
 def parse(frame: Frame) -> ReferenceColumns:
     """Parse a frame that was written for one shard. Raises Internal for anything else."""
-    if has_mark(frame, HISTOGRAMS_MARK):
-        return _parse_with_histograms(frame)
-    words, (epoch, runs, samples, starts) = read_words(frame, MARK, HEADER_WORDS, _words, __name__, is_kept=False)
-    facts = np.empty(_FACTS, dtype=np.int64)
-    is_valid = _look(words, HEADER_WORDS, runs, samples, facts) and starts in (0, samples)
-    return _columns(words, HEADER_WORDS, (epoch, runs, samples, starts), facts.tolist(), is_valid)
-
-
-def _parse_with_histograms(frame: Frame) -> ReferenceColumns:
-    words, (epoch, runs, samples, starts, histogram_words) = read_words(
-        frame, HISTOGRAMS_MARK, HISTOGRAMS_HEADER_WORDS, _words_with_histograms, __name__, is_kept=False
-    )
-    begin = len(words) - histogram_words
-    facts = np.empty(_FACTS + SECTIONS_COUNT, dtype=np.int64)
-    is_valid = _look_with_histograms(words, HISTOGRAMS_HEADER_WORDS, runs, samples, begin, facts)
-    number_max, latest_ms, last_row, *sections = facts.tolist()
-    columns = _columns(
-        words, HISTOGRAMS_HEADER_WORDS, (epoch, runs, samples, starts), (number_max, latest_ms, last_row),
-        is_valid and starts in (0, samples),
-    )  # fmt: skip
-    if histogram_words:  # otherwise all are stale markers
+    words, has_histograms = aligned_words(frame), mark_of(frame) == HISTOGRAMS_MARK
+    facts = np.empty(_FACTS + SECTIONS_COUNT if has_histograms else _FACTS, dtype=np.int64)
+    if words is None or not (_look_with_histograms if has_histograms else _look)(words, facts):
+        raise Internal(f"a frame of {memoryview(frame).nbytes} bytes for series.write is not in the form of {__name__}")
+    epoch, runs, samples, starts, histogram_words, number_max, latest_ms, last_row, *sections = facts.tolist()
+    begin = HISTOGRAMS_HEADER_WORDS if has_histograms else HEADER_WORDS
+    columns = ReferenceColumns(words, begin, epoch, runs, samples, starts > 0, number_max, latest_ms)
+    rows = 0
+    if histogram_words:  # otherwise all histograms are stale markers
         try:
-            columns.histograms = PackedHistograms.of_checked(words[begin:], sections)
+            columns.histograms = PackedHistograms.of_checked(words[len(words) - histogram_words :], sections)
         except ValueError as error:
             raise Internal(f"a frame of {words.nbytes} bytes for series.write: {error}") from error
-    rows = 0 if columns.histograms is None else len(columns.histograms)
+        rows = len(columns.histograms)
     if last_row >= rows:
         raise Internal(f"{samples} samples refer to histograms that are not there, of {rows}")
     return columns
 
 
-def _columns(
-    words: NDArray[np.int64],
-    begin: int,
-    header: tuple[int, int, int, int],
-    facts: Sequence[int],
-    is_valid: bool,
-) -> ReferenceColumns:
-    """Those of a frame whose runs are in the words from `begin` on. Raises Internal if they do not fit together."""
-    if not is_valid:
-        raise Internal(f"a frame of {words.nbytes} bytes for series.write is not in the form of {__name__}")
-    epoch, runs, samples, starts = header
-    return ReferenceColumns(words, begin, epoch, runs, samples, starts > 0, facts[_NUMBER_MAX], facts[_LATEST])
+@inlined(allocates=False)
+def _read_header(words: Any, mark: Any, header_words: Any, facts: Any) -> Any:
+    """Whether the words are a frame with this mark and so many words of header, and of the size that it says. Fills in
+    the `facts` up to _HISTOGRAM_WORDS."""
+    if len(words) < header_words or words[0] != mark:
+        return False
+    facts[_HISTOGRAM_WORDS] = 0
+    for i in range(1, header_words):
+        facts[_EPOCH + i - 1] = words[i]
+        if words[i] < 0 or (i > 1 and words[i] > len(words)):  # no sum of them overflows
+            return False
+    runs, samples, starts = facts[_RUNS], facts[_SAMPLES], facts[_STARTS]
+    size = header_words + runs + 2 * samples + starts + facts[_HISTOGRAM_WORDS]
+    return size == len(words) and (starts == 0 or starts == samples)
 
 
 @inlined(allocates=False)
-def _look_at_runs(words: Any, begin: Any, runs: Any, samples: Any, facts: Any) -> Any:
-    """Whether each of the runs in the words from `begin` on has samples, and all have `samples` together. Fills in the
-    `facts` but for _LAST_ROW."""
+def _look_at_runs(words: Any, begin: Any, facts: Any) -> Any:
+    """Whether each of the runs in the words from `begin` on has samples, and together all that there are. Fills in
+    _NUMBER_MAX and _LATEST."""
+    runs, samples = facts[_RUNS], facts[_SAMPLES]
     total, fewest, number_max = np.int64(0), np.int64(1), np.int64(-1)
     for i in range(begin, begin + runs):
         count = words[i] >> COUNT_SHIFT
@@ -179,23 +160,26 @@ def _look_at_runs(words: Any, begin: Any, runs: Any, samples: Any, facts: Any) -
     return total == samples and fewest >= 1
 
 
-@kernel(types.boolean(_WORDS, types.int64, types.int64, types.int64, _WORDS), first=True, allocates=False)
-def _look(words: np.ndarray, begin: int, runs: int, samples: int, facts: np.ndarray) -> bool:
-    """See `_look_at_runs`."""
+@kernel(types.boolean(_WORDS, _WORDS), first=True, allocates=False)
+def _look(words: np.ndarray, facts: np.ndarray) -> bool:
+    """Whether these words are a frame without histograms; its facts."""
     facts[_LAST_ROW] = -1
-    return bool(_look_at_runs(words, begin, runs, samples, facts))
+    if not _read_header(words, MARK, HEADER_WORDS, facts):
+        return False
+    return bool(_look_at_runs(words, HEADER_WORDS, facts))
 
 
-@kernel(types.boolean(_WORDS, types.int64, types.int64, types.int64, types.int64, _WORDS), first=True, allocates=False)
-def _look_with_histograms(
-    words: np.ndarray, begin: int, runs: int, samples: int, histograms: int, facts: np.ndarray
-) -> bool:
-    """As `_look`, of a frame with histograms, in the words from `histograms` on. Behind the facts follow the sections
-    of the first frame of these (`shared.histograms.packed.check`)."""
+@kernel(types.boolean(_WORDS, _WORDS), first=True, allocates=False)
+def _look_with_histograms(words: np.ndarray, facts: np.ndarray) -> bool:
+    """As `_look`, of a frame with histograms. Behind the facts follow the sections of the first frame of these
+    (`shared.histograms.packed.check`)."""
+    if not _read_header(words, HISTOGRAMS_MARK, HISTOGRAMS_HEADER_WORDS, facts):
+        return False
+    values = HISTOGRAMS_HEADER_WORDS + facts[_RUNS] + facts[_SAMPLES]
     last_row: Any = np.int64(-1)
-    for i in range(begin + runs + samples, begin + runs + 2 * samples):
+    for i in range(values, values + facts[_SAMPLES]):
         last_row = max(last_row, row_of(words[i]) if refers(words[i]) else -1)
     facts[_LAST_ROW] = last_row
-    if histograms < len(words):
-        check(words, histograms, facts[_FACTS:])
-    return bool(_look_at_runs(words, begin, runs, samples, facts))
+    if facts[_HISTOGRAM_WORDS] > 0:
+        check(words, len(words) - facts[_HISTOGRAM_WORDS], facts[_FACTS:])
+    return bool(_look_at_runs(words, HISTOGRAMS_HEADER_WORDS, facts))

@@ -46,26 +46,39 @@ class Runs:
         assert len(self.times_ms) == len(self.values)
 
 
+def mark_of(frame: Frame) -> int | None:
+    """The mark that a frame begins with; None if it has no word."""
+    try:
+        mark: int = _WORD.unpack_from(frame)[0]
+    except struct.error:
+        return None
+    return mark
+
+
 def has_mark(frame: Frame, mark: int) -> bool:
     """Whether a frame begins with this mark."""
-    try:
-        return bool(_WORD.unpack_from(frame)[0] == mark)
-    except struct.error:  # it has no word
-        return False
+    return mark_of(frame) == mark
+
+
+def aligned_words(frame: Frame) -> Words | None:
+    """The words of a frame, which are those of the message if they lie at the address of a word; None if it is not made
+    of words."""
+    size = memoryview(frame).nbytes
+    if size == 0 or size % 8:
+        return None
+    words = np.frombuffer(frame, dtype=np.int64)
+    return words if words.flags.carray else words.copy()
 
 
 def read_words(
-    frame: Frame, mark: int, header_words: int, frame_words: Callable[..., int], form: str, *, is_kept: bool = True
+    frame: Frame, mark: int, header_words: int, frame_words: Callable[..., int], form: str
 ) -> tuple[Words, list[int]]:
-    """(the words of a frame, the numbers of its header behind the mark, from which `frame_words` tells its size).
-    Unless they are kept, they may be those of the message. Raises Internal, which names the `form`, for anything
-    else."""
+    """(a copy of the words of a frame, the numbers of its header behind the mark, from which `frame_words` tells its
+    size). Raises Internal, which names the `form`, for anything else."""
     size = memoryview(frame).nbytes
     if size % 8 == 0 and size >= 8 * header_words:
         # A copy, because received frames may lie at any address, and views would keep the whole message in memory.
-        words = np.frombuffer(frame, dtype=np.int64)
-        if is_kept or not words.flags.carray:
-            words = words.copy()
+        words = np.frombuffer(frame, dtype=np.int64).copy()
         own_mark, *numbers = words[:header_words].tolist()
         if own_mark == mark and min(numbers) >= 0 and len(words) == frame_words(*numbers):
             return words, numbers

@@ -98,8 +98,8 @@ class Worker:
             frames_of = {self.parts[n]: frames for n, frames in cut.parts.items() if n in OWN}
             stored = writing.write(frames_of, TIMEOUT_S)
             epochs = {n: self.parts[n].epoch if n in OWN else 1 for n in range(SHARDS)}
-            given = {n: stored.numbers[self.parts[n]][0] for n in OWN}
-            numbers = {(n, 0): own.astype(np.int32) for n, own in given.items() if own is not None}
+            given = {n: stored.numbers.get(self.parts[n], {}) for n in OWN}
+            numbers = {(n, 0): own[0].astype(np.int32) for n, own in given.items() if own}
             lessons.learn(cut.lessons, references, Receipt(epochs, numbers=numbers))
         return [remote_write.cut(body, SHARDS, UNLIMITED, references).parts for body in sent[CONNECTIONS:]]
 

@@ -131,6 +131,8 @@ class PackedHistograms:
 
 def joined(parts: Sequence[PackedHistograms]) -> PackedHistograms:
     """The rows of all parts, one part after another."""
+    if len(parts) == 1:
+        return parts[0]
     return PackedHistograms(tuple(frame for part in parts for frame in part.frames), sum(map(len, parts)))
 
 

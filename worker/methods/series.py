@@ -42,17 +42,16 @@ def _write(shards: Mapping[int, Shard], request: Request) -> Reply:
     """Store each shard's samples; returns when all are durable (see `writing.write`)."""
     stored = write({shard.series: request.parts[number] for number, shard in shards.items()}, request.time_left)
     reply, frames = WriteReply(stored.samples), list[Frame]()
-    for number, shard in shards.items():
-        numbers = enumerate(stored.numbers.get(shard.series, ()))
-        given = {position: series for position, series in numbers if series is not None}
-        stale = [position for position, is_stale in enumerate(stored.stale[shard.series]) if is_stale]
-        if given or stale:
-            reply.epochs[number] = shard.series.epoch
-        if stale:
-            reply.stale[number] = stale
-        if given:
-            reply.numbered[number] = list(given)
-            frames += [series.astype(np.int32).data for series in given.values()]
+    if stored.stale or stored.numbers:  # seldom: nearly all series are known
+        for number, shard in shards.items():
+            stale, given = stored.stale.get(shard.series), stored.numbers.get(shard.series)
+            if stale or given:
+                reply.epochs[number] = shard.series.epoch
+            if stale:
+                reply.stale[number] = stale
+            if given:
+                reply.numbered[number] = list(given)
+                frames += [series.astype(np.int32).data for series in given.values()]
     return Reply(pack(reply), frames)
 
 

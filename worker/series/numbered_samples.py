@@ -16,6 +16,7 @@ from shared.histograms.references import refers
 from shared.kernels import kernel
 from shared.reference_frames import COUNT_SHIFT, NUMBER, ReferenceColumns
 from shared.wire import Frame
+from worker.series.arena import BEFORE
 from worker.series.sample_record import EXTENSION
 
 ROOM_WORDS = 3
@@ -44,10 +45,12 @@ class NumberedSamples:
     def of(cls, frames: Sequence[ReferenceColumns], permanent: NDArray[np.int64]) -> NumberedSamples:
         """The samples of frames without start timestamps, in their order. permanent[number]: the id of a series."""
         runs = samples = 0
+        latest_ms = BEFORE
         packed = list[PackedHistograms]()
         for frame in frames:
             runs += frame.runs
             samples += frame.samples
+            latest_ms = max(latest_ms, frame.latest_ms)
             if frame.histograms is not None:
                 packed.append(frame.histograms)
         begin = ROOM_WORDS + _EXTENSION_WORDS if packed else ROOM_WORDS
@@ -63,7 +66,6 @@ class NumberedSamples:
             run += frame.runs
             sample += frame.samples
             row += 0 if frame.histograms is None else len(frame.histograms)
-        latest_ms = max(frame.latest_ms for frame in frames)
         return cls(record, begin, series, runs, latest_ms, joined(packed) if packed else None)
 
     def frames(self) -> list[Frame]:

@@ -71,6 +71,8 @@ class SeriesPart:
         self._settings = settings = services.settings
         self.contents = Contents(services.symbols)
         self._head_bytes_max = settings.head_bytes // settings.shards
+        self._may_be_overrun = True
+        """Whether the head may be far over its bound: not after a write that left it below."""
         self._samples_in = 0
         self._registry = Registry(store)
         self._series_saved = self._series_staged = 0
@@ -198,6 +200,7 @@ class SeriesPart:
                     tombstones = (*contents.layers.tombstones, tombstone)
                     contents.layers = replace(contents.layers, tombstones=tombstones)
                 contents.head.delete(ids, start_ms, end_ms)
+            self._may_be_overrun = True  # the remaining samples were written again
             self.exemplars.delete(ids, start_ms, end_ms)
         return counted
 
@@ -319,7 +322,8 @@ class SeriesPart:
             time.sleep(HOLD_UP_POLL_S)
 
     def _is_overrun(self) -> bool:
-        return self.contents.head.size_bytes > HEAD_OVERRUN_MAX * self._head_bytes_max
+        """Whether the head is far over its bound."""
+        return self._may_be_overrun and self.contents.head.size_bytes > HEAD_OVERRUN_MAX * self._head_bytes_max
 
     def _refuse_overrun(self) -> None:
         if self._is_overrun():
@@ -395,5 +399,6 @@ class SeriesPart:
             )
             head_bytes = contents.head.size_bytes
         self._samples_in += len(rows)
+        self._may_be_overrun = head_bytes > HEAD_OVERRUN_MAX * self._head_bytes_max
         if head_bytes > self._head_bytes_max:
             self._upkeep.wake()

@@ -21,13 +21,14 @@ HOLD_UP_S = 1.0
 """How long a write waits for a head that is far over its bound to be sealed, before it is refused."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stored:
-    """What became of a write, for each part: which of its frames are stale and were not stored; of the others that have
-    labels of series and samples the numbers of these series, int64[runs]; and the number of samples stored in all."""
+    """What became of a write. `stale`: the positions of the frames of a part that are stale and were not stored, where
+    there are any. `numbers`: by position the numbers of the series of each frame that has their labels and samples,
+    int64[runs], where there are any. `samples`: how many were stored in all."""
 
-    stale: Mapping[SeriesPart, Sequence[bool]]
-    numbers: Mapping[SeriesPart, Sequence[NDArray[np.int64] | None]] = field(default_factory=dict)
+    stale: dict[SeriesPart, list[int]] = field(default_factory=dict)
+    numbers: dict[SeriesPart, dict[int, NDArray[np.int64]]] = field(default_factory=dict)
     samples: int = 0
 
 
@@ -39,37 +40,37 @@ def write(bodies: Mapping[SeriesPart, Sequence[Frame]], timeout_s: float) -> Sto
     power; but for the frames that are stale. When it raises, no sample of the failed part is visible; after a restart,
     some or all of them may be. Writing them again changes nothing, so the whole of a failed write should be repeated.
     """
-    rounds = next(iter(bodies)).services.rounds
+    some_part = next(iter(bodies))
+    rounds = some_part.services.rounds
     arrivals: dict[SeriesPart, list[Arrival]] = {}
     with rounds.coming():
         for part, frames in bodies.items():
             arrivals[part] = [Arrival(parse(frame)) for frame in frames]
-    stale = {part: [part.is_stale(arrival.columns) for arrival in own] for part, own in arrivals.items()}
-    due: dict[Committed[Staged], Sequence[Arrival]] = {}
+    stored, due = Stored(), dict[Committed[Staged], Sequence[Arrival]]()
     for part, own in arrivals.items():
-        kept = [arrival for arrival, is_stale in zip(own, stale[part], strict=True) if not is_stale]
-        if kept:
-            due[part] = kept
+        stale = [position for position, arrival in enumerate(own) if part.is_stale(arrival.columns)]
+        if stale:
+            stored.stale[part] = stale
+            own = [arrival for arrival in own if not part.is_stale(arrival.columns)]
+        if own:
+            due[part] = own
     if not due:
-        return Stored(stale)
+        return stored
     give_up_s = time.monotonic() + min(HOLD_UP_S, timeout_s)
     for part in bodies:
         part.hold_up(give_up_s)
-    delay_s = max((part.commit_delay_s for part in bodies), default=0.0)
-    rounds.add(due, timeout_s, delay_s)
-    return Stored(
-        stale,
-        {
-            part: [arrival.series if isinstance(arrival.columns, SampleColumns) else None for arrival in own]
-            for part, own in arrivals.items()
-        },
-        sum(
-            arrival.columns.samples
-            for own in due.values()
-            for arrival in own
-            if not isinstance(arrival.columns, ExemplarColumns)
-        ),
-    )
+    rounds.add(due, timeout_s, some_part.commit_delay_s)
+    for part, own in arrivals.items():
+        for position, arrival in enumerate(own):
+            columns = arrival.columns
+            if isinstance(columns, SampleColumns):
+                assert arrival.series is not None
+                stored.numbers.setdefault(part, {})[position] = arrival.series
+    for kept in due.values():
+        for arrival in kept:
+            if not isinstance(arrival.columns, ExemplarColumns):
+                stored.samples += arrival.columns.samples
+    return stored
 
 
 def write_to(part: SeriesPart, frames: Sequence[Frame], timeout_s: float) -> int:
