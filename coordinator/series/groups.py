@@ -34,11 +34,11 @@ from shared.wire import Frame
 
 METHOD = "series.write"
 IN_FLIGHT_MAX, IN_FLIGHT_LIMIT = 1, 2
-"""Messages under way at once, and the most of them. With two the workers read one while they store the other, but more
+"""Messages under way at once, as a rule and at most. With two, the workers read one while they store the other, but more
 and smaller ones take a fifth more processor time: for messages, replies and commits."""
 LARGE_BYTES = 128 << 10
-"""A message with a request of so many bytes does not wait for others, and may be the second one under way: what messages
-cost is little beside what it has, and the coordinator cuts the next request while the workers store it."""
+"""A message with a request of so many bytes waits for no others, and may be the second one under way: what messages cost
+is little beside what it has, and the coordinator cuts the next request while the workers store it."""
 SLOW_S, SLOW_BYTES_MAX = 0.004, 16 << 10
 """When the last message has been under way for so long, a second one of so few bytes may follow it: where processors or
 the disk are busy with other work, its requests would wait for longer than they take."""
