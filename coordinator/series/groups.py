@@ -7,6 +7,8 @@ those that the event loop has read in the same turn.
 A few senders that each wait for an answer before they send again would fall apart: one is sent alone, and the others
 together while the first one waits. So a message waits until as many requests have come as were under way when the last
 one ended, unless these are many, for TRIPTYCH_COMMIT_DELAY at most, and only while they come in quick succession.
+
+Large requests gain little from each other. They wait for none, and are sent behind the message under way.
 """
 
 from __future__ import annotations
@@ -34,11 +36,11 @@ from shared.wire import Frame
 
 METHOD = "series.write"
 IN_FLIGHT_MAX, IN_FLIGHT_LIMIT = 1, 2
-"""Messages under way at once, as a rule and at most. With two, the workers read one while they store the other, but more
-and smaller ones take a fifth more processor time: for messages, replies and commits."""
+"""Messages under way at once, as a rule and at most. With two, the workers read one while they store the other, but
+more and smaller ones take a fifth more processor time: for messages, replies and commits."""
 LARGE_BYTES = 128 << 10
-"""A message with a request of so many bytes waits for no others, and may be the second one under way: what messages cost
-is little beside what it has, and the coordinator cuts the next request while the workers store it."""
+"""A message with a request of so many bytes waits for no others, and may be the second one under way: what messages
+cost is little beside what it has, and the coordinator cuts the next request while the workers store it."""
 SLOW_S, SLOW_BYTES_MAX = 0.004, 16 << 10
 """When the last message has been under way for so long, a second one of so few bytes may follow it: where processors or
 the disk are busy with other work, its requests would wait for longer than they take."""
