@@ -100,6 +100,27 @@ def test_writes_and_deletions_are_refused_when_the_head_is_over_its_bound_though
     shard.close()
 
 
+def test_a_head_is_also_over_its_bound_after_deletions_alone_and_after_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deletion writes what remains of a series again, and its old memory is freed only with the head."""
+    monkeypatch.setattr(writing, "HOLD_UP_S", 0.0)
+    monkeypatch.setitem(Quiet.options, "head_bytes", 1 << 13)
+    shard = Quiet(tmp_path)
+    shard.write([(m(job="a"), [(i, 1.0) for i in range(1000)])])
+    with pytest.raises(Unavailable, match="wait to be sealed"):
+        for i in range(100):
+            shard.part.delete([[Matcher("job", "=", "a")]], i, i, TIMEOUT_S)
+    with pytest.raises(Unavailable, match="wait to be sealed"):
+        shard.write([(m(job="a"), [(1000, 1.0)])])
+    shard.close()
+    monkeypatch.setitem(Quiet.options, "head_bytes", 1 << 12)
+    shard.open()
+    with pytest.raises(Unavailable, match="wait to be sealed"):
+        shard.write([(m(job="a"), [(1000, 1.0)])])
+    shard.close()
+
+
 def test_a_write_waits_for_a_head_over_its_bound_that_is_sealed_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
