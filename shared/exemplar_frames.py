@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.errors import Internal
-from shared.run_frames import Runs, has_mark, read_runs, read_words
+from shared.run_frames import Runs, are_offsets, has_mark, read_runs, read_words
 from shared.wire import Frame
 
 MARK = int.from_bytes(b"exempla1", "little")
@@ -57,7 +57,7 @@ def parse(frame: Frame) -> ExemplarColumns:
     octets, labels = frame_words(series, exemplars, 0, 0), frame_words(series, exemplars, series_bytes, 0)
     runs = read_runs(words, HEADER_WORDS, series, exemplars, slice(octets, labels), series_bytes, __name__)
     offsets = words[octets - exemplars - 1 : octets]
-    if offsets[-1] != label_bytes:
+    if not are_offsets(offsets, label_bytes):
         raise Internal(f"a frame of {words.nbytes} bytes for series.write is not in the form of {__name__}")
     return ExemplarColumns(*runs, offsets, words[labels:].view(np.uint8)[:label_bytes])
 

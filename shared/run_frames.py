@@ -89,12 +89,13 @@ def read_runs(
     words: Words, begin: int, series: int, entries: int, label_words: slice, label_bytes: int, form: str
 ) -> RunArrays:
     """The runs in the words from `begin` on; the label bytes of their series are in `label_words`. Raises Internal,
-    which names the `form`, if the offsets are not those of so many label bytes."""
+    which names the `form`, if the offsets are not those of so many label bytes, or the counts not those of so many
+    entries."""
     offsets = begin + series
     counts = offsets + series + 1
     times = counts + series
     values = times + entries
-    if words[offsets] != 0 or words[counts - 1] != label_bytes:
+    if not are_offsets(words[offsets:counts], label_bytes) or not _are_counts(words[counts:times], entries):
         raise Internal(f"a frame of {words.nbytes} bytes for series.write is not in the form of {form}")
     return (
         words[label_words].view(np.uint8),
@@ -105,3 +106,14 @@ def read_runs(
         words[times:values],
         words[values : values + entries].view(np.float64),
     )
+
+
+def are_offsets(offsets: Words, size: int) -> bool:
+    """Whether these numbers, at least one, are where pieces begin that are `size` long together, and the last ends."""
+    return bool(offsets[0] == 0 and offsets[-1] == size and (offsets[1:] >= offsets[:-1]).all())
+
+
+def _are_counts(counts: Words, entries: int) -> bool:
+    """Whether the runs with these counts have so many entries together."""
+    is_each = counts.min(initial=0) >= 0 and counts.max(initial=0) <= entries  # so that their sum does not overflow
+    return bool(is_each and counts.sum() == entries)

@@ -89,3 +89,21 @@ def test_runs_that_do_not_have_all_samples_are_refused() -> None:
     words[HEADER] = 7 | 3 << reference_frames.COUNT_SHIFT
     with pytest.raises(Internal, match="not in the form"):
         reference_frames.parse(words.tobytes())
+
+
+@pytest.mark.parametrize(
+    "changed", [{1: -1}, {2: -1}, {2: 1 << 62}, {3: 1 << 62}, {2: 1 << 61, 3: 1 << 62}, {4: 1}, {5: 1 << 62}]
+)
+def test_a_header_that_does_not_fit_its_frame_is_refused(changed: dict[int, int]) -> None:
+    words = np.frombuffer(frame([0, 0], [packed(ONE)]), np.int64).copy()
+    reference_frames.parse(words.tobytes())
+    for place, word in changed.items():
+        words[place] = word
+    with pytest.raises(Internal, match="is not in the form of"):
+        reference_frames.parse(words.tobytes())
+
+
+@pytest.mark.parametrize("data", [b"", b"arrival4", b"arrival3" + bytes(4)])
+def test_a_frame_that_is_cut_off_is_refused(data: bytes) -> None:
+    with pytest.raises(Internal, match=f"a frame of {len(data)} bytes"):
+        reference_frames.parse(data)
