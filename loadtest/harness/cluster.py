@@ -58,6 +58,10 @@ class Cluster:
     authorization: str = ""
     """Header of every request, where the settings ask for one."""
 
+    def __post_init__(self) -> None:
+        # Otherwise Python would find the modules of the tree that is installed, which would be measured instead.
+        assert (self.tree / "coordinator" / "__main__.py").exists(), f"{self.tree} is no source tree of Triptych"
+
     @property
     def url(self) -> str:
         return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
@@ -236,12 +240,14 @@ def _pairs(parameters: Mapping[str, str | Sequence[str]]) -> list[tuple[str, str
 
 @contextmanager
 def side_by_side(trees: Mapping[str, Path], shards: int, workers: int) -> Iterator[dict[str, Cluster]]:
-    """A running cluster of each of these source trees, by their names, until the context ends."""
+    """A running cluster of each of these source trees, by their names, until the context ends. Kernels are compiled
+    before: a tree that is new here would compile its own beside what is measured."""
     with ExitStack() as stack:
         clusters: dict[str, Cluster] = {}
         for name, tree in trees.items():
             directory = stack.enter_context(tempfile.TemporaryDirectory())
             clusters[name] = Cluster(Path(directory), shards=shards, workers=workers, tree=tree)
             stack.callback(clusters[name].stop)
+            clusters[name].compile_kernels()
             clusters[name].start()
         yield clusters
