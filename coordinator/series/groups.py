@@ -35,8 +35,8 @@ from shared.errors import Overloaded, Unavailable
 from shared.wire import Frame
 
 METHOD = "series.write"
-IN_FLIGHT_MAX, IN_FLIGHT_LIMIT = 1, 2
-"""Messages under way at once, as a rule and at most. With two, the workers read one while they store the other, but
+IN_FLIGHT_USUAL, IN_FLIGHT_MAX = 1, 2
+"""Messages under way at once, usually and at most. With two, the workers read one while they store the other, but
 more and smaller ones take a fifth more processor time: for messages, replies and commits."""
 LARGE_BYTES = 128 << 10
 """A message with a request of so many bytes waits for no others, and may be the second one under way: what messages
@@ -236,12 +236,12 @@ class SampleWrites:
         if self._quiet is not None:
             self._quiet.cancel()
             self._quiet = None
-        if not self._waiting or self._in_flight >= IN_FLIGHT_LIMIT:
+        if not self._waiting or self._in_flight >= IN_FLIGHT_MAX:
             return
         if self._waiting[0].is_large:
             self._launch()
             return
-        if self._in_flight >= IN_FLIGHT_MAX:
+        if self._in_flight >= IN_FLIGHT_USUAL:
             self._follow()
             return
         if self._waiting[0].requests >= self._expected:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -21,7 +20,7 @@ import snappy
 from loadtest.bench.metrics.payloads import REQUEST_SERIES, STEP_MS, Workload, requests
 from loadtest.bench.metrics.sending import VERSION_1, VERSION_2, send
 from loadtest.bench.path import processes
-from loadtest.harness.cluster import ROOT, Cluster
+from loadtest.harness.cluster import ROOT, Cluster, side_by_side
 from loadtest.harness.remote_write_bodies import Symbols
 from proto.remote_write_pb2 import WriteRequest
 from proto.remote_write_v2_pb2 import Request
@@ -77,22 +76,11 @@ def main() -> None:
     trees = [*options.parse_args().tree, ROOT]
     sent = turns()
     took: dict[tuple[str, Path], list[dict[str, float]]] = defaultdict(list)
-    clusters = []
-    with tempfile.TemporaryDirectory() as directory:
-        try:
-            for number, tree in enumerate(trees):
-                own = Path(directory, str(number))
-                own.mkdir()
-                clusters.append(Cluster(own, shards=SHARDS, workers=WORKERS, tree=tree))
-                clusters[-1].compile_kernels()  # a tree that is new here would do so beside what is measured
-                clusters[-1].start()
-            for turn in range(TURNS):
-                for version, streams in sent.items():
-                    for tree, cluster in zip(trees, clusters, strict=True):
-                        took[version, tree].append(measure(cluster, streams[turn], VERSIONS[version]))
-        finally:
-            for cluster in clusters:
-                cluster.stop()
+    with side_by_side({str(tree): tree for tree in trees}, SHARDS, WORKERS) as clusters:
+        for turn in range(TURNS):
+            for version, streams in sent.items():
+                for tree in trees:
+                    took[version, tree].append(measure(clusters[str(tree)], streams[turn], VERSIONS[version]))
     names = [*took[next(iter(sent)), ROOT][0]]
     sys.stdout.write(f"{'µs a request of 2,000 series':<40}" + "".join(f"{name:>14}" for name in names) + "\n")
     for (version, tree), figures in took.items():

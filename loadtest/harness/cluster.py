@@ -76,7 +76,7 @@ class Cluster:
             **self.settings,
         }
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TRIPTYCH_")}
-        return {**inherited, **own, "PYTHONPATH": str(self.tree)}
+        return {**inherited, **own, "PYTHONPATH": str(self.tree.resolve())}
 
     def compile_kernels(self) -> None:
         """Before `start`: so that no kernel is compiled beside what is measured, which takes a minute or more if none

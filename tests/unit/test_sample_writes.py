@@ -21,7 +21,7 @@ from coordinator.series.groups import (
     GATHERED_MAX,
     GROUP_FRAMES_MAX,
     GROUP_REQUESTS_MAX,
-    IN_FLIGHT_MAX,
+    IN_FLIGHT_USUAL,
     SampleWrites,
 )
 from coordinator.series.known_samples import KnownSamples
@@ -138,15 +138,15 @@ async def test_a_request_that_finds_nothing_under_way_is_sent_at_once() -> None:
 
 async def test_what_comes_while_others_are_under_way_goes_together() -> None:
     writers = Writers()
-    first = await writers.start(*({0: [b"%d" % n]} for n in range(IN_FLIGHT_MAX)))
+    first = await writers.start(*({0: [b"%d" % n]} for n in range(IN_FLIGHT_USUAL)))
     later = await writers.start({0: [b"x"], 1: [b"y"]}, {1: [b"z"]}, {2: [b"w"]})
-    assert len(writers.workers.calls) == IN_FLIGHT_MAX
+    assert len(writers.workers.calls) == IN_FLIGHT_USUAL
     writers.workers.answer(0)
     await first[0]
     await settle()
-    assert writers.workers.parts()[IN_FLIGHT_MAX:] == [{0: [b"x"], 1: [b"y", b"z"], 2: [b"w"]}]
+    assert writers.workers.parts()[IN_FLIGHT_USUAL:] == [{0: [b"x"], 1: [b"y", b"z"], 2: [b"w"]}]
     assert not any(task.done() for task in later)
-    writers.workers.answer(IN_FLIGHT_MAX)
+    writers.workers.answer(IN_FLIGHT_USUAL)
     await asyncio.gather(*later)
 
 
@@ -163,7 +163,7 @@ async def test_a_large_message_waits_for_no_others_and_goes_behind_the_one_under
     third = await writers.start({0: [large]})
     assert writers.workers.parts()[1:] == [{0: [large]}, {0: [large]}]
     fourth = await writers.start({0: [large]}, {0: [b"c"]})
-    assert len(writers.workers.calls) == 1 + groups.IN_FLIGHT_LIMIT
+    assert len(writers.workers.calls) == 1 + groups.IN_FLIGHT_MAX
     writers.workers.answer(2)
     await asyncio.gather(*third)
     assert writers.workers.parts()[3:] == [{0: [large, b"c"]}]
@@ -187,7 +187,7 @@ async def test_behind_a_slow_message_goes_a_second_one_if_it_is_small(monkeypatc
     assert writers.workers.waited_s(1) >= 0.04
     third = await writers.start({0: [b"c"]})
     await asyncio.sleep(0.06)
-    assert len(writers.workers.calls) == groups.IN_FLIGHT_LIMIT
+    assert len(writers.workers.calls) == groups.IN_FLIGHT_MAX
     writers.workers.answer(1)
     await asyncio.gather(*second)
     await settle()
@@ -207,12 +207,12 @@ async def test_behind_a_slow_message_goes_a_second_one_if_it_is_small(monkeypatc
 
 async def test_a_failure_is_told_to_all_who_went_along_and_to_no_other() -> None:
     writers = Writers()
-    first = await writers.start(*({0: [b"%d" % n]} for n in range(IN_FLIGHT_MAX)))
+    first = await writers.start(*({0: [b"%d" % n]} for n in range(IN_FLIGHT_USUAL)))
     later = await writers.start({0: [b"x"]}, {1: [b"y"]})
     writers.workers.answer(0, Unavailable("shard 0 is down"))
     await settle()
     last = await writers.start({0: [b"v"]})
-    writers.workers.answer(IN_FLIGHT_MAX, Unavailable("shard 1 is down"))
+    writers.workers.answer(IN_FLIGHT_USUAL, Unavailable("shard 1 is down"))
     await settle()
     writers.workers.answer(-1)
     ends = await asyncio.gather(*first, *later, *last, return_exceptions=True)
@@ -224,7 +224,7 @@ async def test_a_failure_is_told_to_all_who_went_along_and_to_no_other() -> None
 
 async def test_a_client_that_goes_away_takes_nothing_from_the_others() -> None:
     writers = Writers()
-    first = await writers.start(*({0: [b"%d" % n]} for n in range(IN_FLIGHT_MAX)))
+    first = await writers.start(*({0: [b"%d" % n]} for n in range(IN_FLIGHT_USUAL)))
     gone, stays = await writers.start({0: [b"x"]}, {0: [b"y"]})
     gone.cancel()
     first[0].cancel()
@@ -237,7 +237,7 @@ async def test_a_client_that_goes_away_takes_nothing_from_the_others() -> None:
 async def test_a_shard_that_is_not_there_refuses_only_the_request_that_needs_it() -> None:
     writers = Writers()
     writers.workers.down = {3}
-    await writers.start(*({0: [b"%d" % n]} for n in range(IN_FLIGHT_MAX)))
+    await writers.start(*({0: [b"%d" % n]} for n in range(IN_FLIGHT_USUAL)))
     bad, good = await writers.start({3: [b"x"]}, {0: [b"y"]})
     with pytest.raises(Unavailable):
         await bad
@@ -250,7 +250,7 @@ async def test_a_shard_that_is_not_there_refuses_only_the_request_that_needs_it(
 
 async def test_what_waits_is_bounded_in_bytes() -> None:
     writers = Writers(worker_bytes_max=1 << 20)
-    await writers.start(*({0: [b"%d" % n]} for n in range(IN_FLIGHT_MAX)))
+    await writers.start(*({0: [b"%d" % n]} for n in range(IN_FLIGHT_USUAL)))
     waits, refused = await writers.start({0: [bytes(900_000)]}, {0: [bytes(900_000)]})
     with pytest.raises(Overloaded, match="TRIPTYCH_WORKER_BYTES_MAX"):
         await refused
@@ -266,22 +266,22 @@ async def test_what_waits_is_bounded_in_bytes() -> None:
 @pytest.mark.parametrize(("frames", "together"), [(1, GROUP_REQUESTS_MAX), (1000, -(-GROUP_FRAMES_MAX // 1000))])
 async def test_a_message_has_a_bounded_number_of_requests_and_frames(frames: int, together: int) -> None:
     writers = Writers()
-    await writers.start(*({0: [b"%d" % n]} for n in range(IN_FLIGHT_MAX)))
+    await writers.start(*({0: [b"%d" % n]} for n in range(IN_FLIGHT_USUAL)))
     later = await writers.start(*({0: [b"x"] * frames} for _ in range(2 * together)))
-    for number in range(IN_FLIGHT_MAX + 2):
+    for number in range(IN_FLIGHT_USUAL + 2):
         writers.workers.answer(number)
         await settle()
     await asyncio.gather(*later)
-    sizes = [len(parts[0]) for parts in writers.workers.parts()[IN_FLIGHT_MAX:]]
+    sizes = [len(parts[0]) for parts in writers.workers.parts()[IN_FLIGHT_USUAL:]]
     assert sizes == [together * frames] * 2
     assert max(sizes) < FRAMES_MAX
 
 
 async def test_each_request_of_a_message_gets_what_was_said_of_its_own_frames() -> None:
     writers = Writers()
-    first = await writers.start(*({0: [b"%d" % n]} for n in range(IN_FLIGHT_MAX)))
+    first = await writers.start(*({0: [b"%d" % n]} for n in range(IN_FLIGHT_USUAL)))
     later = await writers.start({0: [b"x"], 1: [b"y"]}, {1: [b"z", b"v"]}, {2: [b"w"]})
-    for number in range(IN_FLIGHT_MAX):
+    for number in range(IN_FLIGHT_USUAL):
         writers.workers.answer(number)
     await asyncio.gather(*first)
     await settle()
@@ -291,7 +291,7 @@ async def test_each_request_of_a_message_gets_what_was_said_of_its_own_frames() 
         (WriteReply(1, {0: 5}, {}, {0: [0]}), numbers[2:]),
     ]
     replies = [WorkerReply("w", (), Reply(pack(body), [each.tobytes() for each in own]), 0.0) for body, own in said]
-    writers.workers.answer(IN_FLIGHT_MAX, replies=replies)
+    writers.workers.answer(IN_FLIGHT_USUAL, replies=replies)
     one, two, three = await asyncio.gather(*later)
     assert {place: given.tolist() for place, given in one.numbers.items()} == {(1, 0): [10, 11], (0, 0): [30, 31]}
     assert (one.stale, one.epochs) == (frozenset(), {1: 7, 0: 5})
