@@ -54,6 +54,7 @@ def main() -> None:
         open_files.raise_limit()
         control = LocalControl(settings.data)
         identity = manifest.open_manifest(settings, control, partial(listen_address.require_free, settings))
+        settings = identity.settled(settings)
         manifest.lock(control, "coordinator")
         compile_first()
         array_memory.prepare()

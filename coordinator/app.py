@@ -291,7 +291,7 @@ async def _listen(listener: Listener, settings: Settings, access: Gatekeeper) ->
         raise cannot_be_bound(settings, error) from error
     instance = host_and_port(host, bound)
     scheme = "https" if access.tls else "http"
-    event(logging.INFO, "listening", url=f"{scheme}://{instance}", data=settings.data, shards=settings.shards)
+    event(logging.INFO, "listening", url=f"{scheme}://{instance}", data=settings.data, shards=settings.shard_count())
     if not is_loopback(host) and (access.tls is None or not access.knows_its_clients):
         event(logging.WARNING, "listening beyond this host without authentication or TLS", listen=settings.listen)
     return instance

@@ -91,7 +91,7 @@ class Context:
         self.known_labels = KnownLabels(self.settings.known_labels_bytes)
         self.known_sets = KnownSets(self.settings.known_labels_bytes)
         self.otlp_translation = Translation.of(self.settings)
-        self.series_references = SeriesReferences(self.settings.series_references_bytes, self.settings.shards)
+        self.series_references = SeriesReferences(self.settings.series_references_bytes, self.settings.shard_count())
         self.request_templates = RequestTemplates(self.settings.request_templates_bytes, self.series_references)
         self.admission = Admission(self.settings)
         self.connections = Connections(self.settings, self.admission, connections_max(self.settings))

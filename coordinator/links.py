@@ -43,7 +43,7 @@ class Links:
     def __init__(self, settings: Settings, cluster_id: str, address: str) -> None:
         self._settings = settings
         self._address = address
-        self._members = Membership(cluster_id, settings.shards)
+        self._members = Membership(cluster_id, settings.shard_count())
         # Ids start at the clock's time: a worker may still answer a request of the previous coordinator.
         self._ids = itertools.count(time.time_ns())
         self.waits = Waits()

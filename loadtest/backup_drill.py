@@ -197,8 +197,8 @@ def drill(directory: Path, scale: float) -> bool:
     (directory / "first").mkdir()
     (directory / "second").mkdir()
     settings = {"TRIPTYCH_ADMIN_API": "true"}
-    cluster = Cluster(directory / "first", shards=8, workers=2, settings=settings).start()
-    copy = Cluster(directory / "second", shards=8, workers=2, settings=settings)
+    cluster = Cluster(directory / "first", workers=2, settings=settings).start()
+    copy = Cluster(directory / "second", workers=2, settings=settings)
     place = str(directory / "place")
     try:
         began = time.monotonic()

@@ -25,6 +25,9 @@ OTLP_STRATEGIES = (
 )
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SHARDS_MAX = 1024
+SHARDS_A_WORKER, SHARDS_MIN = 2, 4
+"""Shards of a new data directory whose number is not set. Each one costs a write some 45 µs in its worker; more of them
+let a directory grow to more workers."""
 ALLOWED_HOST = re.compile(r"\*|(\*\.)?[\w-]+(\.[\w-]+)*\.?", re.ASCII)
 ALLOWED_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/@?#\s*]+", re.IGNORECASE)
 
@@ -41,7 +44,13 @@ class Settings:
 
     listen: str = _setting("127.0.0.1:9090", "host:port of the HTTP interface")
     data: Path = _setting(Path("data"), "directory of all data")
-    shards: int = _setting(8, "number of shards, fixed when the data directory is created", least=1, most=SHARDS_MAX)
+    shards: int = _setting(
+        0,
+        "number of shards, fixed when the data directory is created; 0: two for each worker, at least 4, or those that "
+        "the directory has",
+        least=0,
+        most=SHARDS_MAX,
+    )
     workers: int = _setting(0, "worker processes, 1 to the number of shards; 0: one per core", least=0, most=SHARDS_MAX)
     log_level: str = _setting("info", f"one of {', '.join(LOG_LEVELS)}")
     self_scrape_ms: int = _setting(
@@ -238,7 +247,7 @@ class Settings:
                 raise ConfigError(f"{_variable(field.name)} is {value}; it must be at most {most}")
         if self.log_level not in LOG_LEVELS:
             raise ConfigError(f"TRIPTYCH_LOG_LEVEL is {self.log_level!r}; it must be one of {', '.join(LOG_LEVELS)}")
-        if self.workers > self.shards:
+        if self.shards and self.workers > self.shards:
             raise ConfigError(
                 f"TRIPTYCH_WORKERS is {self.workers}; it must be at most TRIPTYCH_SHARDS, which is {self.shards}"
             )
@@ -289,7 +298,13 @@ class Settings:
 
     def worker_count(self) -> int:
         """`workers`, or one worker per core, but at most one per shard."""
-        return self.workers or min(os.cpu_count() or 1, self.shards)
+        cores = os.cpu_count() or 1
+        return self.workers or min(cores, self.shards or SHARDS_MAX)
+
+    def shard_count(self) -> int:
+        """`shards`, or the number that a new data directory gets. Of an existing one, its manifest tells the number
+        (`shared.manifest.Manifest.settled`)."""
+        return self.shards or min(max(SHARDS_A_WORKER * self.worker_count(), SHARDS_MIN), SHARDS_MAX)
 
 
 def load(environ: Mapping[str, str] = os.environ) -> Settings:

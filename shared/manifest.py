@@ -54,6 +54,15 @@ class Manifest:
     shards: int
     format: int = field(default=FORMAT, compare=False)
 
+    def settled(self, settings: Settings) -> Settings:
+        """These settings with the directory's number of shards. Raises ConfigError if there are more workers."""
+        if settings.workers > self.shards:
+            raise ConfigError(
+                f"TRIPTYCH_WORKERS is {settings.workers}; it must be at most {self.shards}, the number of shards of "
+                f"{settings.data}, which is fixed"
+            )
+        return replace(settings, shards=self.shards)
+
     def encode(self) -> bytes:
         fields = {"format": self.format, "cluster_id": self.cluster_id, "shards": self.shards}
         return json.dumps({**fields, "checksum": _checksum(fields)}).encode()
@@ -102,17 +111,17 @@ def open_manifest(settings: Settings, control: Control, creating: Callable[[], N
         control.prepare()
         with control.locked("manifest.lock"):
             manifest = _read_or_write(control, settings, creating)
-            if manifest.shards == settings.shards:
+            if settings.shards in (0, manifest.shards):
                 _keep_copy(control, manifest)
                 shards = {number: shard_control(control, number) for number in range(manifest.shards)}
                 identity.verify(shards, manifest.cluster_id, identity.SHARD)
                 manifest = _upgraded(control, manifest)
     except OSError as error:
         raise ConfigError(f"TRIPTYCH_DATA is {settings.data}, which cannot be used: {error.strerror}") from error
-    if manifest.shards != settings.shards:
+    if settings.shards not in (0, manifest.shards):
         raise ConfigError(
             f"TRIPTYCH_SHARDS is {settings.shards}, but {settings.data} was made with {manifest.shards} shards; "
-            f"set TRIPTYCH_SHARDS={manifest.shards} or use another TRIPTYCH_DATA"
+            f"leave it out, or use another TRIPTYCH_DATA"
         )
     return manifest
 
@@ -160,7 +169,7 @@ def _read_or_write(control: Control, settings: Settings, creating: Callable[[], 
         _refuse_without(control)
         if creating is not None:
             creating()
-        manifest = Manifest(uuid.uuid4().hex, settings.shards)
+        manifest = Manifest(uuid.uuid4().hex, settings.shard_count())
         control.replace(NAME, manifest.encode())
         return manifest
     try:

@@ -84,7 +84,7 @@ class Supervisor:
         self._identity = identity
         self._address = address
         count = settings.worker_count()
-        self._children = [_Child(f"worker-{n}", tuple(range(n, settings.shards, count))) for n in range(count)]
+        self._children = [_Child(f"worker-{n}", tuple(range(n, settings.shard_count(), count))) for n in range(count)]
         exits = {child.name: child.exits for child in self._children}
         self._told = supervision.Supervision(time.time(), exits, os.getpid())
         self._stopping = False
@@ -209,9 +209,10 @@ def main() -> None:
         confinement.confine(settings)
         tracing.load(settings.traces)
         open_files.raise_limit()
-        open_files.warn_below(open_files.needed_by_worker(settings.shards, settings.worker_count()))
         control = LocalControl(settings.data)
         identity = manifest.open_manifest(settings, control, partial(listen_address.require_free, settings))
+        settings = identity.settled(settings)
+        open_files.warn_below(open_files.needed_by_worker(settings.shards, settings.worker_count()))
         lock = manifest.lock(control, "workers")
         address = manifest.endpoint(settings, identity)
         layout.prepare(settings.data, settings.worker_count(), identity.cluster_id)

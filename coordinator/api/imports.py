@@ -140,7 +140,7 @@ async def _store_all(
 
 def _cut(series: SeriesArrays, lines: list[int], settings: Settings, refusals: Refusals) -> Cut:
     """The series as frames of the shards; what is not valid of them goes to `refusals`."""
-    cut = remote_write.cut(series.body(), settings.shards, Limits.of(settings))
+    cut = remote_write.cut(series.body(), settings.shard_count(), Limits.of(settings))
     for text in cut.refused:
         refusals.add(_SERIES.sub(lambda match: f"line {lines[int(match[1])]}, " if lines else "", text))
     refusals.count += cut.refused_count - len(cut.refused)

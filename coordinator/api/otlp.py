@@ -70,7 +70,7 @@ async def write_metrics(request: web.Request) -> web.Response:
     del body, look
     prepared, cut, written = await _cut(request, surveyed)
     if cut.parts:
-        limits, shards = context.otlp_translation.limits, context.settings.shards
+        limits, shards = context.otlp_translation.limits, context.settings.shard_count()
         anew = partial(remote_write.cut, written, shards, limits, NO_REFERENCES)
         await store(context, cut, partial(context.decodings.run, len(written), anew))
     _count(context, cut)
@@ -151,7 +151,7 @@ async def _cut(request: web.Request, surveyed: survey.Survey) -> tuple[Prepared,
     def cut() -> tuple[Cut, Frame]:
         written = prepared.written()
         context.known_sets.add(prepared.new, prepared.new_keys)
-        return metrics.cut(prepared, written, settings.shards, translation, context.series_references), written
+        return metrics.cut(prepared, written, settings.shard_count(), translation, context.series_references), written
 
     is_small = is_small and size <= INLINE_WRITTEN_BYTES_MAX
     answer, written = cut() if is_small else await context.decodings.run(size, cut)

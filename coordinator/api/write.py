@@ -222,12 +222,12 @@ def _cut_first(context: Context, body: Body) -> Cut | Awaitable[Cut]:
         cut = partial(_cut, body.raw, settings, references)
         return context.decodings.run(max(body.size, len(body.raw)), cut)
     data = decompression.decompress(body.raw, settings.decompressed_bytes_max)
-    known = known_samples.read(data, settings.shards, references)
+    known = known_samples.read(data, settings.shard_count(), references)
     if known is not None:
         return Cut(samples=known.samples, known_series=known.series, known=known)
     limits = Limits.of(settings)
     walked = remote_write.walk(data, limits, references)
-    cut = partial(remote_write.cut_walked, data, walked, settings.shards, limits)
+    cut = partial(remote_write.cut_walked, data, walked, settings.shard_count(), limits)
     return cut() if remote_write.steps(walked) <= INLINE_STEPS_MAX else context.decodings.run(len(data), cut)
 
 
@@ -238,7 +238,7 @@ def _cut_second(context: Context, body: Body) -> Cut | Awaitable[Cut]:
         return _cut_surveyed(context, body, None)
     surveyed = _survey(body.raw, context)
     if isinstance(surveyed, Instance) and _is_quick(surveyed):
-        cut = surveyed.cut(context.settings.shards)
+        cut = surveyed.cut(context.settings.shard_count())
         if cut is not None:
             return cut
         surveyed = _survey(body.raw, context, NO_TEMPLATES)
@@ -253,14 +253,14 @@ async def _cut_surveyed(context: Context, body: Body, surveyed: Survey | Instanc
     if surveyed is None:
         surveyed = await run_large(partial(_survey, body.raw, context))
     if isinstance(surveyed, Instance):
-        cut = await context.decodings.run(surveyed.bytes_total, partial(surveyed.cut, settings.shards))
+        cut = await context.decodings.run(surveyed.bytes_total, partial(surveyed.cut, settings.shard_count()))
         if cut is not None:
             return cut
         survey = partial(_survey, body.raw, context, NO_TEMPLATES)
         surveyed = survey() if body.size <= INLINE_BYTES_MAX else await run_large(survey)
         assert isinstance(surveyed, Survey)
     body.hold(surveyed.resolved_bytes)
-    cut_whole = partial(remote_write_v2.cut, surveyed, settings.shards, Limits.of(settings))
+    cut_whole = partial(remote_write_v2.cut, surveyed, settings.shard_count(), Limits.of(settings))
     return cut_whole() if _is_quick(surveyed) else await context.decodings.run(surveyed.bytes_total, cut_whole)
 
 
@@ -279,7 +279,7 @@ async def _held_body(request: web.Request) -> Body:
 
 def _cut(raw: bytes, settings: Settings, references: SeriesReferences) -> Cut:
     body = decompression.decompress(raw, settings.decompressed_bytes_max)
-    return remote_write.cut(body, settings.shards, Limits.of(settings), references)
+    return remote_write.cut(body, settings.shard_count(), Limits.of(settings), references)
 
 
 def _survey(raw: bytes, context: Context, templates: RequestTemplates | None = None) -> Survey | Instance:
@@ -300,7 +300,7 @@ def _cut_whole(raw: bytes, settings: Settings, is_second: bool) -> Cut:
         return _cut(raw, settings, NO_REFERENCES)
     bytes_max, limits = settings.decompressed_bytes_max, Limits.of(settings)
     surveyed = remote_write_v2.survey(decompression.decompress(raw, bytes_max), limits, bytes_max)
-    return remote_write_v2.cut(surveyed, settings.shards, limits)
+    return remote_write_v2.cut(surveyed, settings.shard_count(), limits)
 
 
 def _message(request: web.Request) -> str:

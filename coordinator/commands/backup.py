@@ -155,8 +155,7 @@ def run_restore(source: str, data: Path, name: str | None, output: TextIO) -> in
     for text in inventory.warnings:
         sys.stderr.write(f"warning: {text}\n")
     output.write(
-        f"{inventory.name} is restored in {data} as cluster {restored.cluster_id}; start it with "
-        f"TRIPTYCH_DATA={data} TRIPTYCH_SHARDS={restored.shards}\n"
+        f"{inventory.name} is restored in {data} as cluster {restored.cluster_id}; start it with TRIPTYCH_DATA={data}\n"
     )
     return 0
 

@@ -21,8 +21,8 @@ FUTURE_S = 300.0
 """A file that was written later than that from now says that the clock has been set back."""
 
 
-def look(data: Path, shards: int | None) -> Iterator[Finding]:
-    """`shards`: the setting, None if it cannot be read."""
+def look(data: Path, shards: int) -> Iterator[Finding]:
+    """`shards`: the setting, 0 if it names no number or cannot be read."""
     if not data.exists():
         yield ok(DATA, "directory", f"{data} does not exist yet; the first start creates it")
         return
@@ -47,7 +47,7 @@ def _without_data(data: Path) -> Finding:
     return warning(DATA, "directory", f"{data} holds {others} other files and no data", "a directory of its own")
 
 
-def manifest(data: Path, shards: int | None) -> Finding:
+def manifest(data: Path, shards: int) -> Finding:
     try:
         decoded = Manifest.decode((data / NAME).read_bytes())
     except FileNotFoundError:
@@ -57,9 +57,9 @@ def manifest(data: Path, shards: int | None) -> Finding:
     except ValueError as error:
         right = f"its copy: cp {check.copy_of(data / NAME)} {data / NAME}"
         return problem(DATA, "format", f"{NAME} is damaged: {error}", right)
-    if shards is not None and decoded.shards != shards:
+    if shards not in (0, decoded.shards):
         seen = f"{decoded.shards} shards, and TRIPTYCH_SHARDS is {shards}"
-        return problem(DATA, "format", seen, f"TRIPTYCH_SHARDS={decoded.shards}; the number is fixed")
+        return problem(DATA, "format", seen, f"TRIPTYCH_SHARDS={decoded.shards} or none; the number is fixed")
     if decoded.format != FORMAT:
         seen = f"{decoded.format}, of an earlier release; the next start upgrades it to {FORMAT}"
         return warning(DATA, "format", seen, f"a backup before that: earlier releases refuse format {FORMAT}")

@@ -52,7 +52,7 @@ def look(settings: Settings) -> Iterator[Finding]:
 
 
 def open_file_limit(limit: int, settings: Settings) -> Finding:
-    per_worker = open_files.needed_by_worker(settings.shards, settings.worker_count())
+    per_worker = open_files.needed_by_worker(settings.shard_count(), settings.worker_count())
     needed = max(per_worker, settings.connections_max + connections.OWN_FILES + connections.backlog())
     seen = f"a process may open {limit} files, and {needed} are needed"
     if limit >= needed:

@@ -232,7 +232,7 @@ class RuleStorage:
         end = sample(STALE, time_ms)
         messages += [self._canonical(labels) + end for labels in ended]
         settings = self._settings
-        return remote_write.cut(body(messages), settings.shards, Limits.of(settings))
+        return remote_write.cut(body(messages), settings.shard_count(), Limits.of(settings))
 
     def _canonical(self, labels: Labels) -> bytes:
         own = self._encoded.get(labels)

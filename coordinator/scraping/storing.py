@@ -53,7 +53,7 @@ class ScrapeStore:
 
     def cut(self, body: bytes) -> Cut:
         """A body of remote write 1.0, divided by shard. Work for a thread. Raises TooLarge."""
-        return remote_write.cut(body, self._settings.shards, Limits.of(self._settings), self._references)
+        return remote_write.cut(body, self._settings.shard_count(), Limits.of(self._settings), self._references)
 
     async def store(self, body: bytes, cut: Cut) -> None:
         """Return when all of it is stored. Raises Unavailable or Overloaded; what is not of missing shards may be
@@ -64,7 +64,9 @@ class ScrapeStore:
             receipt = await self._samples.write(parts)
             if receipt.stale:
                 stale = {shard for shard, _ in receipt.stale}
-                again = partial(remote_write.cut, body, self._settings.shards, Limits.of(self._settings), NO_REFERENCES)
+                again = partial(
+                    remote_write.cut, body, self._settings.shard_count(), Limits.of(self._settings), NO_REFERENCES
+                )
                 whole = await self.work(again)
                 await self._samples.write({shard: frames for shard, frames in whole.parts.items() if shard in stale})
             if receipt.epochs:

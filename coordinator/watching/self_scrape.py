@@ -178,14 +178,14 @@ class SelfScrape:
             label_bytes, shard = self._identity((name,))
             if shard not in missing:
                 messages.append(label_bytes + sample(float(number), time_ms))
-        cut = remote_write.cut(body(messages), self._settings.shards, Limits.of(self._settings))
+        cut = remote_write.cut(body(messages), self._settings.shard_count(), Limits.of(self._settings))
         self.seconds += time.thread_time() - began_s
         return _Prepared(cut, left_out, ended)
 
     def _identity(self, key: Key) -> tuple[bytes, int]:
         """(canonical labels, shard) of a series."""
         own = labels.encode(((METRIC_NAME, key[0]), *zip(_label_names(key[0]), key[1:], strict=True), *self._target))
-        return own, shard_of(own, self._settings.shards)
+        return own, shard_of(own, self._settings.shard_count())
 
     async def _send(self, prepared: _Prepared, *, is_whole: bool) -> None:
         cut = prepared.cut

@@ -23,7 +23,7 @@ from loadtest.attacks.target import Target
 from loadtest.attacks.watching import QUIET_WITHIN_S, becomes_quiet
 from loadtest.harness.cluster import MEASURED, ROOT, Cluster
 
-SHARDS, WORKERS = 8, 2
+SHARDS, WORKERS = 4, 2
 NICENESS = -5
 """Of this process and the cluster."""
 WARM_S = 3.0

@@ -71,7 +71,7 @@ def main() -> int:
     records, vectors = (round(count * options.scale) for count in (RECORDS, VECTORS))
     rows = []
     with tempfile.TemporaryDirectory(prefix="capacity-", dir=options.directory) as directory:
-        cluster = Cluster(Path(directory), shards=8, workers=2, settings={**MEASURED, "TRIPTYCH_SELF_SCRAPE": "0"})
+        cluster = Cluster(Path(directory), workers=2, settings={**MEASURED, "TRIPTYCH_SELF_SCRAPE": "0"})
         try:
             cluster.start()
             empty = _settled(cluster)

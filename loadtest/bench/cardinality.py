@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--series", type=int, default=1_000_000)
     series = parser.parse_args().series
     with tempfile.TemporaryDirectory() as directory:
-        cluster = Cluster(Path(directory), shards=8, workers=2, settings={"TRIPTYCH_SELF_SCRAPE": "0"})
+        cluster = Cluster(Path(directory), workers=2, settings={"TRIPTYCH_SELF_SCRAPE": "0"})
         cluster.compile_kernels()
         cluster.start()
         try:

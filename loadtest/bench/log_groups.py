@@ -146,7 +146,7 @@ def main() -> None:
     parser.add_argument("--no-deaths", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        cluster = Cluster(Path(directory), shards=8, workers=0).start()
+        cluster = Cluster(Path(directory), shards=0, workers=0).start()
         try:
             load.fill(cluster, lambda number: b"key-%06d" % (number % load.KEYS), range(options.records))
             for _ in range(options.runs):

@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        cluster = Cluster(Path(directory), shards=8, workers=0).start()
+        cluster = Cluster(Path(directory), shards=0, workers=0).start()
         try:
             size = fill(cluster)
             for name, search in SEARCHES.items():

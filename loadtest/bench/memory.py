@@ -102,7 +102,7 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="memory-") as directory:
         settings = {**MEASURED, "TRIPTYCH_SELF_SCRAPE": "0"}
-        cluster = Cluster(Path(directory), shards=8, workers=2, settings=settings, tree=options.tree)
+        cluster = Cluster(Path(directory), workers=2, settings=settings, tree=options.tree)
         try:
             cluster.start()
             sys.stdout.write("| when | process | PSS, MB | anonymous | shared | private |\n|---|---|---|---|---|---|\n")

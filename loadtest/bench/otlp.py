@@ -121,7 +121,7 @@ def kinds(body: bytes, request: bytes) -> list[Kind]:
 def run(seconds: float, turns: int) -> None:
     now_ns = time.time_ns()
     with tempfile.TemporaryDirectory(prefix="bench-otlp-") as directory:
-        cluster = Cluster(Path(directory), shards=8, workers=2)
+        cluster = Cluster(Path(directory), workers=2)
         cluster.start()
         try:
             wait_idle(cluster)

@@ -28,7 +28,7 @@ from loadtest.harness.http_messages import message
 from loadtest.harness.remote_write_bodies import HEADERS, HEADERS_V2, Series, body_v2, compressed
 
 CONNECTIONS = 8
-SHARDS = 8
+SHARDS = 4
 WORKERS = 2
 WRITE_SERIES = 2000
 VECTORS = 500

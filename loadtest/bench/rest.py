@@ -42,7 +42,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=STEPS, help="samples of each of the 10,000 series")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        cluster = Cluster(Path(directory), shards=8, workers=2, settings=MEASURED).start()
+        cluster = Cluster(Path(directory), workers=2, settings=MEASURED).start()
         try:
             sys.stdout.write(
                 "| s after | MB of memory | MB on disk | of logs | samples in heads | blocks | s of CPU |\n"

@@ -96,7 +96,7 @@ def main() -> None:
         config = directory / "prometheus.yml"
         config.write_text("rule_files: [rules.yml]")
         (directory / "rules.yml").write_text("groups: []")
-        cluster = Cluster(directory, shards=8, workers=2, settings={"TRIPTYCH_PROMETHEUS_CONFIG": str(config)})
+        cluster = Cluster(directory, workers=2, settings={"TRIPTYCH_PROMETHEUS_CONFIG": str(config)})
         cluster.compile_kernels()
         cluster.start()
         try:

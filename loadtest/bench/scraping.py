@@ -77,7 +77,7 @@ def main() -> None:
         for name, settings in (("idle", {}), ("scraping", {"TRIPTYCH_PROMETHEUS_CONFIG": str(config)})):
             (Path(directory) / name).mkdir()
             own = {"TRIPTYCH_SELF_SCRAPE": "0", **settings}
-            clusters[name] = Cluster(Path(directory) / name, shards=8, workers=2, settings=own)
+            clusters[name] = Cluster(Path(directory) / name, workers=2, settings=own)
         try:
             clusters["idle"].compile_kernels()
             for cluster in clusters.values():

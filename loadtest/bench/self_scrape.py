@@ -26,7 +26,7 @@ def main() -> None:
         for name, interval in INTERVALS.items():
             (Path(directory) / name).mkdir()
             settings = {"TRIPTYCH_SELF_SCRAPE": interval}
-            clusters[name] = Cluster(Path(directory) / name, shards=8, workers=2, settings=settings).start()
+            clusters[name] = Cluster(Path(directory) / name, workers=2, settings=settings).start()
         try:
             time.sleep(SETTLE_S)
             families = {name: family(cluster) for name, cluster in clusters.items()}

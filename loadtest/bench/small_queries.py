@@ -31,7 +31,7 @@ from loadtest.harness.cluster import ROOT, Cluster, side_by_side
 from loadtest.harness.http_messages import message
 from loadtest.harness.remote_write_bodies import HEADERS, Series, compressed
 
-SHARDS, WORKERS = 8, 2
+SHARDS, WORKERS = 4, 2
 HOSTS, MODES = 1000, 10
 STEP_S = 15
 SAMPLES = 240

@@ -98,7 +98,7 @@ class Measured:
 def filled(tree: Path, texts: Documents) -> Iterator[Cluster]:
     """A cluster of a source tree with the documents, all indexed, until the block ends."""
     with tempfile.TemporaryDirectory() as directory:
-        cluster = Cluster(Path(directory), shards=8, workers=2, tree=tree)
+        cluster = Cluster(Path(directory), workers=2, tree=tree)
         try:
             cluster.start()
             settings = json.dumps({"dimension": DIMENSION, "metric": "cosine", "textFields": ["body"]}).encode()

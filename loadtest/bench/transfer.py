@@ -100,7 +100,7 @@ def main() -> None:
     values = _values(arguments.series, arguments.samples)
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
-        cluster = Cluster(root, shards=8, workers=2, settings={"TRIPTYCH_SELF_SCRAPE": "0"})
+        cluster = Cluster(root, workers=2, settings={"TRIPTYCH_SELF_SCRAPE": "0"})
         cluster.compile_kernels()
         cluster.start()
         try:

@@ -28,7 +28,7 @@ from loadtest.bench.vector_client import Connection, for_seconds
 from loadtest.bench.vector_data import clustered, search_body, write_bodies
 from loadtest.harness.cluster import ROOT, Cluster, side_by_side
 
-SHARDS, WORKERS = 8, 2
+SHARDS, WORKERS = 4, 2
 SERIES, WRITERS, STEPS_A_ROUND = 10_000, 4, 60
 HISTOGRAM_STEPS_A_ROUND = 240
 APPENDERS, RECORDS, SINGLE_CONNECTIONS = 4, 1000, 64

@@ -2,7 +2,7 @@
 
     python -m loadtest.bench.vector [--seconds 3] [--rounds 5] [--quick] [--write docs/benchmarks/vectors.md]
 
-The data is seeded, recall@10 is against brute force. A cluster of 8 shards in 2 workers is started in a temporary
+The data is seeded, recall@10 is against brute force. A cluster of 4 shards in 2 workers is started in a temporary
 directory; the load generator runs on the same cores. What is compared is measured in turns, some rounds of all, and
 the medians are compared: a machine that is faster for a minute is so for all.
 """
@@ -196,7 +196,7 @@ def main() -> None:
         "# Benchmark: vectors\n\n"
         "After this page you know how fast vectors are written and searched, beside usearch, hnswlib and Chroma.\n\n"
         f"`{COMMAND}`, {datetime.date.today().isoformat()}, {os.cpu_count()} cores shared with the load generator "
-        f"(load average at the start {os.getloadavg()[0]:.1f}). A cluster of 8 shards in 2 workers, over HTTP; recall "
+        f"(load average at the start {os.getloadavg()[0]:.1f}). A cluster of 4 shards in 2 workers, over HTTP; recall "
         "is of the 10 nearest, against brute force. Rates and delays are medians of "
         f"{options.rounds} rounds of {options.seconds:g} s. In each round, all systems were measured in turn. Upserts "
         "and indexing were measured once. The column `met` is about this run.\n"

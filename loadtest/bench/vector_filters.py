@@ -149,7 +149,7 @@ def main() -> None:
     vectors, queries = (clustered(n, arguments.dimension, seed) for n, seed in ((arguments.vectors, 1), (QUERIES, 2)))
     rows = attributes(arguments.vectors)
     with tempfile.TemporaryDirectory() as directory:
-        cluster = Cluster(Path(directory), shards=8, workers=2)
+        cluster = Cluster(Path(directory), workers=2)
         try:
             cluster.start()
             uvloop.run(write(cluster.url, vectors, rows))

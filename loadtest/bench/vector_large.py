@@ -2,7 +2,7 @@
 
     python -m loadtest.bench.vector_large [--vectors 1000000] [--dimension 128] [--storage f32] [--rivals usearch,…]
 
-The data is seeded and clustered. Recall@10 is against brute force. The service runs as 8 shards in 2 workers, and is
+The data is seeded and clustered. Recall@10 is against brute force. The service runs as 4 shards in 2 workers, and is
 asked over HTTP for a recall. A library gets the fewest candidates that reach the same recall, which is the comparison
 that counts, and searches one query after the other on one core. Memory is what the processes' anonymous pages have
 grown by since before the first vector. hnswlib and faiss are measured where they are installed.
@@ -178,7 +178,7 @@ def main() -> None:
     count = options.vectors
     line(f"## {count:,} × {options.dimension}, clustered, {options.storage}\n\n| work | measured |\n|---|---|")
     with tempfile.TemporaryDirectory(prefix="vectors-") as directory:
-        cluster = Cluster(Path(directory), shards=8, workers=2, settings=MEASURED)
+        cluster = Cluster(Path(directory), workers=2, settings=MEASURED)
         try:
             service = LargeService(cluster.start(), data, options.storage)
             line(f"| upserts; until all are indexed | {count / service.write_s:,.0f}/s; {service.indexed_s:.0f} s |")

@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--dimension", type=int, default=64)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        cluster = Cluster(Path(directory), shards=8, workers=2)
+        cluster = Cluster(Path(directory), workers=2)
         try:
             bench = Bench(cluster.start(), options.vectors, options.dimension)
             print(f"written and indexed in {bench.seconds(bench.fill):.1f} s")

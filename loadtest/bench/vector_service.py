@@ -47,7 +47,7 @@ def _ids(answer: bytes) -> list[int]:
 def running(data: Data) -> Iterator[Service]:
     """A cluster with the data, until the block ends."""
     with tempfile.TemporaryDirectory() as directory:
-        cluster = Cluster(Path(directory), shards=8, workers=2)
+        cluster = Cluster(Path(directory), workers=2)
         try:
             yield Service(cluster.start(), data)
         finally:

@@ -25,7 +25,7 @@ from loadtest.harness.remote_write_bodies import Symbols
 from proto.remote_write_pb2 import WriteRequest
 from proto.remote_write_v2_pb2 import Request
 
-SERIES, CONNECTIONS, SHARDS, WORKERS = 10_000, 4, 8, 2
+SERIES, CONNECTIONS, SHARDS, WORKERS = 10_000, 4, 4, 2
 TURNS, STEPS_A_TURN = 6, 40
 """Of each version, of which the first does not count; a turn has so many samples of each series."""
 VERSIONS = {"1.0": VERSION_1, "2.0": VERSION_2}

@@ -42,7 +42,8 @@ class Response:
 class Cluster:
     """`start` returns when every shard is ready; `stop` ends it in order, `kill` ends every process with SIGKILL.
 
-    `tree` is the source tree that the processes run, which may be another one than that of the caller.
+    `tree` is the source tree that the processes run, which may be another one than that of the caller. The number of
+    shards is by default what a new data directory of two workers has.
     """
 
     directory: Path

@@ -25,7 +25,7 @@ from loadtest.overload.client import HOST, Client, Request
 from loadtest.overload.mix import requests
 from loadtest.overload.report import HEADING, HEADING_BY_KIND, Measured, row, rows_by_kind
 
-SHARDS, WORKERS = 8, 2
+SHARDS, WORKERS = 4, 2
 CLUSTER_NICENESS, OWN_NICENESS = -5, -10
 """So that neither waits for other work on the machine, and the clients not for the cluster."""
 IDLE_RATE, IDLE_S = 50.0, 15.0

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -24,9 +25,8 @@ def test_environment_overrides_the_toml_file_which_overrides_defaults(tmp_path):
 @pytest.mark.parametrize(
     ("variable", "value", "named"),
     [
-        ("TRIPTYCH_SHARDS", "0", "TRIPTYCH_SHARDS is 0; it must be at least 1"),
+        ("TRIPTYCH_SHARDS", "-1", "TRIPTYCH_SHARDS is -1; it must be at least 0"),
         ("TRIPTYCH_SHARDS", "many", "TRIPTYCH_SHARDS is 'many'; it must be a whole number"),
-        ("TRIPTYCH_WORKERS", "9", "TRIPTYCH_WORKERS is 9; it must be at most TRIPTYCH_SHARDS, which is 8"),
         ("TRIPTYCH_LISTEN", "9090", "TRIPTYCH_LISTEN is '9090'; it must be host:port"),
         ("TRIPTYCH_LISTEN", "127.0.0.1:70000", "TRIPTYCH_LISTEN"),
         ("TRIPTYCH_LOG_LEVEL", "loud", "TRIPTYCH_LOG_LEVEL is 'loud'; it must be one of debug"),
@@ -45,6 +45,21 @@ def test_a_bad_value_is_refused_with_the_name_of_its_setting(variable, value, na
     with pytest.raises(ConfigError, match="TRIPTYCH_") as refused:
         config.load({variable: value})
     assert named in str(refused.value)
+
+
+def test_more_workers_than_shards_are_refused():
+    with pytest.raises(ConfigError, match="TRIPTYCH_WORKERS is 9; it must be at most TRIPTYCH_SHARDS, which is 8"):
+        config.load({"TRIPTYCH_WORKERS": "9", "TRIPTYCH_SHARDS": "8"})
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers", "found"),
+    [(1, 0, (1, 4)), (2, 0, (2, 4)), (16, 0, (16, 32)), (2, 9, (9, 18)), (2000, 0, (1024, 1024))],
+)
+def test_a_number_of_shards_that_is_not_set_follows_the_workers(monkeypatch, cores, workers, found):
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    settings = config.load({"TRIPTYCH_WORKERS": str(workers)})
+    assert (settings.worker_count(), settings.shard_count()) == found
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,11 @@ def directory(tmp_path: Path) -> Path:
     return data_directory(tmp_path)
 
 
-def found_in(directory: Path, shards: int | None = 1) -> dict[str, Finding]:
+def found_in(directory: Path, shards: int = 1) -> dict[str, Finding]:
     return {found.name: found for found in data.look(directory, shards) if level(found)}
 
 
-def troubles(directory: Path, shards: int | None = 1) -> dict[str, str]:
+def troubles(directory: Path, shards: int = 1) -> dict[str, str]:
     return {name: found.level for name, found in found_in(directory, shards).items() if found.level != "ok"}
 
 
@@ -46,7 +46,7 @@ def test_what_is_no_data_directory(directory: Path, tmp_path: Path) -> None:
 def test_a_format_that_a_start_refuses(directory: Path) -> None:
     assert troubles(directory, shards=8) == {"format": "problem"}
     assert "TRIPTYCH_SHARDS=1" in found_in(directory, shards=8)["format"].right
-    assert troubles(directory, shards=None) == {}
+    assert troubles(directory, shards=0) == {}
     content = (directory / "manifest.json").read_bytes()
     (directory / "manifest.json").write_bytes(content[:-20])
     assert troubles(directory)["format"] == "problem"

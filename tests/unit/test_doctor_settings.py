@@ -12,11 +12,11 @@ GB = 1 << 30
 
 
 def test_settings_that_a_start_refuses_and_names_that_are_none() -> None:
-    settings, findings = settings_findings.load({"TRIPTYCH_SHARDS": "0", "TRIPTYCH_RETENTON": "1d"})
+    settings, findings = settings_findings.load({"TRIPTYCH_SHARDS": "-1", "TRIPTYCH_RETENTON": "1d"})
     assert settings is None
     assert [level(found) for found in findings] == ["warning", "problem"]
     assert "TRIPTYCH_RETENTION" in findings[0].right
-    assert "TRIPTYCH_SHARDS is 0" in findings[1].seen
+    assert "TRIPTYCH_SHARDS is -1" in findings[1].seen
     settings, findings = settings_findings.load({})
     assert [level(found) for found in findings] == ["ok"]
 

@@ -36,6 +36,16 @@ def test_another_shard_count_is_refused_naming_both(tmp_path):
         open_manifest(Settings(data=tmp_path, shards=4))
 
 
+def test_a_directory_keeps_its_shards_where_no_number_is_set(tmp_path):
+    first = Settings(data=tmp_path, workers=3)
+    assert open_manifest(first).shards == 6
+    other = Settings(data=tmp_path, workers=1)
+    assert open_manifest(other).settled(other).shards == 6
+    more = Settings(data=tmp_path, workers=7)
+    with pytest.raises(ConfigError, match=r"TRIPTYCH_WORKERS is 7; it must be at most 6, the number of shards of "):
+        open_manifest(more).settled(more)
+
+
 def test_a_damaged_manifest_is_refused(tmp_path):
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(ConfigError, match="is damaged"):

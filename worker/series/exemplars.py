@@ -186,7 +186,7 @@ class Exemplars:
 
     def __init__(self, store: Rows, settings: Settings) -> None:
         self._store = store
-        self._bytes_max = -(-settings.exemplars_bytes // settings.shards)
+        self._bytes_max = -(-settings.exemplars_bytes // settings.shard_count())
         self._per_series = settings.exemplars_per_series
         self._retention_ms = min(filter(None, (settings.exemplars_retention_ms, settings.retention_ms)), default=0)
         self._lock = Lock()  # guards everything below

@@ -70,7 +70,7 @@ class SeriesPart:
         self.services = services
         self._settings = settings = services.settings
         self.contents = Contents(services.symbols)
-        self._head_bytes_max = settings.head_bytes // settings.shards
+        self._head_bytes_max = settings.head_bytes // settings.shard_count()
         self._may_be_overrun = True
         """Whether the head may be far over its bound: not after a write that left it below."""
         self._samples_in = 0

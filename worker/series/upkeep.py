@@ -78,8 +78,8 @@ class Upkeep:
         self._turn = turn
         self._store = store
         self._settings = settings = services.settings
-        self._rules = SealingRules(settings.head_bytes // settings.shards, settings.block_window_ms)
-        self._blocks_bytes_max = -(-settings.retention_bytes // settings.shards)
+        self._rules = SealingRules(settings.head_bytes // settings.shard_count(), settings.block_window_ms)
+        self._blocks_bytes_max = -(-settings.retention_bytes // settings.shard_count())
         self._window_ms = settings.block_window_ms
         self._background = services.background
         self._wake = Event()

@@ -58,7 +58,7 @@ class Indexing:
         self.collection = collection
         self._description = collection.collection
         self._snapshots = snapshots
-        self._shards_total = settings.shards
+        self._shards_total = settings.shard_count()
         self._snapshot_s = settings.vector_snapshot_ms / 1000
         self._saved_at = time.monotonic()
         self._measured_at = time.monotonic()

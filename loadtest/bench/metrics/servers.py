@@ -24,7 +24,7 @@ POLL_S = 0.005
 QUIET_S = 0.5
 QUIET_SHARE = 0.1
 """Of a core, below which a server is idle."""
-SHARDS = 8
+SHARDS = 4
 WORKERS = 2
 SEALED_WITHOUT = 64
 """Samples are sealed when less than one in so many is still in a head."""

@@ -42,7 +42,7 @@ class Archive:
         self._lock = Lock()  # guards the two sets of names: one thread seals blocks, another merges them
         self._left_over: set[str] = set()
         self._being_written: set[str] = set()  # those left-over names whose files are being written
-        self.cache = DecodedCache(settings.block_cache_bytes // settings.shards)
+        self.cache = DecodedCache(settings.block_cache_bytes // settings.shard_count())
 
     def load(self) -> Layers:
         """Load all blocks and tombstones. A block whose file is missing or too short is `broken`; the contents of files
