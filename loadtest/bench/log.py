@@ -206,9 +206,9 @@ def report(bench: Bench) -> str:
 After this page you know how fast the log is, beside Redis Streams and NATS JetStream.
 
 `make bench-log`, 100-byte values over 1,000 keys, the usual number of shards, over loopback; medians of
-{options.runs} runs of {options.seconds:g} s. Measured on {time.strftime("%Y-%m-%d")}, {os.cpu_count()} cores ({platform.machine()}), which
-the load generator shares; load average of the machine {bench.load_before:.1f} at the start, {os.getloadavg()[0]:.1f} at
-the end. Command: `{" ".join(["python -m loadtest.bench.log", *sys.argv[1:]])}`.
+{options.runs} runs of {options.seconds:g} s. Measured on {time.strftime("%Y-%m-%d")}, {os.cpu_count()} cores
+({platform.machine()}), which the load generator shares; load average of the machine {bench.load_before:.1f} at the
+start, {os.getloadavg()[0]:.1f} at the end. Command: `{" ".join(["python -m loadtest.bench.log", *sys.argv[1:]])}`.
 
 | work | measured | target |
 |---|---|---|
