@@ -41,6 +41,7 @@ async def configuration(request: web.Request) -> web.Response:
 def in_force(settings: Settings) -> list[dict[str, Any]]:
     """What is known of each setting, in the order of the documentation. Values that may hold secrets are hidden in
     part."""
+    usual_shards = dataclasses.replace(settings, shards=0).shard_count()  # the directory's own number is in force
     rows = []
     for field, variable in zip(dataclasses.fields(settings), config.variables(), strict=True):
         value = getattr(settings, field.name)
@@ -50,7 +51,7 @@ def in_force(settings: Settings) -> list[dict[str, Any]]:
                 "variable": variable,
                 "value": without_secrets(config.as_text(field.name, value)),
                 "default": config.as_text(field.name, field.default),
-                "isDefault": value == field.default,
+                "isDefault": value == field.default or (field.name, value) == ("shards", usual_shards),
                 "meaning": field.metadata["doc"],
             }
         )

@@ -163,7 +163,7 @@ def test_settings_are_shown_with_what_they_mean(new_cluster: Callable[..., Clust
     settings = cluster.get("/api/v1/status/settings")
     rows = {row["name"]: row for row in settings.json()["data"]["settings"]}
     assert rows["shards"]["value"] == "1"
-    assert (rows["shards"]["default"], rows["shards"]["isDefault"]) == ("8", False)
+    assert (rows["shards"]["default"], rows["shards"]["isDefault"]) == ("0", False)
     assert rows["traces"]["value"] == "http://***@127.0.0.1:9/?***"
     flags = cluster.get("/api/v1/status/flags")
     assert flags.json()["data"] == {name: row["value"] for name, row in rows.items()}
@@ -171,6 +171,19 @@ def test_settings_are_shown_with_what_they_mean(new_cluster: Callable[..., Clust
     yaml = dict(line.split(": ", 1) for line in config.json()["data"]["yaml"].splitlines())
     assert (yaml["query_timeout"], yaml["shards"], yaml["admin_api"]) == ('"2m"', "1", "true")
     assert not any("hush" in answer.body.decode() for answer in (settings, flags, config))
+
+
+def test_the_number_of_shards_that_a_directory_has_is_the_default_where_none_is_set(
+    new_cluster: Callable[..., Cluster],
+) -> None:
+    cluster = new_cluster(shards=0, workers=1)
+    cluster.start()
+    rows = {row["name"]: row for row in cluster.get("/api/v1/status/settings").json()["data"]["settings"]}
+    assert (rows["shards"]["value"], rows["shards"]["isDefault"]) == ("4", True)
+    cluster.stop()
+    cluster.workers = 3
+    cluster.start()
+    assert len(cluster.get("/api/v1/cluster").json()["data"]["shards"]) == 4
 
 
 def test_runtime_information_is_that_of_prometheus(cluster: Cluster) -> None:
