@@ -1,9 +1,9 @@
 """Remote write 2.0 beside 1.0, in whole requests: `python -m loadtest.bench.write_versions`.
 
 The data are those of `make bench`: 10,000 series of seven labels, over four connections, 2,000 series with one sample
-in each request. A cluster gets one version and then the other, by turns, each with later times; `--tree` names another
-source tree, whose cluster takes turns with this one. Processor time in µs a request, by process, and the rate. The
-first turns, in which the senders are not known yet, do not count.
+in each request. A cluster gets one version, then the other one, and in the next turn the other one first, with later
+times; `--tree` names another source tree, whose cluster takes turns with this one. Processor time in µs a request, by
+process, and the rate. The first turn, in which the senders are not known yet, does not count.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import statistics
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import snappy
@@ -26,8 +28,8 @@ from proto.remote_write_pb2 import WriteRequest
 from proto.remote_write_v2_pb2 import Request
 
 SERIES, CONNECTIONS, SHARDS, WORKERS = 10_000, 4, 4, 2
-TURNS, STEPS_A_TURN = 6, 40
-"""Of each version, of which the first does not count; a turn has so many samples of each series."""
+TURNS, STEPS_A_TURN = 9, 40
+"""The first does not count; in a turn each version has so many samples of each series."""
 VERSIONS = {"1.0": VERSION_1, "2.0": VERSION_2}
 
 Streams = list[list[bytes]]
@@ -45,14 +47,18 @@ def by_version_2(sent: bytes) -> bytes:
     return bytes(snappy.compress(second.SerializeToString()))
 
 
-def turns() -> dict[str, list[Streams]]:
-    """Version → what is sent in each turn."""
+def turns() -> Iterator[list[tuple[str, Streams]]]:
+    """What is sent in each turn: the version and its requests, in order."""
     samples = TURNS * len(VERSIONS) * STEPS_A_TURN
     start_ms = (int(time.time() * 1000) // STEP_MS - samples) * STEP_MS
     streams = requests(Workload("m", SERIES, samples, start_ms), CONNECTIONS)
     size = len(streams[0]) // (TURNS * len(VERSIONS))
     every = [[stream[i * size : (i + 1) * size] for stream in streams] for i in range(TURNS * len(VERSIONS))]
-    return {"1.0": every[::2], "2.0": [[[*map(by_version_2, own)] for own in turn] for turn in every[1::2]]}
+    for turn in range(TURNS):
+        pair = zip(VERSIONS if turn % 2 == 0 else reversed(VERSIONS), every[2 * turn :], strict=False)
+        yield [
+            (version, own if version == "1.0" else [[*map(by_version_2, one)] for one in own]) for version, own in pair
+        ]
 
 
 def used_us(cluster: Cluster) -> dict[str, float]:
@@ -74,14 +80,13 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--tree", type=Path, action="append", default=[], help="another source tree to compare with")
     trees = [*options.parse_args().tree, ROOT]
-    sent = turns()
+    sent = [*turns()]
     took: dict[tuple[str, Path], list[dict[str, float]]] = defaultdict(list)
     with side_by_side({str(tree): tree for tree in trees}, SHARDS, WORKERS) as clusters:
-        for turn in range(TURNS):
-            for version, streams in sent.items():
-                for tree in trees:
-                    took[version, tree].append(measure(clusters[str(tree)], streams[turn], VERSIONS[version]))
-    names = [*took[next(iter(sent)), ROOT][0]]
+        for version, streams in chain.from_iterable(sent):
+            for tree in trees:
+                took[version, tree].append(measure(clusters[str(tree)], streams, VERSIONS[version]))
+    names = [*took["1.0", ROOT][0]]
     sys.stdout.write(f"{'µs a request of 2,000 series':<40}" + "".join(f"{name:>14}" for name in names) + "\n")
     for (version, tree), figures in took.items():
         medians = [statistics.median(each[name] for each in figures[1:]) for name in names]
