@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from shared import processors
 from shared.durations import format_duration, parse_duration_ms
 from shared.errors import ConfigError
 from shared.setting_values import BYTE_UNITS, boolean, byte_count, names, number, text, whole
@@ -25,9 +28,9 @@ OTLP_STRATEGIES = (
 )
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SHARDS_MAX = 1024
-SHARDS_A_WORKER, SHARDS_MIN = 2, 4
-"""Shards of a new data directory whose number is not set. Each one costs a write some 45 µs in its worker; more of them
-let a directory grow to more workers."""
+SHARDS_A_WORKER, SHARDS_USUAL_MIN, SHARDS_USUAL_MAX = 2, 4, 16
+"""Shards of a new data directory whose number is not set, and bounds of it. Each one costs a write some 45 µs in its
+worker, and takes its part of the bounds of memory; more of them let a directory grow to more workers."""
 ALLOWED_HOST = re.compile(r"\*|(\*\.)?[\w-]+(\.[\w-]+)*\.?", re.ASCII)
 ALLOWED_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/@?#\s*]+", re.IGNORECASE)
 
@@ -46,8 +49,8 @@ class Settings:
     data: Path = _setting(Path("data"), "directory of all data")
     shards: int = _setting(
         0,
-        "number of shards, fixed when the data directory is created; 0: two for each worker, at least 4, or those that "
-        "the directory has",
+        "number of shards, fixed when the data directory is created; 0: those that the directory has, or "
+        "of a new one two for each worker, at least 4 and at most 16",
         least=0,
         most=SHARDS_MAX,
     )
@@ -298,13 +301,20 @@ class Settings:
 
     def worker_count(self) -> int:
         """`workers`, or one worker per core, but at most one per shard."""
-        cores = os.cpu_count() or 1
-        return self.workers or min(cores, self.shards or SHARDS_MAX)
+        return self.workers or min(_cores(), self.shards or SHARDS_USUAL_MAX)
 
     def shard_count(self) -> int:
         """`shards`, or the number that a new data directory gets. Of an existing one, its manifest tells the number
         (`shared.manifest.Manifest.settled`)."""
-        return self.shards or min(max(SHARDS_A_WORKER * self.worker_count(), SHARDS_MIN), SHARDS_MAX)
+        workers = self.worker_count()
+        usual = min(max(SHARDS_A_WORKER * workers, SHARDS_USUAL_MIN), SHARDS_USUAL_MAX)
+        return self.shards or max(usual, workers)
+
+
+@cache
+def _cores() -> int:
+    """Those that this process may use, as they were first seen: a quota that changes does not end workers."""
+    return math.ceil(processors.usable())
 
 
 def load(environ: Mapping[str, str] = os.environ) -> Settings:

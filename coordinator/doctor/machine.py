@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 import platform
 import re
 import resource
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -20,6 +18,7 @@ from coordinator.available_memory import Memory
 from coordinator.doctor.finding import Finding, ok, problem, size, warning
 from shared import open_files
 from shared.config import Settings
+from shared.processors import usable
 
 MACHINE = "machine"
 PROCESSES_MIN = 1024
@@ -31,7 +30,6 @@ RELEASED_S = 1_735_689_600
 """A clock before 2025 is wrong."""
 CLOCK_ERROR_MAX_S = 1.0
 TIME_ERROR, STATUS_UNSYNCHRONISED = 5, 0x40
-_GROUPS = Path("/sys/fs/cgroup")
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
 
@@ -41,7 +39,7 @@ def look(settings: Settings) -> Iterator[Finding]:
     open_files.raise_limit()  # as the service does
     yield open_file_limit(open_files.limit(), settings)
     yield from limits()
-    yield processors(_processors(), settings.worker_count())
+    yield processors(usable(), settings.worker_count())
     memory = Memory()
     yield machine_memory(memory.total_bytes(), psutil.virtual_memory().total, memory.available_bytes())
     yield swap(psutil.swap_memory().used, memory.total_bytes())
@@ -76,15 +74,6 @@ def limits() -> Iterator[Finding]:
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if soft != resource.RLIM_INFINITY and soft < PROCESSES_MIN:
         yield warning(MACHINE, "processes and threads", f"at most {soft}", f"{PROCESSES_MIN} or more (ulimit -u)")
-
-
-def _processors(groups: Path = _GROUPS) -> float:
-    """Processors that this process may use: by its affinity, and by the quota of its control group."""
-    count: float = len(os.sched_getaffinity(0))
-    with suppress(OSError, ValueError):
-        quota, period = (groups / "cpu.max").read_text().split()
-        count = min(count, int(quota) / int(period))
-    return count
 
 
 def processors(available: float, workers: int) -> Finding:

@@ -11,6 +11,7 @@ import pytest
 
 from coordinator.doctor import disk, machine
 from shared.config import Settings
+from shared.processors import usable
 from tests.unit.doctor_findings import level
 
 GB = 1 << 30
@@ -29,16 +30,20 @@ def test_a_limit_of_memory_or_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [level(found) for found in machine.limits()] == ["problem", "problem", "warning"]
 
 
-def test_more_workers_than_processors(tmp_path: Path) -> None:
+def test_more_workers_than_processors() -> None:
     assert level(machine.processors(4, 4)) == "ok"
     assert level(machine.processors(0.5, 1)) == "ok"
     found = machine.processors(1.5, 4)
     assert level(found) == "warning"
     assert "TRIPTYCH_WORKERS=1" in found.right
+
+
+def test_the_quota_of_a_container_bounds_its_processors(tmp_path: Path) -> None:
+    assert usable(tmp_path) == len(os.sched_getaffinity(0))
     (tmp_path / "cpu.max").write_text("50000 100000\n")
-    assert machine._processors(tmp_path) == 0.5
+    assert usable(tmp_path) == 0.5
     (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert machine._processors(tmp_path) == len(os.sched_getaffinity(0))
+    assert usable(tmp_path) == len(os.sched_getaffinity(0))
 
 
 def test_little_memory() -> None:
