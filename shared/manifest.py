@@ -55,12 +55,7 @@ class Manifest:
     format: int = field(default=FORMAT, compare=False)
 
     def settled(self, settings: Settings) -> Settings:
-        """These settings with the directory's number of shards. Raises ConfigError if there are more workers."""
-        if settings.workers > self.shards:
-            raise ConfigError(
-                f"TRIPTYCH_WORKERS is {settings.workers}; it must be at most {self.shards}, the number of shards of "
-                f"{settings.data}, which is fixed"
-            )
+        """These settings with the directory's number of shards."""
         return replace(settings, shards=self.shards)
 
     def encode(self) -> bytes:
@@ -103,27 +98,35 @@ def open_manifest(settings: Settings, control: Control, creating: Callable[[], N
     `creating`, which may raise ConfigError. A copy is kept in `shards/`. A directory in an earlier format is upgraded.
 
     Coordinator and supervisor may both be first, so a lock is held meanwhile. Raises ConfigError if the directory
-    cannot be used, is in a newer format, holds data without a manifest, was made with another number of shards, has
-    the directory of another shard or cluster in the place of a shard's directory, or is in an earlier format and in
-    use.
+    cannot be used, is in a newer format, holds data without a manifest, was made with another number of shards or
+    with fewer than there are workers, has the directory of another shard or cluster in the place of a shard's
+    directory, or is in an earlier format and in use. Then nothing is upgraded.
     """
     try:
         control.prepare()
         with control.locked("manifest.lock"):
             manifest = _read_or_write(control, settings, creating)
-            if settings.shards in (0, manifest.shards):
-                _keep_copy(control, manifest)
-                shards = {number: shard_control(control, number) for number in range(manifest.shards)}
-                identity.verify(shards, manifest.cluster_id, identity.SHARD)
-                manifest = _upgraded(control, manifest)
+            _require_fitting(settings, manifest)
+            _keep_copy(control, manifest)
+            shards = {number: shard_control(control, number) for number in range(manifest.shards)}
+            identity.verify(shards, manifest.cluster_id, identity.SHARD)
+            return _upgraded(control, manifest)
     except OSError as error:
         raise ConfigError(f"TRIPTYCH_DATA is {settings.data}, which cannot be used: {error.strerror}") from error
+
+
+def _require_fitting(settings: Settings, manifest: Manifest) -> None:
+    """Raise ConfigError for another number of shards than the directory has, or for more workers."""
     if settings.shards not in (0, manifest.shards):
         raise ConfigError(
             f"TRIPTYCH_SHARDS is {settings.shards}, but {settings.data} was made with {manifest.shards} shards; "
-            f"leave it out, or use another TRIPTYCH_DATA"
+            "leave it out, or use another TRIPTYCH_DATA"
         )
-    return manifest
+    if settings.workers > manifest.shards:
+        raise ConfigError(
+            f"TRIPTYCH_WORKERS is {settings.workers}; it must be at most {manifest.shards}, the number of shards of "
+            f"{settings.data}, which is fixed"
+        )
 
 
 def _upgraded(control: Control, manifest: Manifest) -> Manifest:

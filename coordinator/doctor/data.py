@@ -21,8 +21,8 @@ FUTURE_S = 300.0
 """A file that was written later than that from now says that the clock has been set back."""
 
 
-def look(data: Path, shards: int) -> Iterator[Finding]:
-    """`shards`: the setting, 0 if it names no number or cannot be read."""
+def look(data: Path, shards: int, workers: int = 0) -> Iterator[Finding]:
+    """`shards`, `workers`: the settings, 0 if they name no number or cannot be read."""
     if not data.exists():
         yield ok(DATA, "directory", f"{data} does not exist yet; the first start creates it")
         return
@@ -33,7 +33,7 @@ def look(data: Path, shards: int) -> Iterator[Finding]:
         if not any((data / name).exists() for name in (NAME, *HOLDS_DATA)):
             yield _without_data(data)
             return
-        yield manifest(data, shards)
+        yield manifest(data, shards, workers)
         yield from modes(data)
         yield from contents(data)
     except OSError as error:
@@ -47,7 +47,7 @@ def _without_data(data: Path) -> Finding:
     return warning(DATA, "directory", f"{data} holds {others} other files and no data", "a directory of its own")
 
 
-def manifest(data: Path, shards: int) -> Finding:
+def manifest(data: Path, shards: int, workers: int) -> Finding:
     try:
         decoded = Manifest.decode((data / NAME).read_bytes())
     except FileNotFoundError:
@@ -60,6 +60,9 @@ def manifest(data: Path, shards: int) -> Finding:
     if shards not in (0, decoded.shards):
         seen = f"{decoded.shards} shards, and TRIPTYCH_SHARDS is {shards}"
         return problem(DATA, "format", seen, f"TRIPTYCH_SHARDS={decoded.shards} or none; the number is fixed")
+    if workers > decoded.shards:
+        seen = f"{decoded.shards} shards, and TRIPTYCH_WORKERS is {workers}"
+        return problem(DATA, "format", seen, f"at most {decoded.shards} workers; the number of shards is fixed")
     if decoded.format != FORMAT:
         seen = f"{decoded.format}, of an earlier release; the next start upgrades it to {FORMAT}"
         return warning(DATA, "format", seen, f"a backup before that: earlier releases refuse format {FORMAT}")

@@ -36,7 +36,7 @@ def examine(directory: Path | None, url: str | None, connect: Connect) -> Iterat
     if found is not None:
         yield from _guarded("settings", access.look(found))
         yield from _guarded("settings", settings.look(found, disk.total_bytes(directory)))
-    yield from _guarded("data", data.look(directory, found.shards if found else 0))
+    yield from _guarded("data", data.look(directory, *((found.shards, found.workers) if found else (0, 0))))
     if url is not None:
         try:
             client = connect()

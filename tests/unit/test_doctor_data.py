@@ -47,6 +47,8 @@ def test_a_format_that_a_start_refuses(directory: Path) -> None:
     assert troubles(directory, shards=8) == {"format": "problem"}
     assert "TRIPTYCH_SHARDS=1" in found_in(directory, shards=8)["format"].right
     assert troubles(directory, shards=0) == {}
+    (more_workers,) = (found for found in data.look(directory, 0, workers=2) if found.level != "ok")
+    assert more_workers.seen == "1 shards, and TRIPTYCH_WORKERS is 2"
     content = (directory / "manifest.json").read_bytes()
     (directory / "manifest.json").write_bytes(content[:-20])
     assert troubles(directory)["format"] == "problem"

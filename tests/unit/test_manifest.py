@@ -43,7 +43,7 @@ def test_a_directory_keeps_its_shards_where_no_number_is_set(tmp_path):
     assert open_manifest(other).settled(other).shards == 6
     more = Settings(data=tmp_path, workers=7)
     with pytest.raises(ConfigError, match=r"TRIPTYCH_WORKERS is 7; it must be at most 6, the number of shards of "):
-        open_manifest(more).settled(more)
+        open_manifest(more)
 
 
 def test_a_damaged_manifest_is_refused(tmp_path):
@@ -377,6 +377,8 @@ def test_a_lost_manifest_of_an_earlier_format_is_restored_from_its_copy_and_upgr
 def test_a_start_that_is_refused_upgrades_nothing(earlier):
     with pytest.raises(ConfigError, match="TRIPTYCH_SHARDS"):
         open_manifest(replace(earlier, shards=4))
+    with pytest.raises(ConfigError, match="TRIPTYCH_WORKERS"):
+        open_manifest(replace(earlier, shards=0, workers=9))
     shutil.rmtree(earlier.data / "shards" / "0001")
     with pytest.raises(ConfigError, match="is missing"):
         open_manifest(earlier)

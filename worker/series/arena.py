@@ -69,7 +69,7 @@ def append(
     for i in range(at, len(series)):
         s, time = series[i], times[i]
         chunk = links[s, LAST]
-        if chunk >= 0 and time <= ranges[s, LATEST]:  # otherwise the last time, which lies elsewhere, is another one
+        if chunk >= 0 and time <= ranges[s, LATEST]:  # a later time repeats none
             last = places[chunk, PLACE] + shapes[chunk, USED] - 1
             if arena_times[last] == time:
                 arena_values[last] = values[i]
