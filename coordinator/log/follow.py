@@ -99,8 +99,9 @@ class Followers:
         self._count = 0
         self._trimmed_upto = 0
         self._turns = asyncio.Semaphore(CATCHING_UP_MAX)
-        self._by_key: dict[bytes, set[Follower]] = {}
-        self._by_prefix: set[Follower] = set()
+        # In the order they came: the first is woken first.
+        self._by_key: dict[bytes, dict[Follower, None]] = {}
+        self._by_prefix: dict[Follower, None] = {}
         self._hashes: NDArray[np.uint64] | None = None  # of the keys that are followed, ascending; None: out of date
 
     @property
@@ -117,16 +118,16 @@ class Followers:
                 "try again later"
             ).because("followers")
         follower = Follower(selection, position)
-        group = self._by_prefix if selection.key is None else self._by_key.setdefault(selection.key, set())
+        group = self._by_prefix if selection.key is None else self._by_key.setdefault(selection.key, {})
         if selection.key is not None and not group:
             self._hashes = None
-        group.add(follower)
+        group[follower] = None
         self._count += 1
         try:
             yield follower
         finally:
             self._count -= 1
-            group.discard(follower)
+            group.pop(follower, None)
             if selection.key is not None and not group:
                 self._by_key.pop(selection.key, None)
                 self._hashes = None

@@ -100,9 +100,8 @@ def _event(level: int, message: str, *, trace: Any = False, **fields: Any) -> No
 def _modules() -> list[ModuleType]:
     found = [importlib.import_module(name) for name in MODULES]
     for package in map(importlib.import_module, PACKAGES):
-        found += [
-            importlib.import_module(f"{package.__name__}.{m.name}") for m in pkgutil.iter_modules(package.__path__)
-        ]
+        below = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+        found += [importlib.import_module(module.name) for module in below]
     return found
 
 

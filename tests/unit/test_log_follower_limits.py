@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any, cast
 
 import numpy as np
@@ -160,6 +161,18 @@ async def test_of_two_that_follow_a_key_one_may_leave() -> None:
             pass
         area.publish(group(9, b"k"))
         assert stays.take(5) == [(9, b"k", b"v", 77)]
+
+
+@pytest.mark.parametrize("selection", [MIDDLE, KeySelection(None, b"k")])
+async def test_who_came_first_is_woken_first(selection: KeySelection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the order is that of addresses, and a simulated history is not the same when it is run again."""
+    woken: list[Follower] = []
+    monkeypatch.setattr(Follower, "lag", lambda follower: woken.append(follower))
+    area = followers(Pages(), most=40)
+    with ExitStack() as stack:
+        came = [stack.enter_context(area.following(selection, 0)) for _ in range(40)]
+        area.publish_gap()
+    assert woken == came
 
 
 async def test_records_that_were_not_kept_are_read_from_the_store() -> None:
