@@ -56,6 +56,8 @@ def scratch(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     if size < SCRATCH_BYTES_MIN:
         return np.zeros(shape, dtype)
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        pages.madvise(mmap.MADV_HUGEPAGE)  # as numpy does for arrays of this size
     return np.frombuffer(pages, dtype).reshape(shape)
 
 

@@ -59,7 +59,7 @@ def accepts(matcher: Matcher, own: dict[str, str]) -> bool:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.lists(label_sets, max_size=20), max_size=4), st.lists(matchers, max_size=4), st.booleans())
 def test_selection_equals_a_naive_scan(batches: list[list[Labels]], wanted: list[Matcher], parent: bool) -> None:
-    symbols = Symbols()
+    symbols = TextTable()
     index = Index(symbols, Patterns())
     child = Symbols(symbols) if parent else symbols
     known: dict[Labels, int] = {}
@@ -79,7 +79,7 @@ def test_selection_equals_a_naive_scan(batches: list[list[Labels]], wanted: list
 
 
 def test_a_lookup_stays_as_it_was_while_the_index_grows() -> None:
-    index = Index(Symbols(), Patterns())
+    index = Index(TextTable(), Patterns())
     register(index, [(("__name__", "m"), ("i", str(i))) for i in range(10)])
     lookup = index.lookup()
     register(index, [(("__name__", "m"), ("new", str(i))) for i in range(5000)])
@@ -123,6 +123,71 @@ def test_postings_of_many_batches_stay_few_runs_and_complete(monkeypatch: pytest
         assert lists.union(name, some).tolist() == np.flatnonzero(np.isin(pairs[:, name], some)).tolist()
 
 
+steps = st.tuples(st.lists(label_sets, max_size=20), st.booleans(), st.integers(0, 100))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(steps, max_size=6), st.integers(1, 3))
+def test_series_are_found_by_their_labels_when_their_bytes_are_dropped(
+    batches: list[tuple[list[Labels], bool, int]], hashes: int
+) -> None:
+    index = Index(TextTable(), Patterns())
+    known: dict[Labels, int] = {}
+    dropped = registered = 0
+    for batch, is_registered, share in batches:
+        encoded = [labels.encode(own) for own in batch]
+        offsets = np.cumsum([0, *map(len, encoded)])
+        # Few hashes, so that label sets of equal hash have to be told apart.
+        few = np.array([hash64(own) % hashes for own in encoded], dtype=np.uint64)
+        data = np.frombuffer(b"".join(encoded), dtype=np.uint8)
+        ids = index.resolve(data, offsets[:-1].copy(), offsets[1:].copy(), few)
+        assert ids.tolist() == [known.setdefault(own, len(known)) for own in batch]
+        assert len(index) == len(known)
+        kept, bounds = index.label_bytes(dropped)
+        every = [labels.encode(own) for own in known]
+        assert [kept[a:b].tobytes() for a, b in itertools.pairwise(bounds)] == every[dropped:]
+        if is_registered:
+            index.register()
+            registered = len(known)
+            dropped = max(dropped, registered * share // 100)
+            index.drop_label_bytes(dropped)
+
+
+def test_bytes_of_series_that_are_not_registered_or_were_dropped_are_not_to_be_had() -> None:
+    index = Index(TextTable(), Patterns())
+    register(index, [(("a", "1"),), (("a", "2"),)])
+    with pytest.raises(AssertionError, match="series 3 are to be dropped, 2 known"):
+        index.drop_label_bytes(3)
+    size_bytes = index.size_bytes
+    index.drop_label_bytes(1)
+    assert index.size_bytes == size_bytes - len(labels.encode((("a", "1"),))) - 8  # and where they began
+    index.drop_label_bytes(0)  # has been done
+    with pytest.raises(AssertionError, match="set 0 were dropped, kept are those from 1"):
+        index.label_bytes(0)
+
+
+def test_label_sets_that_begin_alike_are_different_series() -> None:
+    index = Index(TextTable(), Patterns())
+    long = "v" * 300  # its length takes two bytes
+    sets = [
+        (("a", "1"),),
+        (("a", "1"), ("b", "2")),
+        (("a", "1"), ("b", "23")),
+        (("a", "1"), ("bc", "2")),
+        (("a", long),),
+        (("a", long + "w"),),
+        (("a", "1"), ("b", "2"), ("c", "3")),
+    ]
+    encoded = [labels.encode(own) for own in sets]
+    offsets = np.cumsum([0, *map(len, encoded)])
+    data, same = np.frombuffer(b"".join(encoded), np.uint8), np.zeros(len(sets), np.uint64)
+    for _ in range(3):
+        ids = index.resolve(data, offsets[:-1].copy(), offsets[1:].copy(), same)
+        assert ids.tolist() == list(range(len(sets)))
+        index.register()
+        index.drop_label_bytes(len(index))
+
+
 @settings(deadline=None)
 @given(st.lists(st.lists(st.binary(max_size=20), max_size=30), max_size=5))
 def test_byte_map_numbers_strings_in_order_of_appearance(batches: list[list[bytes]]) -> None:
@@ -135,8 +200,8 @@ def test_byte_map_numbers_strings_in_order_of_appearance(batches: list[list[byte
         data = np.frombuffer(b"".join(batch), dtype=np.uint8)
         numbers = own.resolve(data, offsets[:-1].copy(), offsets[1:].copy(), hashes)
         assert numbers.tolist() == [known.setdefault(text, len(known)) for text in batch]
-    data, offsets = own.strings(0)
-    assert [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)] == list(known)
+    data, offsets = own.bytes_of(np.arange(len(own)))
+    assert [data[a:b] for a, b in itertools.pairwise(offsets)] == list(known)
 
 
 def test_byte_map_keeps_its_numbers_when_it_grows() -> None:
@@ -151,7 +216,7 @@ def test_byte_map_keeps_its_numbers_when_it_grows() -> None:
 
 @pytest.mark.parametrize("expression", ["(", "a**", "[", r"\p{Nope}", "(?=a)", "a{2,1}"])
 def test_an_expression_that_is_not_re2_is_bad_data_naming_it(expression: str) -> None:
-    index = Index(Symbols(), Patterns())
+    index = Index(TextTable(), Patterns())
     with pytest.raises(BadData, match="invalid regular expression"):
         index.lookup().select([Matcher("a", "=~", expression)])
 

@@ -17,6 +17,7 @@ from shared.labels import Labels, Symbols
 from shared.promql.ast import Matcher
 from tests.unit.series_shard import EVERYTHING, TIMEOUT_S, A, B, Shard, m
 from worker.queries.source import ShardSource
+from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart
 from worker.series.services import SeriesServices
 from worker.series.writing import write_to
@@ -164,7 +165,7 @@ def test_a_body_that_is_not_canonical_is_an_internal_error(shard: Shard) -> None
 
 
 def test_several_shards_are_one_source(tmp_path: Path) -> None:
-    services = SeriesServices(Settings(), Symbols())
+    services = SeriesServices(Settings(), TextTable())
     parts = []
     log = WriteAheadLog(tmp_path / "wal").open()
     for number in range(3):

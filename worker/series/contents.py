@@ -11,7 +11,7 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.labels import METRIC_NAME, Symbols
+from shared.labels import METRIC_NAME
 from shared.telemetry import event
 from worker.series.blocks.block import Block
 from worker.series.blocks.layers import Layers
@@ -22,13 +22,14 @@ from worker.series.index.lookup import Lookup
 from worker.series.index.newcomers import Newcomers
 from worker.series.index.patterns import Patterns
 from worker.series.index.postings import Ids
+from worker.series.index.texts import TextTable
 
 
 class Contents:
     """`lock` guards everything here. A thread holds it for one kernel call or registration at a time, never while
     waiting for the disk. `permanent`: the permanent id of each series, ascending."""
 
-    def __init__(self, symbols: Symbols) -> None:
+    def __init__(self, symbols: TextTable) -> None:
         self.lock = Lock()
         self.index = Index(symbols, Patterns())
         self.permanent = GrowingArray(np.int64)

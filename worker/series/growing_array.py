@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from shared.allocator import scratch
+
 GROWTH = 2
 CAPACITY_MIN = 1024
 ARENA_GROWTH = 4
@@ -49,7 +51,7 @@ class GrowingArray:
         need = self.size + more
         if need > len(self.data):
             capacity = max(need, len(self.data) * self._growth)
-            grown = np.empty((capacity, *self.data.shape[1:]), dtype=self.data.dtype)
+            grown = scratch((capacity, *self.data.shape[1:]), self.data.dtype)  # until it has to grow
             grown[: self.size] = self.data[: self.size]
             self.data = grown
 

@@ -47,6 +47,7 @@ def load_labels(registry: Registry, index: Index, permanent: GrowingArray, memor
         with memory:
             index.resolve(data, offsets[:-1], offsets[1:], hashes)
             index.register()
+            index.drop_label_bytes(len(index))
             permanent.extend(ids)
             if len(index) != len(permanent):
                 raise StoreDamaged(f"a store is damaged: a series below id {registry.next_id} is twice in it")

@@ -382,6 +382,8 @@ class SeriesPart:
         self._store.sync()
         self._registry.next_id += self._series_staged - self._series_saved
         self._series_saved = self._series_staged
+        with self.contents.lock:
+            self.contents.index.drop_label_bytes(self._series_saved)
 
     def journaled(self, entry: PendingRecord, position: int) -> None:
         self.journal.written(entry, position)

@@ -1,7 +1,7 @@
 """A map from byte strings to dense numbers 0, 1, 2 …, in arrays: open addressing, with strings compared byte by byte.
 
-Two such maps turn a request's bytes into columns of integers: one from label bytes to series, and one from label texts
-to interned codes. With a million label sets of 200 bytes, an entry takes 20 bytes in addition to its string.
+The table of a worker's texts is such a map, to interned codes, and `label_sets` beside this module finds series in
+slots of the same form. An entry takes 20 bytes in addition to its string.
 
 A slot has half of the hash beside the number. So a string that is new is told apart from those in the slots before the
 free one without a look at them, which would be somewhere else in memory, and the table grows without a look at any.
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shared import kernel_types as types
 from shared.kernel_declarations import Intrinsic
-from shared.kernels import kernel
+from shared.kernels import inlined, kernel
 from shared.xxh64 import Bytes, copy_bytes, equal_bytes, xxh64
 from worker.series.growing_array import GrowingArray
 
@@ -31,8 +31,8 @@ _INTS_IN = types.Array(types.int64, 1, "C", readonly=True)
 _HASHES = types.Array(types.uint64, 1, "C")
 _ARENA = types.Array(types.uint8, 1, "C")
 
-_NUMBER = np.uint64(0xFFFFFFFF)
-_TAG = ~_NUMBER
+NUMBER = np.uint64(0xFFFFFFFF)
+TAG = ~NUMBER
 """The two parts of a slot: the number of a string + 1, and the high half of its hash; a free slot is 0."""
 
 
@@ -58,17 +58,55 @@ def _prefetch(typing_context, slots, slot):  # type: ignore[no-untyped-def]
 prefetch: Any = Intrinsic(_prefetch)
 
 
+@inlined(allocates=False)
+def home_of(hash_: Any, slots: np.ndarray) -> Any:
+    """The first slot in which a string with this hash may be."""
+    # The high bits of the hash, because the low bits are alike in all series of a shard.
+    return np.int64(hash_ >> np.uint64(64) - np.uint64(np.log2(len(slots))))
+
+
+@inlined(allocates=False)
+def next_alike(slots: np.ndarray, slot: int, hash_: Any) -> int:
+    """The first slot, from `slot` on, that is free or has a string whose hash has the same high half."""
+    while slots[slot] != 0 and slots[slot] & TAG != hash_ & TAG:
+        slot = (slot + 1) & len(slots) - 1
+    return slot
+
+
+@inlined(allocates=False)
+def number_in(slots: np.ndarray, slot: int) -> Any:
+    """The number of the string in a slot; −1 in a free one."""
+    return np.int64(slots[slot] & NUMBER) - 1
+
+
+@inlined(allocates=False)
+def slot_of(hash_: Any, number: int) -> Any:
+    """What the slot of a string has."""
+    return hash_ & TAG | np.uint64(number + 1)
+
+
 @kernel(types.void(_HASHES, _HASHES), first=True, allocates=False)
 def _move(smaller: np.ndarray, slots: np.ndarray) -> None:
     """Enter all of `smaller`, the slots so far, in `slots`, uint64[2^k] of zeros. Both are passed through in order."""
     mask = len(slots) - 1
-    shift = np.uint64(64) - np.uint64(np.log2(len(slots)))
     for i in range(len(smaller)):
         if smaller[i] != 0:
-            slot = np.int64(smaller[i] >> shift)
+            slot = home_of(smaller[i], slots)
             while slots[slot] != 0:
                 slot = (slot + 1) & mask
             slots[slot] = smaller[i]
+
+
+def with_room(slots: NDArray[np.uint64], entries: int) -> NDArray[np.uint64]:
+    """The slots, or larger ones with what they have, for so many entries in all."""
+    length = len(slots)
+    while entries > LOAD_MAX * length:
+        length *= 2
+    if length == len(slots):
+        return slots
+    larger = np.zeros(length, dtype=np.uint64)
+    _move(slots, larger)
+    return larger
 
 
 @kernel(
@@ -93,32 +131,23 @@ def _resolve(
 
     The arena, `offsets` and `slots` must have room for all strings, in case all are new.
     """
-    mask = len(slots) - 1
-    # The high bits of the hash, because the low bits are alike in all series of a shard.
-    shift = np.uint64(64) - np.uint64(np.log2(len(slots)))
     for i in range(len(starts)):
         if i + AHEAD < len(starts):
-            prefetch(slots, np.int64(hashes[i + AHEAD] >> shift))
-        size, tag = ends[i] - starts[i], hashes[i] & _TAG
-        slot = np.int64(hashes[i] >> shift)
-        while True:
-            number: Any = np.int64(slots[slot] & _NUMBER) - 1
-            if number < 0:
-                if not enter:
-                    break
-                number = count
-                copy_bytes(arena, offsets[number], data, starts[i], size)
-                offsets[number + 1] = offsets[number] + size
-                slots[slot] = tag | np.uint64(number + 1)
-                count += 1
-                break
-            if (
-                slots[slot] & _TAG == tag
-                and offsets[number + 1] - offsets[number] == size
-                and equal_bytes(arena, offsets[number], data, starts[i], size)
-            ):
-                break
-            slot = (slot + 1) & mask
+            prefetch(slots, home_of(hashes[i + AHEAD], slots))
+        size = ends[i] - starts[i]
+        slot = next_alike(slots, home_of(hashes[i], slots), hashes[i])
+        number: Any = number_in(slots, slot)
+        while number >= 0 and not (
+            offsets[number + 1] - offsets[number] == size and equal_bytes(arena, offsets[number], data, starts[i], size)
+        ):
+            slot = next_alike(slots, (slot + 1) & len(slots) - 1, hashes[i])
+            number = number_in(slots, slot)
+        if number < 0 and enter:
+            number = count
+            copy_bytes(arena, offsets[number], data, starts[i], size)
+            offsets[number + 1] = offsets[number] + size
+            slots[slot] = slot_of(hashes[i], number)
+            count += 1
         out[i] = number
     return count
 
@@ -198,18 +227,13 @@ class ByteMap:
         _hashes_of(self._arena.data, offsets, numbers, out)
         return out
 
-    def strings(self, first: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """(bytes of the strings from number `first` on, int64[n+1] offsets of each into them)."""
-        offsets = self._offsets.rows()[first:]
-        return self._arena.rows()[offsets[0] :], offsets - offsets[0]
+    def arrays(self) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+        """(int64[n + 1] offsets of the strings so far, and perhaps more, into the second: their bytes)."""
+        offsets = self._offsets.data  # as in `bytes_of`
+        return offsets, self._arena.data
 
     def _reserve(self, entries: int, size_bytes: int) -> None:
         """Make room for this many new strings with this many bytes in all."""
         self._arena.reserve(size_bytes)
         self._offsets.reserve(entries)
-        slots = len(self._slots)
-        while len(self) + entries > LOAD_MAX * slots:
-            slots *= 2
-        if slots > len(self._slots):
-            smaller, self._slots = self._slots, np.zeros(slots, dtype=np.uint64)
-            _move(smaller, self._slots)
+        self._slots = with_room(self._slots, len(self) + entries)

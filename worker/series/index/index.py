@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from shared import kernel_types as types
 from shared.kernels import inlined, kernel
-from shared.labels import Symbols
 from shared.protobuf_fields import checked_length
 from shared.xxh64 import Bytes, equal_bytes, xxh64
 from worker.series.growing_array import GrowingArray
-from worker.series.index.bytemap import ByteMap
+from worker.series.index.label_sets import LabelSets, Registered
 from worker.series.index.lookup import Lookup
 from worker.series.index.patterns import Patterns
 from worker.series.index.postings import Postings, distinct
+from worker.series.index.texts import TextTable
 
 LABEL_BYTES_MIN = 8
 """The least length of a label field: a tag and a length for the field, its name and its value, and at least one byte
@@ -116,12 +116,13 @@ def _enter(
 class Index:
     """Series get ids 0, 1, 2 … in order of appearance. Not safe for concurrent use, but what `lookup` returns is."""
 
-    def __init__(self, symbols: Symbols, patterns: Patterns) -> None:
+    def __init__(self, symbols: TextTable, patterns: Patterns) -> None:
         self._symbols = symbols
         self._patterns = patterns
-        self._series = ByteMap()
+        self._series = LabelSets()
         self._numbers: dict[str, int] = {}
         self._name_texts: list[str] = []
+        self._name_codes = GrowingArray(np.int32)
         self._name_numbers = np.zeros(0, dtype=np.int32)  # by code; -1: not a label name
         self._label_offsets = GrowingArray(np.int64)
         self._label_offsets.extend(np.zeros(1, dtype=np.int64))
@@ -148,7 +149,14 @@ class Index:
         """int64[n]: the ids of the series with canonical label bytes data[starts[i]:ends[i]], whose xxh64 hashes are
         hashes[i]. Unknown series get ids, and are registered by the next call of `register`: one for several batches
         costs less than one for each."""
-        return self._series.resolve(data, starts, ends, hashes)
+        registered = Registered(
+            self._label_offsets.data,
+            self._label_names.data,
+            self._label_values.data,
+            self._name_codes.data,
+            *self._symbols.arrays(),
+        )
+        return self._series.resolve(data, starts, ends, hashes, registered)
 
     def register(self) -> None:
         """Enter the labels of the series that have come since the last call, so that they are found by them."""
@@ -157,8 +165,14 @@ class Index:
             self._register(registered)
 
     def label_bytes(self, first: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """(canonical label bytes of the series from id `first` on, int64[n+1] offsets of each into them)."""
-        return self._series.strings(first)
+        """(canonical label bytes of the series from id `first` on, int64[n+1] offsets of each into them); not of series
+        whose bytes have been dropped."""
+        return self._series.kept(first)
+
+    def drop_label_bytes(self, upto: int) -> None:
+        """The bytes of the series below `upto`, which are registered, are needed no longer: they have been saved."""
+        assert upto < self._label_offsets.size, f"series {upto} are to be dropped, {self._label_offsets.size - 1} known"
+        self._series.drop(upto)
 
     def lookup(self) -> Lookup:
         """The index as it is now, for readers."""
@@ -177,7 +191,7 @@ class Index:
 
     def _register(self, first: int) -> None:
         """Enter the labels of the series from id `first` on."""
-        data, offsets = self._series.strings(first)
+        data, offsets = self._series.kept(first)
         series, labels_max = len(offsets) - 1, len(data) // LABEL_BYTES_MIN
         names, values = np.empty(labels_max, dtype=np.int32), np.empty(labels_max, dtype=np.int32)
         starts, ends = np.empty(2 * labels_max, dtype=np.int64), np.empty(2 * labels_max, dtype=np.int64)
@@ -205,6 +219,7 @@ class Index:
             return numbers
         for code in distinct(codes[numbers < 0]).tolist():
             text = self._symbols.text(code)
+            self._name_codes.extend(np.array([code], dtype=np.int32))
             self._name_numbers[code] = len(self._name_texts)
             self._numbers[text] = len(self._name_texts)
             self._name_texts.append(text)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared import kernel_types as types
+from shared.allocator import scratch
 from shared.kernels import inlined, kernel
 
 TAIL_PAIRS_MAX = 65_536
@@ -164,10 +165,11 @@ class PostingRun:
     def merged(self, later: PostingRun) -> PostingRun:
         """This run merged with a later one, whose ids are all higher."""
         keys_max = len(self.keys) + len(later.keys)
-        keys, starts = np.empty(keys_max, dtype=np.int64), np.empty(keys_max + 1, dtype=np.int64)
-        ids = np.empty(len(self.ids) + len(later.ids), dtype=np.int32)
+        # Until it is merged again. Most keys of large runs have one series, so there are few less than there may be.
+        keys, starts = scratch((keys_max,), np.int64), scratch((keys_max + 1,), np.int64)
+        ids = scratch((len(self.ids) + len(later.ids),), np.int32)
         count = _merge(self.keys, self.starts, self.ids, later.keys, later.starts, later.ids, keys, starts, ids)
-        return PostingRun(keys[:count].copy(), starts[: count + 1].copy(), ids)
+        return PostingRun(keys[:count], starts[: count + 1], ids)
 
     def span(self, name: int) -> tuple[int, int]:
         """(first, last): the keys of one name are keys[first:last]."""

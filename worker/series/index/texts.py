@@ -82,6 +82,11 @@ class TextTable(Symbols):
         """uint64[n]: the xxh64 of the texts of `codes` int32[n], as UTF-8."""
         return self._map.hashes_of(codes.astype(np.int64))
 
+    def arrays(self) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+        """(int64[] where the text of each code begins and the next one ends, uint8[] the texts), for the codes that
+        have been given."""
+        return self._map.arrays()
+
     def encoded(self, codes: Codes) -> list[bytes]:
         raw, bounds = self._map.bytes_of(codes.astype(np.int64))
         return [raw[first:last] for first, last in pairwise(bounds.tolist())]
