@@ -25,6 +25,8 @@ memory at the end of any but the first."""
 
 SCRATCH_BYTES_MIN = 4 << 20
 """Pages from the kernel have to be zeroed, which is worth it for large arrays only."""
+HUGE_BYTES_MIN = 4 << 20
+"""From this size on, arrays are in huge pages, as numpy has it."""
 
 TRIM_INTERVAL_S = 10.0
 """Time between two looks at how much memory a process has."""
@@ -49,15 +51,15 @@ def keep_pages() -> None:
         mallopt(ARENA_MAX, ARENAS)
 
 
-def scratch(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """An array of zeros, for what is freed before others are made that find no room in its place. A large one comes
-    from the kernel and goes back to it, instead of leaving a hole in the heap."""
+def scratch(shape: tuple[int, ...], dtype: DTypeLike, bytes_min: int = SCRATCH_BYTES_MIN) -> NDArray[Any]:
+    """An array of zeros, for what is freed before others are made that find no room in its place. A large one, from
+    `bytes_min` on, comes from the kernel and goes back to it, instead of leaving a hole in the heap."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
-    if size < SCRATCH_BYTES_MIN:
+    if size < bytes_min:
         return np.zeros(shape, dtype)
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        pages.madvise(mmap.MADV_HUGEPAGE)  # as numpy does for arrays of this size
+    if size >= HUGE_BYTES_MIN and hasattr(mmap, "MADV_HUGEPAGE"):
+        pages.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(pages, dtype).reshape(shape)
 
 

@@ -46,6 +46,9 @@ LABELS_BYTES_MAX = 4096
 UNUSED_MINUTES = 5
 """Rows that nobody has used for so long go first when there is no room; scrapes come every minute or more often."""
 
+SLOTS_FIRST, SLOTS_GROWTH = 1 << 14, 4
+"""Slots of tables in which little is kept: what is entered is anywhere in them, so all of their pages are in use."""
+
 _MEAN_LABELS_BYTES = 176
 _ROW_BYTES = 8 * ROW_COLUMNS + _MEAN_LABELS_BYTES + 3 * 8
 
@@ -160,6 +163,13 @@ def learn(
         tables.rows[row, USED_AT] = tables.used[NOW]
 
 
+@kernel(types.void(TABLES), first=True, allocates=False)
+def _place_all(tables: Tables) -> None:
+    """Enter all rows into slots that have none."""
+    for row in range(tables.used[ROWS]):
+        _place(tables, np.int64(row))
+
+
 @kernel(types.void(TABLES, types.int64), allocates=False)
 def _keep_used(tables: Tables, since: int) -> None:
     """Drop the rows that were used last before the minute `since`; the others close up."""
@@ -257,6 +267,7 @@ class SeriesReferences:
         numbers of any of these shards have another epoch by now."""
         with self.lent() as tables:
             if tables is not self._none and all(self.epochs[shard] == epoch for shard, epoch in epochs.items()):
+                tables = self._tables = _with_slots(tables, len(numbers))
                 learn(labels, begins, ends, hashes, numbers, tables)
 
 
@@ -271,7 +282,24 @@ def _tables(rows: int, shards: int) -> Tables:
     return Tables(
         labels=np.empty(_MEAN_LABELS_BYTES * rows, dtype=np.uint8),
         rows=np.empty((rows, ROW_COLUMNS), dtype=np.int64),
-        slots=np.zeros(1 << (3 * rows // 2).bit_length(), dtype=np.int64),  # at most three for each row
+        slots=np.zeros(min(SLOTS_FIRST, _slots_max(rows)), dtype=np.int64),
         eras=np.zeros(shards, dtype=np.int64),
         used=in_use,
     )
+
+
+def _slots_max(rows: int) -> int:
+    """Slots of tables with so many rows: at most three for each."""
+    return 1 << (3 * rows // 2).bit_length()
+
+
+def _with_slots(tables: Tables, more: int) -> Tables:
+    """The tables, with three slots for each row also when so many rows are added, as far as they may have so many."""
+    wanted, most, slots = 3 * (int(tables.used[ROWS]) + more), _slots_max(len(tables.rows)), len(tables.slots)
+    while slots < min(wanted, most):
+        slots = min(SLOTS_GROWTH * slots, most)
+    if slots == len(tables.slots):
+        return tables
+    grown = tables._replace(slots=np.zeros(slots, dtype=np.int64))
+    _place_all(grown)
+    return grown

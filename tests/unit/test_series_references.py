@@ -15,12 +15,13 @@ from coordinator.series import histograms, known_samples, lessons, remote_write,
 from coordinator.series.known_labels import KnownLabels
 from coordinator.series.lessons import NOTHING_SAID, Receipt
 from coordinator.series.remote_write import Cut
-from coordinator.series.series_references import _ROW_BYTES, UNUSED_MINUTES, SeriesReferences
+from coordinator.series.series_references import _ROW_BYTES, UNUSED_MINUTES, SeriesReferences, find
 from loadtest.harness.histogram_messages import histogram_message
 from loadtest.harness.remote_write_bodies import UNLIMITED, body, request_v2
 from proto.remote_write_pb2 import WriteRequest
 from shared import labels, reference_frames, sample_frames
 from shared.errors import Internal, TriptychError
+from shared.hashing import hash64
 from shared.histograms.batch import STALE_SUM_BITS
 from shared.histograms.references import is_reference, references, rows_of
 from shared.promql.model import STALE_NAN_BITS
@@ -187,6 +188,7 @@ def test_every_sample_is_stored_with_its_own_series(history: list, rows: int) ->
     coordinator, minute = Coordinator(rows), [100]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(series_references, "_minute", lambda: minute[0])
+        patch.setattr(series_references, "SLOTS_FIRST", 2)
         for what, *given_ in history:
             if what == "learn":
                 coordinator.learn(*given_)
@@ -223,6 +225,25 @@ def test_a_series_travels_by_number_from_its_second_request_on(
     coordinator.send(entries(9), 3 - version, odd=False)  # in the other version too
     assert coordinator.shards.by_number == 4 * SERIES
     assert coordinator.shards.stored == coordinator.expected
+
+
+def test_slots_grow_with_the_series_that_are_kept() -> None:
+    """Of the memory for half a million series, ten thousand take as much as they need."""
+    count = 10_000
+    references = SeriesReferences(128 << 20, SHARDS)
+    encoded = [labels.encode((("__name__", "m"), ("i", str(i)))) for i in range(count)]
+    bounds = np.cumsum([0, *map(len, encoded)])
+    data = np.frombuffer(b"".join(encoded), np.uint8)
+    hashes = np.array([hash64(own) for own in encoded], np.uint64)
+    for at in range(0, count, 500):
+        own = slice(at, at + 500)
+        numbers = np.arange(count)[own]
+        references.learn(data, bounds[:-1][own].copy(), bounds[1:][own].copy(), hashes[own], numbers, {})
+    with references.lent() as tables:
+        found = [find(data, bounds[i], bounds[i + 1], hashes[i], tables) for i in range(count)]
+        assert found == list(range(count))
+        assert 3 * count <= len(tables.slots) <= 12 * count
+    assert references.bytes < 200 * count
 
 
 def test_histograms_of_several_slices_teach_and_use_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,8 @@ from shared.allocator import scratch
 
 GROWTH = 2
 CAPACITY_MIN = 1024
+KERNEL_BYTES_MIN = 1048576
+"""Arrays from this size on come from the kernel, and go back to it when they have been outgrown."""
 ARENA_GROWTH = 4
 """Of arrays that are filled anew with each head: with GROWTH, samples would be copied once and the kernel asked for
 twice their memory, which takes as long as to append them."""
@@ -51,7 +53,7 @@ class GrowingArray:
         need = self.size + more
         if need > len(self.data):
             capacity = max(need, len(self.data) * self._growth)
-            grown = scratch((capacity, *self.data.shape[1:]), self.data.dtype)  # until it has to grow
+            grown = scratch((capacity, *self.data.shape[1:]), self.data.dtype, KERNEL_BYTES_MIN)
             grown[: self.size] = self.data[: self.size]
             self.data = grown
 
