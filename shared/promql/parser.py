@@ -38,6 +38,10 @@ QUERY_BYTES_MAX: Final = 1 << 20
 CACHED_QUERIES: Final = 512
 CACHED_LENGTH_MAX: Final = 4 << 10
 """A query up to this length is cached; its tree takes less than 200 KB, so the cache takes at most 100 MB."""
+CACHED_SHORT_QUERIES: Final = 4096
+SHORT_LENGTH_MAX: Final = 256
+"""Of short ones more are cached, which take less than 13 KB each: to parse one takes 0.2 to 0.4 ms, in the coordinator
+and again in a worker, and a thousand rules and panels are asked again and again."""
 
 
 def parse(text: str) -> Expr:
@@ -46,6 +50,8 @@ def parse(text: str) -> Expr:
     Raises ParseError for text that is not PromQL, and NotExecutable for an unknown function, a type error, or a query
     that is too deep or has too many tokens. The message begins with `line:column: parse error:`.
     """
+    if len(text) <= SHORT_LENGTH_MAX:
+        return _parse_short(text)
     if len(text) <= CACHED_LENGTH_MAX:
         return _parse_cached(text)
     return _parse(text)
@@ -83,6 +89,7 @@ def _parse(text: str) -> Expr:
     return typed.expr
 
 
+_parse_short = lru_cache(maxsize=CACHED_SHORT_QUERIES)(_parse)
 _parse_cached = lru_cache(maxsize=CACHED_QUERIES)(_parse)
 
 
