@@ -53,11 +53,15 @@ def keep_pages() -> None:
 
 def scratch(shape: tuple[int, ...], dtype: DTypeLike, bytes_min: int = SCRATCH_BYTES_MIN) -> NDArray[Any]:
     """An array of zeros, for what is freed before others are made that find no room in its place. A large one, from
-    `bytes_min` on, comes from the kernel and goes back to it, instead of leaving a hole in the heap."""
+    `bytes_min` on, comes from the kernel and goes back to it, instead of leaving a hole in the heap. Raises
+    MemoryError."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size < bytes_min:
         return np.zeros(shape, dtype)
-    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"the kernel gives no {size} bytes for an array: {error}") from error
     if size >= HUGE_BYTES_MIN and hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(pages, dtype).reshape(shape)

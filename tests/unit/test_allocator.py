@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -168,3 +170,27 @@ def test_scratch_memory_is_an_array_of_zeros(rows: int) -> None:
     assert array.shape == (rows, 2) and array.dtype == np.int32
     assert array.flags.c_contiguous and array.flags.writeable
     assert not array.any()
+
+
+def test_memory_that_the_kernel_refuses_is_a_memory_error_like_that_of_other_arrays() -> None:
+    size = 1 << 46  # more than the addresses of a process
+    with pytest.raises(MemoryError, match=f"gives no {size} bytes"):
+        allocator.scratch((size,), np.uint8)
+
+
+_GROWS = """
+import numpy as np
+from shared import allocator
+from worker.series.growing_array import GrowingArray
+
+allocator.keep_pages()  # as a worker does
+array, before = GrowingArray(np.uint8), allocator.free_bytes()
+while array.size < 24 << 20:
+    array.room(1 << 20)[:] = 1
+print(allocator.free_bytes() - before)
+"""
+
+
+def test_what_an_array_that_grows_has_outgrown_is_not_left_in_the_heap() -> None:
+    ran = subprocess.run([sys.executable, "-c", _GROWS], capture_output=True, text=True, check=True, timeout=60)
+    assert int(ran.stdout) < 4 << 20  # in the heap, it would be 31 MB
