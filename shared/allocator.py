@@ -25,8 +25,9 @@ memory at the end of any but the first."""
 
 SCRATCH_BYTES_MIN = 4 << 20
 """Pages from the kernel have to be zeroed, which is worth it for large arrays only."""
-HUGE_BYTES_MIN = 4 << 20
-"""From this size on, arrays are in huge pages, as numpy has it."""
+HUGE_BYTES_MIN = 16 << 20
+"""From this size on, arrays from the kernel are in huge pages, of which the last one in use is half empty on average: a
+worker has some that grow to a few megabytes in each shard. (numpy asks for them from 4 MB on.)"""
 
 TRIM_INTERVAL_S = 10.0
 """Time between two looks at how much memory a process has."""
