@@ -11,7 +11,7 @@ from shared.allocator import scratch
 
 GROWTH = 2
 CAPACITY_MIN = 1024
-KERNEL_BYTES_MIN = 1048576
+KERNEL_BYTES_MIN = 1 << 20
 """Arrays from this size on come from the kernel, and go back to it when they have been outgrown."""
 ARENA_GROWTH = 4
 """Of arrays that are filled anew with each head: with GROWTH, samples would be copied once and the kernel asked for

@@ -28,7 +28,7 @@ less at a time, since it is to stop soon after its processor time has been used 
 
 READ_SAMPLES, LIGHT_READ_SAMPLES = 1 << 17, 1 << 16
 """The number of samples that a read aims at: 2 MB of timestamps and values stay near the processor's cache, and what a
-read costs beside its samples counts for little. Twice as many take as long, and leave 9 MB more in each worker's heap
+read costs beside its samples counts for little. Twice as many take as long, and leave 8 MB more in each worker's heap
 after a query of many series."""
 
 ASSUMED_INTERVAL_MS = 1000

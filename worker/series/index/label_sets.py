@@ -136,10 +136,10 @@ class LabelSets:
 
     def _keep(self, first: int, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
         """Have the bytes of the sets from `first` on, and no others."""
-        self._first_kept = first
-        self._kept, self._offsets = GrowingArray(np.uint8), GrowingArray(np.int64)
-        self._kept.extend(data)
-        self._offsets.extend(offsets)
+        own, own_offsets = GrowingArray(np.uint8), GrowingArray(np.int64)
+        own.extend(data)
+        own_offsets.extend(offsets)
+        self._first_kept, self._kept, self._offsets = first, own, own_offsets  # all of them, or none
 
     def __len__(self) -> int:
         return self._first_kept + self._offsets.size - 1
