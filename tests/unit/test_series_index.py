@@ -166,6 +166,20 @@ def test_bytes_of_series_that_are_not_registered_or_were_dropped_are_not_to_be_h
         index.label_bytes(0)
 
 
+@pytest.mark.parametrize("size", [*range(1, 34), 63, 64, 65])
+def test_values_that_differ_in_one_byte_are_different_series_when_their_bytes_are_dropped(size: int) -> None:
+    index = Index(TextTable(), Patterns())
+    values = ["x" * size, *("x" * at + "y" + "x" * (size - at - 1) for at in range(size))]
+    same = np.zeros(1, np.uint64)
+    for _ in range(2):
+        for number, value in enumerate(values):
+            data = np.frombuffer(labels.encode((("a", value), ("b", "1"))), np.uint8)
+            ids = index.resolve(data, np.zeros(1, np.int64), np.array([len(data)]), same)
+            assert ids.tolist() == [number]
+            index.register()
+            index.drop_label_bytes(len(index))
+
+
 def test_label_sets_that_begin_alike_are_different_series() -> None:
     index = Index(TextTable(), Patterns())
     long = "v" * 300  # its length takes two bytes
