@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -162,6 +163,28 @@ def test_a_write_gives_up_when_its_turn_does_not_come(shard: Shard) -> None:
 def test_a_body_that_is_not_canonical_is_an_internal_error(shard: Shard) -> None:
     with pytest.raises(Internal):
         write_to(shard.part, [body([([("b", "x"), ("__name__", "m")], [(1, 1.0)])])], TIMEOUT_S)
+
+
+def test_label_bytes_are_kept_until_their_series_are_saved_and_no_longer(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard.write([(m(job="a"), [(1, 1.0)])])
+    index = shard.part.contents.index
+    assert len(index.label_bytes(1)[0]) == 0
+    with pytest.raises(AssertionError, match="set 0 were dropped"):
+        index.label_bytes(0)
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+        patch.setattr(shard.part._store, "sync", Mock(side_effect=OSError("full")))
+        shard.write([(m(job="b"), [(1, 1.0)])])
+    assert len(index.label_bytes(1)[0]) > 0
+    shard.write([(m(job="b"), [(1, 2.0)])])
+    assert len(index.label_bytes(2)[0]) == 0
+    shard.reopen()
+    index = shard.part.contents.index
+    assert len(index) == 2 and len(index.label_bytes(2)[0]) == 0
+    with pytest.raises(AssertionError, match="kept are those from 2"):
+        index.label_bytes(1)
+    assert shard.samples() == {A: [(1, 1.0)], B: [(1, 2.0)]}
 
 
 def test_several_shards_are_one_source(tmp_path: Path) -> None:

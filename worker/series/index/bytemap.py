@@ -31,8 +31,8 @@ _INTS_IN = types.Array(types.int64, 1, "C", readonly=True)
 _HASHES = types.Array(types.uint64, 1, "C")
 _ARENA = types.Array(types.uint8, 1, "C")
 
-NUMBER = np.uint64(0xFFFFFFFF)
-TAG = ~NUMBER
+_NUMBER = np.uint64(0xFFFFFFFF)
+_TAG = ~_NUMBER
 """The two parts of a slot: the number of a string + 1, and the high half of its hash; a free slot is 0."""
 
 
@@ -68,7 +68,7 @@ def home_of(hash_: Any, slots: np.ndarray) -> Any:
 @inlined(allocates=False)
 def next_alike(slots: np.ndarray, slot: int, hash_: Any) -> int:
     """The first slot, from `slot` on, that is free or has a string whose hash has the same high half."""
-    while slots[slot] != 0 and slots[slot] & TAG != hash_ & TAG:
+    while slots[slot] != 0 and slots[slot] & _TAG != hash_ & _TAG:
         slot = (slot + 1) & len(slots) - 1
     return slot
 
@@ -76,13 +76,13 @@ def next_alike(slots: np.ndarray, slot: int, hash_: Any) -> int:
 @inlined(allocates=False)
 def number_in(slots: np.ndarray, slot: int) -> Any:
     """The number of the string in a slot; −1 in a free one."""
-    return np.int64(slots[slot] & NUMBER) - 1
+    return np.int64(slots[slot] & _NUMBER) - 1
 
 
 @inlined(allocates=False)
 def slot_of(hash_: Any, number: int) -> Any:
     """What the slot of a string has."""
-    return hash_ & TAG | np.uint64(number + 1)
+    return hash_ & _TAG | np.uint64(number + 1)
 
 
 @kernel(types.void(_HASHES, _HASHES), first=True, allocates=False)

@@ -185,6 +185,7 @@ class Index:
             self._label_names.rows(),
             self._label_values.rows(),
             tuple(self._name_texts),
+            self._name_codes.rows(),
             self._numbers,
             self._postings.lists(),
         )

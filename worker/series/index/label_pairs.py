@@ -71,9 +71,10 @@ def of_all(lookup: Lookup) -> list[LabelPairs]:
     """The pairs of all series of a shard, as the postings count them, in parts that may have pairs in common. The keys
     of a part ascend for each name. Raises NotExecutable above PAIRS_MAX."""
     _require_room(sum(len(run.keys) for run in lookup.postings.runs))
-    name_codes = _name_codes(lookup)
     return [
-        LabelPairs(name_codes[run.keys >> 32].astype(np.int64) << 32 | run.keys & 0xFFFFFFFF, np.diff(run.starts))
+        LabelPairs(
+            lookup.name_codes[run.keys >> 32].astype(np.int64) << 32 | run.keys & 0xFFFFFFFF, np.diff(run.starts)
+        )
         for run in lookup.postings.runs
     ]
 
@@ -81,7 +82,7 @@ def of_all(lookup: Lookup) -> list[LabelPairs]:
 def of_series(lookup: Lookup, ids: Ids, check: Callable[[], None]) -> list[LabelPairs]:
     """The pairs of these series of a shard, in parts that may have pairs in common. `check` is called before each part
     and may raise. Raises NotExecutable above PAIRS_MAX."""
-    name_codes, offsets = _name_codes(lookup), lookup.label_offsets
+    offsets = lookup.label_offsets
     ends = np.cumsum(offsets[ids + 1] - offsets[ids])
     parts: list[LabelPairs] = []
     first = labels = 0
@@ -89,7 +90,7 @@ def of_series(lookup: Lookup, ids: Ids, check: Callable[[], None]) -> list[Label
         check()
         last = max(first + 1, int(np.searchsorted(ends, labels + LABELS_AT_ONCE, side="right")))
         keys = np.empty(int(ends[last - 1]) - labels, dtype=np.int64)
-        _gather(ids[first:last], offsets, lookup.label_names, lookup.label_values, name_codes, keys)
+        _gather(ids[first:last], offsets, lookup.label_names, lookup.label_values, lookup.name_codes, keys)
         keys.sort()
         at = _firsts(keys)
         parts.append(LabelPairs(keys[at], np.diff(at, append=len(keys))))
@@ -108,11 +109,6 @@ def joined(parts: Sequence[LabelPairs]) -> LabelPairs:
     keys = keys[order]
     at = _firsts(keys)
     return LabelPairs(keys[at], np.add.reduceat(np.concatenate([part.series for part in parts])[order], at))
-
-
-def _name_codes(lookup: Lookup) -> Codes:
-    """int32[n]: the code of the text of each label name of the index, by its number."""
-    return lookup.symbols.codes(lookup.name_texts)
 
 
 def _firsts(ascending: NDArray) -> NDArray[np.int64]:

@@ -62,7 +62,8 @@ def _fill_columns(
 class Lookup:
     """A frozen view of one shard's index; safe to read while the index grows.
 
-    Series i has the labels label_names[label_offsets[i]:label_offsets[i + 1]] (numbers: positions in `name_texts`);
+    Series i has the labels label_names[label_offsets[i]:label_offsets[i + 1]] (numbers: positions in `name_texts` and
+    `name_codes`);
     their values are at the same positions of `label_values` (codes of `symbols`). `numbers`: label name → its number.
     """
 
@@ -73,6 +74,7 @@ class Lookup:
     label_names: Codes
     label_values: Codes
     name_texts: Sequence[str]
+    name_codes: Codes
     numbers: Mapping[str, int]
     postings: PostingLists
 

@@ -165,7 +165,7 @@ class PostingRun:
     def merged(self, later: PostingRun) -> PostingRun:
         """This run merged with a later one, whose ids are all higher."""
         keys_max = len(self.keys) + len(later.keys)
-        # Until it is merged again. Most keys of large runs have one series, so there are few less than there may be.
+        # They live until the next merge. Most keys of large runs have one series, so little of the room is left over.
         keys, starts = scratch((keys_max,), np.int64), scratch((keys_max + 1,), np.int64)
         ids = scratch((len(self.ids) + len(later.ids),), np.int32)
         count = _merge(self.keys, self.starts, self.ids, later.keys, later.starts, later.ids, keys, starts, ids)
