@@ -30,9 +30,9 @@ from worker.storage.rows.store import Store
 from worker.storage.wal.log import LOG, SERIES, WriteAheadLog
 from worker.storage.wal.register import Listing, Register
 from worker.vectors import engine as engine_module
-from worker.vectors.ann import AnnIndex
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.engine import Engine
+from worker.vectors.graph import Graph
 from worker.vectors.indexing import Indexing
 from worker.vectors.part import VectorPart
 from worker.vectors.text import TextIndex
@@ -328,7 +328,7 @@ def test_the_texts_of_vectors_are_one_threads_at_a_time() -> None:
 
 
 def test_a_graph_is_saved_and_loaded_by_one_thread_at_a_time(tmp_path: Path) -> None:
-    graph = AnnIndex(4, "cosine", "f32")
+    graph = Graph(4, "cosine", "f32")
     graph.add(np.arange(2), np.eye(2, 4, dtype=np.float32))
     assert waits_for(graph._lock, lambda: graph.save(tmp_path / "graph"))
     assert waits_for(graph._lock, lambda: graph.load(tmp_path / "graph", 2))

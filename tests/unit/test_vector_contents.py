@@ -157,7 +157,7 @@ def rewrite(path: Path, change: Callable[[Any], None]) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "why"),
     [
-        ("format", 3, "of format 3"),
+        ("format", 4, "of format 4"),
         ("versions", bytes(24), "24 bytes of versions"),
         ("lengths", bytes(9), "16 bytes of versions"),
         ("joined", b"abc", "3 bytes, but their lengths add up to another number"),

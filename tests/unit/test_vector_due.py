@@ -166,9 +166,10 @@ def test_indexing_makes_room_for_searches_until_too_much_waits(
     own: Indexing, monkeypatch: pytest.MonkeyPatch, searched_s: float, pending: int, rows: int, pauses: int
 ) -> None:
     asked: list[tuple[str, float]] = []
+    view = SimpleNamespace(index=SimpleNamespace(SLICE_ROWS=64, SLICE_ROWS_SEARCHED=1))
     slices = {"index_slice": lambda size: asked.append(("slice", size)) or ([], [])}
     table: Any = SimpleNamespace(
-        pending=lambda: pending, advance=lambda size: asked.append(("advance", size)), **slices
+        view=view, pending=lambda: pending, advance=lambda size: asked.append(("advance", size)), **slices
     )
     own.collection.table, own.collection.searched_at = table, NOW_S - searched_s
     monkeypatch.setattr(module.time, "sleep", lambda seconds: asked.append(("sleep", seconds)))

@@ -12,7 +12,7 @@ import pytest
 from shared.errors import Unavailable
 from shared.messages.vectors import Collection
 from tests.unit.vector_shard import OneShard, clustered
-from worker.vectors.ann import GRAPH_BYTES, node_bytes
+from worker.vectors.graph import GRAPH_BYTES, node_bytes
 from worker.vectors.mapped_rows import MappedRows
 from worker.vectors.table import Table
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import TypeVar
 
 import numpy as np
 import pytest
 
 from shared.messages.vectors import Collection, Floats
 from worker.vectors import calibration
+from worker.vectors.graph import ROWS_PER_CANDIDATE
+from worker.vectors.inverted_lists import InvertedLists
 from worker.vectors.recall_curve import RecallCurve
-from worker.vectors.search import ROWS_PER_CANDIDATE, expansion_of, search
+from worker.vectors.search import expansion_of, search
 from worker.vectors.similarity import prepared
 from worker.vectors.table import Table, TableView
+
+Result = TypeVar("Result")
 
 K = 10
 DIMENSION = 32
@@ -48,11 +53,15 @@ def indexed(vectors: Floats, storage: str = "f32") -> TableView:
         rows, chosen = table.index_slice(512)
         table.view.index.add(rows, chosen)
         table.advance(512)
+        index = table.view.index
+        if isinstance(index, InvertedLists) and index.is_outgrown():
+            vectors, living = table.view.vectors, np.arange(table.view.indexed)
+            table.replace_index(finished(index.retrained(vectors, living))[0])
     return table.view
 
 
-def finished(slices: Generator[None, None, RecallCurve]) -> tuple[RecallCurve, int]:
-    """(the curve, in how many slices it was measured)."""
+def finished(slices: Generator[None, None, Result]) -> tuple[Result, int]:
+    """(the result, in how many slices it was made)."""
     count = 0
     while True:
         try:

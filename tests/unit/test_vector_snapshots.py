@@ -24,7 +24,7 @@ from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store, StoreDamaged
 from worker.vectors import attributes as attributes_module
 from worker.vectors import check, snapshot, stored_rows
-from worker.vectors.ann import AnnIndex
+from worker.vectors.graph import Graph
 from worker.vectors.indexing import Indexing
 
 PLACES = 500
@@ -206,14 +206,14 @@ def test_columns_of_another_length_or_kind_are_refused() -> None:
 
 
 def test_index_file_of_another_dimension_or_of_more_rows_is_refused(tmp_path: Path) -> None:
-    index = AnnIndex(8, "cosine", "f32")
+    index = Graph(8, "cosine", "f32")
     index.add(np.arange(5), np.ones((5, 8), np.float32))
     index.save(tmp_path / "file")
-    AnnIndex(8, "cosine", "f32").load(tmp_path / "file", 5)
+    Graph(8, "cosine", "f32").load(tmp_path / "file", 5)
     with pytest.raises(ValueError, match="at most 4 rows"):
-        AnnIndex(8, "cosine", "f32").load(tmp_path / "file", 4)
+        Graph(8, "cosine", "f32").load(tmp_path / "file", 4)
     with pytest.raises(ValueError, match="16 components"):
-        AnnIndex(16, "cosine", "f32").load(tmp_path / "file", 5)
+        Graph(16, "cosine", "f32").load(tmp_path / "file", 5)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,8 @@ would do for queries like the stored clustered data, but queries from between th
 little."""
 NEIGHBOUR_EXPANSION = 64
 LADDER = (12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+ERRORS = 1.5
+"""Standard errors of a measured recall that are subtracted from it: with 128 queries, it may be that much too high."""
 RECALL_ENOUGH = 0.9995
 """Measuring ends here."""
 
@@ -62,7 +64,7 @@ def measure(view: TableView, metric: str, share: float, real_queries: Floats) ->
             yield
         error = float(np.std(shares)) / math.sqrt(len(shares)) if shares else 0.0
         expansions.append(expansion)
-        recalls.append((float(np.mean(shares)) if shares else 1.0) - error)
+        recalls.append((float(np.mean(shares)) if shares else 1.0) - ERRORS * error)
         if recalls[-1] >= RECALL_ENOUGH:
             break
     return RecallCurve(tuple(expansions), tuple(recalls), len(queries) if is_real else 0)

@@ -15,8 +15,6 @@ vector."""
 
 
 COPY_ROWS = 2048
-SLICE_ROWS = 64
-"""Rows indexed between two checks for a stop. No search waits for the index of the fresh table."""
 
 
 def build_aside(old: Table, fresh: Table, contents_of: Contents, rows: Rows) -> Iterator[None]:
@@ -24,9 +22,11 @@ def build_aside(old: Table, fresh: Table, contents_of: Contents, rows: Rows) -> 
     for start in range(0, len(rows), COPY_ROWS):
         copy_rows(old, fresh, contents_of, rows[start : start + COPY_ROWS])
         while fresh.pending():
-            numbers, vectors = fresh.index_slice(SLICE_ROWS)
+            # No search waits for the index of the fresh table.
+            size = fresh.view.index.SLICE_ROWS
+            numbers, vectors = fresh.index_slice(size)
             fresh.view.index.add(numbers, vectors)
-            fresh.advance(SLICE_ROWS)
+            fresh.advance(size)
             yield
 
 

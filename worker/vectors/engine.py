@@ -158,6 +158,9 @@ class Engine:
         if not is_paused and indexing.compact_due():
             for _ in self._until_stopped(indexing.compact()):
                 pass
+        if not is_paused and indexing.retrain_due():
+            for _ in self._until_stopped(indexing.retrain()):
+                pass
         if indexing.attributes_due():
             indexing.index_attributes()
         if not is_paused and indexing.measure_due():

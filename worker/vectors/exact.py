@@ -7,8 +7,13 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
+from shared.kernels import kernel
 from shared.messages.vectors import Floats
 from worker.vectors.similarity import NOTHING, Rows
+
+_TABLE = types.Array(types.float32, 2, "C", readonly=True)
+_ROWS = types.Array(types.int64, 1, "C", readonly=True)
 
 BLOCK_CELLS_MAX = 4 << 20
 """Similarities in memory at once: 16 MB."""
@@ -18,6 +23,9 @@ SPAN_MAX = 2
 """Up to this many rows are compared for each wanted row, because copying a row takes longer than comparing it."""
 COPIED_BYTES_MAX = 1 << 20
 """Of scattered rows, at once: they stay in the processor's cache until they have been compared."""
+SCATTERED_TABLE_MAX = 4
+"""For so few queries, scattered rows are compared where they lie: copying them for a product of matrices takes five
+times as long."""
 PRODUCT_ERROR = 4e-6
 """An upper bound of the relative error of a float32 product of unit vectors of 16,384 components, summed in blocks."""
 
@@ -54,15 +62,35 @@ def candidates(
     return kept_rows
 
 
+@kernel(
+    types.void(_TABLE, _ROWS, _TABLE, types.float32[:, ::1]),
+    fastmath={"reassoc", "contract"},
+    allocates=False,
+)
+def _scattered(table, rows, queries, out):  # type: ignore[no-untyped-def]
+    """The products of each query and `rows` of the table to `out` float32[q, r]."""
+    for i in range(rows.shape[0]):
+        vector = table[rows[i]]
+        for q in range(queries.shape[0]):
+            query = queries[q]
+            product = 0.0
+            for d in range(query.shape[0]):
+                product += np.float64(vector[d]) * np.float64(query[d])
+            out[q, i] = product
+
+
 def _products(table: NDArray[np.floating], norms: Floats, rows: Rows, queries: Floats, metric: str) -> Floats:
     """float32[q, r], greater for nearer rows: inner products; under l2, minus half the squared length of the row."""
     first, end = int(rows[0]), int(rows[-1]) + 1
     if end - first > SPAN_MAX * len(rows):
         near = np.empty((len(queries), len(rows)), dtype=np.float32)
-        at_once = max(1, COPIED_BYTES_MAX // (table.itemsize * table.shape[1]))
-        for start in range(0, len(rows), at_once):
-            copied = table[rows[start : start + at_once]].astype(np.float32, copy=False)
-            near[:, start : start + at_once] = queries @ copied.T
+        if table.dtype == np.float32 and len(queries) <= SCATTERED_TABLE_MAX:
+            _scattered(table, rows, queries, near)
+        else:
+            at_once = max(1, COPIED_BYTES_MAX // (table.itemsize * table.shape[1]))
+            for start in range(0, len(rows), at_once):
+                copied = table[rows[start : start + at_once]].astype(np.float32, copy=False)
+                near[:, start : start + at_once] = queries @ copied.T
     else:
         near = queries @ table[first:end].astype(np.float32, copy=False).T
         if len(rows) < end - first:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,7 +16,10 @@ from worker.storage.faces import Objects
 from worker.vectors import calibration, snapshot
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.compaction import COPY_ROWS, build_aside, copy_aside, copy_rows
+from worker.vectors.inverted_lists import InvertedLists
 from worker.vectors.table import Table
+
+Result = TypeVar("Result")
 
 DEAD_SHARE_MAX, DEAD_ROWS_MIN = 0.25, 1000
 """A table is rebuilt when it has at least this share, and at least this number, of dead rows."""
@@ -33,10 +37,6 @@ MEASURE_AGAIN_S = 600.0
 PAGES_ROWS_MIN = 10_000
 PAGES_GROWTH = 1.25
 """Growth after which memory is collapsed into huge pages again."""
-SLICE_ROWS = 64
-SLICE_ROWS_SEARCHED = 1
-"""Rows indexed at once in a collection that is searched. A search waits for the whole slice: half a millisecond at 384
-dimensions (two workers index 50,000 in 12 s), and several times as long if the indexing thread is interrupted."""
 PAUSE = 4.0
 """The pause after a slice in a collection that is searched, in multiples of the slice's time: a thread that never
 sleeps keeps its processor for milliseconds after another one wakes up, and searches can compare the pending rows."""
@@ -75,11 +75,12 @@ class Indexing:
         if is_searched and collection.is_written() and table.pending() < PAUSE_PENDING_MAX:
             time.sleep(WRITTEN_PAUSE_S)
             return True
-        size = SLICE_ROWS_SEARCHED if is_searched else SLICE_ROWS
+        index = table.view.index
+        size = index.SLICE_ROWS_SEARCHED if is_searched else index.SLICE_ROWS
         rows, vectors = table.index_slice(size)
         began = time.perf_counter()
         if len(rows):
-            table.view.index.add(rows, vectors)
+            index.add(rows, vectors)
         with collection.lock:
             table.advance(size)
         if is_searched and table.pending() < PAUSE_PENDING_MAX:
@@ -95,6 +96,46 @@ class Indexing:
         """Build the attribute index of all present rows."""
         view = self.collection.view()
         view.attributes.build_index(view.size)
+
+    def retrain_due(self) -> bool:
+        """Whether the rows should be in more lists."""
+        index = self.collection.view().index
+        return isinstance(index, InvertedLists) and index.is_outgrown() and not self.collection.is_left
+
+    def retrain(self) -> Iterator[None]:
+        """Put the indexed rows into lists of new centres, then search there; yields between slices. It works half of
+        the time only while the collection is searched."""
+        collection = self.collection
+        table, view = collection.table, collection.view()
+        assert isinstance(view.index, InvertedLists)
+        slices = view.index.retrained(view.vectors, np.flatnonzero(view.alive[: view.indexed]))
+        fresh = yield from self._half_of_the_time(slices)
+        with collection.lock:
+            if collection.table is not table or collection.is_left:
+                return
+            table.replace_index(fresh)
+            # The curve is of the old lists, and so is the snapshot.
+            collection.measured_rows = collection.saved_rows = 0
+        event(
+            logging.INFO,
+            "vector index retrained",
+            collection=self._description.name,
+            rows=view.indexed,
+            lists=fresh.lists,
+        )
+
+    def _half_of_the_time(self, slices: Generator[None, None, Result]) -> Generator[None, None, Result]:
+        """The slices; while the collection is searched, it rests as long after each as that took."""
+        while True:
+            began = time.perf_counter()
+            try:
+                next(slices)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+            yield
+            if self.collection.is_searched():
+                time.sleep(min(MEASURE_PAUSE_S_MAX, time.perf_counter() - began))
 
     def measure_due(self) -> bool:
         """Whether the recall should be measured, for the first time or again: with many more rows, with the first real
@@ -119,16 +160,8 @@ class Indexing:
         queries = sample.queries() if sample.is_full() else np.zeros((0, self._description.dimension), np.float32)
         share = shards / max(shards, self._shards_total)
         slices = calibration.measure(view, self._description.metric, share, queries)
-        while True:
-            began = time.perf_counter()
-            try:
-                next(slices)
-            except StopIteration as end:
-                collection.curve, collection.measured_rows = end.value, view.indexed
-                return
-            yield
-            if self.collection.is_searched():
-                time.sleep(min(MEASURE_PAUSE_S_MAX, time.perf_counter() - began))
+        collection.curve = yield from self._half_of_the_time(slices)
+        collection.measured_rows = view.indexed
 
     def pages_due(self) -> bool:
         """Whether memory should be collapsed into huge pages: there is much of it, or much more than the last time."""
@@ -162,7 +195,7 @@ class Indexing:
         collection = self.collection
         old = collection.table
         began = old.view
-        fresh = Table(self._description, began.size - began.dead, collection.directory)
+        fresh = Table(self._description, began.size - began.dead, collection.directory, began.index.fresh())
         copied_rows = np.flatnonzero(began.alive[: began.size])
         yield from build_aside(old, fresh, collection.contents_of, copied_rows)
         end, gap = began.size, old.view.size

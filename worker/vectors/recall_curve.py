@@ -18,7 +18,7 @@ part of what real ones may miss."""
 
 @dataclass(frozen=True, slots=True)
 class RecallCurve:
-    """`recalls[i]`: the recall of the 10 nearest with `expansions[i]` candidates, less a standard error of the
+    """`recalls[i]`: the recall of the 10 nearest with `expansions[i]` candidates, less 1.5 standard errors of the
     measurement. `expansions` are ascending. `queries`: how many real queries it was measured with; 0: queries made from
     stored vectors."""
 

@@ -15,17 +15,8 @@ from worker.vectors.recall_curve import RECALL, RecallCurve
 from worker.vectors.similarity import Rows, similarities
 from worker.vectors.table import TableView
 
-ROWS_PER_CANDIDATE = 50
-"""One more candidate in the index costs about as much as comparing this many rows exactly: some 4 µs, for about twenty
-distances one after the other at random places in memory, where a row of many that are compared takes 0.04 to 0.08
-(128 components)."""
 EXPANSION = 128
 """The expansion until it is measured on the data (`calibration`)."""
-EXPANSION_SHARE = 1.5
-"""A search for more than `k` candidates, because of dead or filtered rows, keeps at least this many times as many."""
-SURPLUS = 1.2
-"""A search for `k` candidates keeps at least this many times as many: the last candidates of a walk are found least
-reliably, and the graph orders them by rounded components."""
 K_MEASURED = 10
 """The number of nearest rows for which an expansion is measured."""
 DEPTH_POWER = 0.25
@@ -75,7 +66,9 @@ def search(
     to end the search early.
     """
     check()
-    allowed: Mask | None = mask & view.allowed() if mask is not None else view.allowed() if view.dead else None
+    allowed = mask
+    if view.dead:
+        allowed = view.allowed() if mask is None else mask & view.allowed()
     rows = None if exhaustive else _from_index(view, queries, k, expansion, allowed, filtered=mask is not None)
     first = 0 if rows is None else view.indexed
     rest = [] if rows is None else [rows]
@@ -110,16 +103,10 @@ def _from_index(
         return None
     wanted = min(k, indexed)
     fetch = math.ceil(k * view.indexed / indexed) + (k if filtered else 0)
-    while True:
-        deeper = max(1.0, fetch / k) ** DEPTH_POWER
-        width = max(math.ceil(expansion * deeper), math.ceil(fetch * (EXPANSION_SHARE if fetch > k else SURPLUS)))
-        if width * ROWS_PER_CANDIDATE >= indexed:
-            return None
+    while view.index.exact_rows(wanted, fetch, expansion) < indexed:
         # Rows that were indexed after the view was taken are left out; the exact comparison covers them.
-        rows = view.index.search(queries, width, view.indexed)
-        if allowed is None:
-            return rows
-        rows[~allowed[rows]] = -1
-        if (np.count_nonzero(rows >= 0, axis=1) >= wanted).all():
+        rows = view.index.search(queries, wanted, fetch, expansion, view.indexed, allowed)
+        if allowed is None or (np.count_nonzero(rows >= 0, axis=1) >= wanted).all():
             return rows
         fetch *= WIDEN
+    return None

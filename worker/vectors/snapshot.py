@@ -28,14 +28,15 @@ from numpy.typing import NDArray
 from shared.messages.vectors import Collection
 from shared.telemetry import event
 from worker.storage.faces import Objects
-from worker.vectors.ann import AnnIndex
 from worker.vectors.attributes import Attributes
+from worker.vectors.candidate_index import CandidateIndex, new_index
 from worker.vectors.recall_curve import RecallCurve
 from worker.vectors.table import TableView
 
-FORMAT = 2
-READABLE_FORMATS = (1, FORMAT)
-"""Format 2 has arrays in the attributes' columns (`attribute_column.ColumnState`); format 1 is the same without."""
+FORMAT = 3
+READABLE_FORMATS = (1, 2, FORMAT)
+"""Format 2 has arrays in the attributes' columns (`attribute_column.ColumnState`); format 1 is the same without. Format
+3 has inverted lists, which earlier releases must not take for a graph; graphs are as before."""
 READ_BYTES = 4 << 20
 ROWS, SHARDS = "rows", "shards"
 INDEX, ATTRIBUTES = ".index", ".attributes"
@@ -82,7 +83,7 @@ class IndexSnapshot:
     """The rows 0 … n − 1 of `index`: their ids (`joined` and `lengths`, see `pack_blobs`), and `versions` uint64[n].
     `curve`: as measured, else None. `highest`: shard → the highest version given, for each shard of the snapshot."""
 
-    index: AnnIndex
+    index: CandidateIndex
     attributes: Attributes
     curve: RecallCurve | None
     joined: bytes
@@ -220,7 +221,7 @@ def _read(saved: Objects, collection: Collection) -> IndexSnapshot:
     versions = np.frombuffer(content.versions, dtype=np.uint64)
     rows = len(versions)
     attributes = Attributes.restore(_attributes_bytes(saved, content), rows)
-    index = AnnIndex(collection.dimension, collection.metric, collection.storage)
+    index = new_index(collection)
     saved.get_by_path(content.index_file, lambda path: index.load(path, rows))
     return IndexSnapshot(index, attributes, content.curve(), content.joined, content.lengths, versions, content.highest)
 

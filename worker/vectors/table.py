@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.messages.vectors import Collection, Floats
-from worker.vectors.ann import AnnIndex, node_bytes
 from worker.vectors.attributes import Attributes
+from worker.vectors.candidate_index import CandidateIndex, new_index
 from worker.vectors.codes import Codes, PendingCodes
 from worker.vectors.id_table import IdTable
 from worker.vectors.mapped_rows import MappedRows
@@ -39,7 +39,7 @@ class TableView:
     of the rows. `dead` is the number of dead rows below `size`. `codes` has the rows from `codes.first` on.
     """
 
-    index: AnnIndex
+    index: CandidateIndex
     vectors: NDArray[np.floating]
     norms: Floats
     alive: NDArray[np.bool_]
@@ -61,9 +61,15 @@ class Table:
     """The rows, for one writer at a time: the owner holds its lock around every method that changes the table. `view`
     is the present state for readers."""
 
-    def __init__(self, collection: Collection, capacity: int = 0, directory: Path | None = None) -> None:
-        """`directory`: where the components lie that storage keeps on disk; None: in memory. Raises Unavailable if they
-        have no room there."""
+    def __init__(
+        self,
+        collection: Collection,
+        capacity: int = 0,
+        directory: Path | None = None,
+        index: CandidateIndex | None = None,
+    ) -> None:
+        """`directory`: where the components lie that storage keeps on disk; None: in memory. `index`: an empty one to
+        use. Raises Unavailable if the components have no room."""
         self.collection = collection
         capacity = max(CAPACITY_MIN, capacity)
         # i8 and b1 are types in the index only: the order of an answer is decided by the float16 components here.
@@ -82,7 +88,7 @@ class Table:
         self._ids = IdTable()
         self._attributes = Attributes()
         self._codes = PendingCodes(collection.dimension)
-        self._index = AnnIndex(collection.dimension, collection.metric, collection.storage)
+        self._index = new_index(collection) if index is None else index
         self._size = self._indexed = self._dead = 0
         self.view = self._publish()
 
@@ -109,11 +115,10 @@ class Table:
         address space only."""
         component_bytes = 0 if self._mapped is not None else self._vectors.itemsize
         row_bytes = component_bytes * self._vectors.shape[1] + 4 + 1 + 2 + 8
-        a_node_bytes = node_bytes(self.collection.dimension, self.collection.metric, self.collection.storage)
         return (
             self._size * row_bytes
             + self._ids.memory_bytes
-            + self._indexed * a_node_bytes
+            + self._index.memory_bytes
             + self._attributes.memory_bytes
             + self._codes.memory_bytes
         )
@@ -157,7 +162,7 @@ class Table:
             self._dead += len(rows)
 
     def restore(
-        self, index: AnnIndex, joined: bytes, lengths: bytes, versions: NDArray[np.uint64], attributes: Attributes
+        self, index: CandidateIndex, joined: bytes, lengths: bytes, versions: NDArray[np.uint64], attributes: Attributes
     ) -> None:
         """Begin with the rows of a snapshot, all dead until `revive`; the table must be empty. `joined` and `lengths`
         are their ids (`pack_blobs`), `versions` uint64[n]."""
@@ -202,6 +207,11 @@ class Table:
         self._indexed = min(self._size, self._indexed + rows_max)
         if not self.pending():
             self._codes.clear(self._size)
+        self._publish()
+
+    def replace_index(self, index: CandidateIndex) -> None:
+        """Use another index, which has the same rows."""
+        self._index = index
         self._publish()
 
     def pending(self) -> int:

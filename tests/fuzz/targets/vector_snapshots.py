@@ -61,7 +61,7 @@ def _snapshot(data: bytes) -> None:
     found.attributes.mask(CONDITION, len(ids))
     found.attributes.build_index(len(ids))
     found.attributes.mask(CONDITION, len(ids))
-    nearest = found.index.search(np.zeros((1, 2), np.float32), 3, len(ids))
+    nearest = found.index.search(np.zeros((1, 2), np.float32), 3, 3, 12, len(ids), None)
     assert (nearest < len(ids)).all()
 
 

@@ -1,16 +1,17 @@
-"""The approximate index of a worker's collection: usearch's HNSW graph over row numbers.
+"""A usearch HNSW graph over row numbers: the index of collections that ask for one, and of those with storage `b1`.
 
-An index runs one call at a time here, and nothing is read from it outside of a call, because usearch is not safe for
+A graph runs one call at a time here, and nothing is read from it outside of a call, because usearch is not safe for
 every mix of threads. Concurrent adds can leave nodes that no search reaches; two calls share scratch space, which a
 thread gets by its number in the call; even reading `memory_usage` during an add ends the process.
 
-Rows are only added: a replaced or deleted vector keeps its node until the index is built anew, and the caller leaves it
-out of answers. The graph's copy of the vectors is rounded (`_COMPONENTS`): it only gives candidates, which the caller
-compares by the exact vectors.
+Nodes are only added: a replaced or deleted vector keeps its node until the index is built anew, and the caller leaves
+it out of answers. The graph's copy of the vectors is rounded (`_COMPONENTS`): it only gives candidates, which the
+caller compares by the exact vectors.
 """
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -22,9 +23,22 @@ from usearch.index import Index, MetricKind
 from shared import kernel_types as types
 from shared.kernels import kernel
 from shared.messages.vectors import Floats
+from worker.vectors.attribute_strings import Mask
 from worker.vectors.similarity import Rows
 
 _COUNTS = types.Array(types.int64, 1, "C", readonly=True)
+
+ROWS_PER_CANDIDATE = 50
+"""One more candidate costs about as much as comparing this many rows exactly: some 4 µs, for about twenty distances one
+after the other at random places in memory, where a row of many that are compared takes 0.04 to 0.08 (128
+components)."""
+DEPTH_POWER = 0.25
+"""The candidates grow with this power of the rows for each one that a filter allows."""
+EXPANSION_SHARE = 1.5
+"""A search for more than `k` candidates, because of dead or filtered rows, keeps at least this many times as many."""
+SURPLUS = 1.2
+"""A search for `k` candidates keeps at least this many times as many: the last candidates of a walk are found least
+reliably, and the graph orders them by rounded components."""
 
 CONNECTIVITY = 16
 GRAPH_BYTES = 216
@@ -63,10 +77,16 @@ def _clear(rows, counts, limit):  # type: ignore[no-untyped-def]
                 rows[q, c] = -1
 
 
-class AnnIndex:
-    """Safe to use from many threads. A waiting search goes before the next `add`."""
+class Graph:
+    """Satisfies `CandidateIndex`; `expansion` is the candidates that a walk of the graph keeps. Safe to use from many
+    threads. A waiting search goes before the next `add`."""
+
+    SLICE_ROWS = 64
+    SLICE_ROWS_SEARCHED = 1
 
     def __init__(self, dimension: int, metric: str, storage: str) -> None:
+        self._kind = dimension, metric, storage
+        self._count = 0
         self._is_binary = storage == "b1"
         index: Any = Index(
             ndim=-(-dimension // 8) * 8 if self._is_binary else dimension,
@@ -88,12 +108,13 @@ class AnnIndex:
             self._lock.acquire()
         try:
             self._index.add_many(rows.view(np.uint64), self._stored(vectors), threads=1)
+            self._count += len(rows)
         finally:
             self._lock.release()
 
-    def search(self, queries: Floats, count: int, limit: int) -> Rows:
-        """Rows near each of the queries float32[q, dimension], int64[q, count]: the candidates at the end of a walk of
-        the graph that keeps `count` of them. −1 where there are fewer, and for rows that are not below `limit`."""
+    def nodes(self, queries: Floats, count: int, limit: int) -> Rows:
+        """Rows near each of the queries float32[q, dimension], int64[q, count]: the candidates at the end of a walk
+        that keeps `count` of them. −1 where there are fewer, and for rows that are not below `limit`."""
         with self._next:
             self._lock.acquire()
         try:
@@ -105,9 +126,34 @@ class AnnIndex:
         _clear(rows, counts, limit)
         return rows
 
+    def exact_rows(self, k: int, fetch: int, expansion: int) -> float:
+        """See `CandidateIndex`."""
+        return self._width(k, fetch, expansion) * ROWS_PER_CANDIDATE
+
+    def _width(self, k: int, fetch: int, expansion: int) -> int:
+        """The candidates that a walk keeps so that `fetch` of them are good ones."""
+        deeper = max(1.0, fetch / k) ** DEPTH_POWER
+        return max(math.ceil(expansion * deeper), math.ceil(fetch * (EXPANSION_SHARE if fetch > k else SURPLUS)))
+
+    def search(self, queries: Floats, k: int, fetch: int, expansion: int, limit: int, allowed: Mask | None) -> Rows:
+        """See `CandidateIndex`."""
+        rows = self.nodes(queries, self._width(k, fetch, expansion), limit)
+        if allowed is not None:
+            rows[~allowed[rows]] = -1
+        return rows
+
     def _stored(self, vectors: Floats) -> NDArray:
         """As the graph takes them; of b1, uint8[n, ⌈dimension / 8⌉]."""
         return np.packbits(vectors > 0, axis=1) if self._is_binary else vectors
+
+    @property
+    def memory_bytes(self) -> int:
+        """By the number of nodes: the graph cannot be asked while something is added."""
+        return self._count * node_bytes(*self._kind)
+
+    def fresh(self) -> Graph:
+        """An empty graph of the same kind."""
+        return Graph(*self._kind)
 
     def save(self, path: Path) -> None:
         """Write the index to a file without syncing it: see `Objects.put_by_path`."""
@@ -129,3 +175,4 @@ class AnnIndex:
                     f"{path.name} has {len(self._index)} rows of {self._index.ndim} components ({self._index.dtype}); "
                     f"at most {rows} rows of {dimension} components ({kind}) are right"
                 )
+            self._count = len(self._index)

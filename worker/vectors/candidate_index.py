@@ -1,0 +1,60 @@
+"""What finds candidates for a search: an index of a table's rows, of the kind that a collection has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from shared.messages.vectors import Collection, Floats
+from worker.vectors.attribute_strings import Mask
+from worker.vectors.graph import Graph
+from worker.vectors.inverted_lists import InvertedLists
+from worker.vectors.similarity import Rows
+
+
+class CandidateIndex(Protocol):
+    """An index of rows. One thread adds, saves and loads; searches are safe beside it, from many threads."""
+
+    SLICE_ROWS: int
+    """Rows to add at once."""
+    SLICE_ROWS_SEARCHED: int
+    """Rows to add at once while there are searches."""
+
+    @property
+    def memory_bytes(self) -> int: ...
+
+    def fresh(self) -> CandidateIndex:
+        """An empty index for the same kind of vectors."""
+        ...
+
+    def add(self, rows: Rows, vectors: Floats) -> None:
+        """Add `rows` int64[n] with their vectors float32[n, dimension]."""
+        ...
+
+    def search(self, queries: Floats, k: int, fetch: int, expansion: int, limit: int, allowed: Mask | None) -> Rows:
+        """Candidates for the `k` nearest rows to each query, float32[q, dimension]: int64[q, c], −1 for none.
+
+        Rows count that are below `limit` and, unless it is None, in `allowed` bool[≥ limit]; of the nearest `fetch`
+        rows, about `k` are expected to be. A greater `expansion` takes longer and finds more.
+        """
+        ...
+
+    def exact_rows(self, k: int, fetch: int, expansion: int) -> float:
+        """About how many rows could be compared exactly, for each query, in the time of such a `search`."""
+        ...
+
+    def save(self, path: Path) -> None:
+        """Write the index to a file without syncing it: see `Objects.put_by_path`."""
+        ...
+
+    def load(self, path: Path, rows: int) -> None:
+        """Replace the content by that of a file whose checksum the caller has verified. Raises RuntimeError or
+        ValueError if it is not an index of this kind with at most `rows` rows."""
+        ...
+
+
+def new_index(collection: Collection) -> CandidateIndex:
+    """An empty index for a collection's vectors."""
+    if collection.storage == "b1":
+        return Graph(collection.dimension, collection.metric, collection.storage)
+    return InvertedLists(collection.dimension, collection.metric)

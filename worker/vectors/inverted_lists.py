@@ -1,0 +1,295 @@
+"""An inverted file (IVF): each row is in the list of the centre that is nearest to it.
+
+A list has the codes of its rows, with a byte for each component (`list_kernels`). A search finds the centres that are
+nearest to the query, and compares the codes of their lists, one list after the other: a row costs a tenth of what a
+node of a graph costs, because memory is read in order. As with a graph, what is found are candidates only, which the
+caller compares by the exact vectors.
+
+One thread adds at a time; searches need no lock. What they read is written behind the rows that they know, and arrays
+are replaced by larger copies when they are full.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.allocator import scratch
+from shared.messages.vectors import Floats
+from worker.vectors import clustering, list_kernels
+from worker.vectors.attribute_strings import Mask
+from worker.vectors.list_kernels import BLOCK_ROWS
+from worker.vectors.similarity import Rows
+
+LISTS_FACTOR = 4.0
+"""Lists for the square root of the number of rows: more lists are narrower, but a search looks at all centres."""
+ROWS_PER_LIST = 32
+"""Lists of small tables have at least so many rows on average."""
+GROWTH = 1.7
+"""Growth of the number of lists that a table should have after which it gets them: at three times the rows. Each row is
+then coded 1.5 times on average."""
+ROWS_MIN = 1024
+"""Fewer rows stay in one list."""
+ADDED_AT_ONCE = 4096
+EXPANSION_ROWS = 32
+"""Rows that a search compares for each unit of its expansion."""
+CODED_COST = 0.25
+PASSED_COST = 0.05
+"""Of comparing a row by its code, and of passing over one that a filter does not allow, in costs of comparing a row
+exactly."""
+SPARE = 1.5
+"""Lists are asked for as if they had this part more rows than on average: some are short."""
+SPARE_LISTS = 2
+SURPLUS = 1.2
+SURPLUS_ROWS = 6
+"""Rows that are kept beyond the wanted ones: codes order the last ones by rounded components."""
+SELECTIVE_POWER = 0.75
+"""The rows to compare grow with this power of the rows for each one that a filter allows."""
+CAPACITY_MIN = 4
+BLOCK_GROWTH = 1.5
+ARRAY_BYTES_MIN = 1 << 20
+
+MAGIC = b"lists 1\n"
+"""The beginning of a file."""
+
+_NONE: Floats = np.zeros(0, np.float32)
+_ALL: Mask = np.zeros(0, np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lists:
+    """The arrays of one moment, as `list_kernels.append` describes them. `counts` int64[lists] are the rows of a list
+    that a search may see."""
+
+    centres: Floats
+    counts: NDArray[np.int64]
+    first: NDArray[np.int32]
+    last: NDArray[np.int32]
+    following: NDArray[np.int32]
+    rows: NDArray[np.int32]
+    steps: Floats
+    squares: NDArray[np.int32]
+    codes: NDArray[np.int8]
+
+    def with_blocks(self, blocks: int, used: int) -> _Lists:
+        """A copy with room for `blocks` blocks, the first `used` of which are in use."""
+
+        def larger(array: NDArray[Any]) -> NDArray[Any]:
+            copied = scratch((blocks, *array.shape[1:]), array.dtype, ARRAY_BYTES_MIN)
+            copied[:used] = array[:used]
+            return copied
+
+        blocked = {field: larger(getattr(self, field)) for field in _OF_BLOCKS}
+        return replace(self, counts=self.counts.copy(), first=self.first.copy(), last=self.last.copy(), **blocked)
+
+
+_OF_BLOCKS = ("following", "rows", "steps", "squares", "codes")
+"""The fields of `_Lists` that have an entry for each block."""
+
+
+def _empty(centres: Floats) -> _Lists:
+    arrays = {field: np.zeros(shape, dtype) for field, dtype, shape in _layout(len(centres), 0, centres.shape[1])}
+    arrays["first"][:] = arrays["last"][:] = -1
+    return _Lists(**{**arrays, "centres": centres})
+
+
+def lists_of(rows: int) -> int:
+    """How many lists so many rows should have."""
+    return max(1, min(rows // ROWS_PER_LIST, int(LISTS_FACTOR * math.sqrt(rows))))
+
+
+class InvertedLists:
+    """Satisfies `CandidateIndex`."""
+
+    SLICE_ROWS = 1024
+    SLICE_ROWS_SEARCHED = 64
+
+    def __init__(self, dimension: int, metric: str, centres: Floats | None = None) -> None:
+        """One list with all rows, or a list for each of `centres` float32[lists, dimension]."""
+        self._dimension, self._metric = dimension, metric
+        self._lock = Lock()
+        """Guards every change."""
+        self._use(_empty(np.zeros((1, dimension), np.float32) if centres is None else centres), 0)
+
+    def _use(self, lists: _Lists, used: int) -> None:
+        """Have this content, of which `used` blocks are in use."""
+        self._filled, self._used = lists.counts.copy(), used
+        self._halves = clustering.half_squares(lists.centres)
+        self._lists = lists
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return int(self._lists.counts.sum())
+
+    @property
+    def memory_bytes(self) -> int:
+        """Without spare capacity, which is never touched."""
+        row_bytes = self._dimension + 12
+        centres = len(self._halves) * (self._dimension * 4 + 28)
+        return self._used * (BLOCK_ROWS * row_bytes + 4) + centres
+
+    def fresh(self) -> InvertedLists:
+        """An empty index with the same centres."""
+        return InvertedLists(self._dimension, self._metric, self._lists.centres)
+
+    def add(self, rows: Rows, vectors: Floats) -> None:
+        """Add rows int64[n] with their vectors float32[n, dimension]."""
+        with self._lock:
+            for start in range(0, len(rows), ADDED_AT_ONCE):
+                self._add(rows[start : start + ADDED_AT_ONCE], vectors[start : start + ADDED_AT_ONCE])
+
+    def _add(self, rows: Rows, vectors: Floats) -> None:
+        lists = self._lists
+        if len(lists.centres) > 1:
+            own = clustering.nearest(vectors, lists.centres, self._halves)
+        else:
+            own = np.zeros(len(rows), np.int64)
+        if self._used + len(rows) > len(lists.rows):
+            blocks = max(CAPACITY_MIN, self._used + len(rows), int(BLOCK_GROWTH * len(lists.rows)))
+            lists = lists.with_blocks(blocks, self._used)
+        self._used = list_kernels.append(
+            vectors,
+            rows,
+            own,
+            lists.centres,
+            self._used,
+            self._filled,
+            lists.first,
+            lists.last,
+            lists.following,
+            lists.rows,
+            lists.steps,
+            lists.squares,
+            lists.codes,
+        )
+        lists.counts[own] = self._filled[own]
+        self._lists = lists
+
+    def exact_rows(self, k: int, fetch: int, expansion: int) -> float:
+        """See `CandidateIndex`."""
+        return self._compared(k, fetch, expansion) * (PASSED_COST + CODED_COST * min(1.0, k / fetch))
+
+    def _compared(self, k: int, fetch: int, expansion: int) -> int:
+        return math.ceil(EXPANSION_ROWS * expansion * max(1.0, fetch / k) ** SELECTIVE_POWER)
+
+    def search(self, queries: Floats, k: int, fetch: int, expansion: int, limit: int, allowed: Mask | None) -> Rows:
+        """See `CandidateIndex`."""
+        lists = self._lists
+        compared = self._compared(k, fetch, expansion)
+        found = np.empty((len(queries), math.ceil(k * SURPLUS) + SURPLUS_ROWS), np.int64)
+        list_kernels.search(
+            queries,
+            self._lists_near(queries, lists, compared),
+            lists.centres,
+            lists.counts,
+            lists.first,
+            lists.following,
+            lists.rows,
+            lists.steps,
+            lists.squares,
+            lists.codes,
+            self._metric == "l2",
+            compared,
+            limit,
+            _ALL if allowed is None else allowed,
+            found,
+        )
+        return found
+
+    def _lists_near(self, queries: Floats, lists: _Lists, compared: int) -> Rows:
+        """The lists whose centres are nearest to each query, the nearest first: int64[q, p], with `compared` rows
+        together."""
+        count = len(lists.centres)
+        if count == 1:
+            return np.zeros((len(queries), 1), np.int64)
+        average = max(1.0, float(lists.counts.sum()) / count)
+        wanted = min(count, math.ceil(compared / average * SPARE) + SPARE_LISTS)
+        found = np.empty((len(queries), wanted), np.int64)
+        list_kernels.nearest_lists(queries, lists.centres, self._halves if self._metric == "l2" else _NONE, found)
+        return found
+
+    # Centres
+
+    @property
+    def lists(self) -> int:
+        """The number of lists."""
+        return len(self._halves)
+
+    def is_outgrown(self) -> bool:
+        """Whether there should be so many more lists that `retrained` is worthwhile."""
+        rows = len(self)
+        return rows >= ROWS_MIN and lists_of(rows) >= GROWTH * self.lists
+
+    def retrained(self, table: NDArray[np.floating], rows: Rows) -> Generator[None, None, InvertedLists]:
+        """Returns an index with `rows` int64[n] of `table`, float32 or float16 [≥ n, dimension], in as many lists as
+        they need; yields between slices."""
+        is_normal = self._metric == "cosine"
+        centres = yield from clustering.train(table, rows, lists_of(len(rows)), is_normal=is_normal)
+        fresh = InvertedLists(self._dimension, self._metric, centres)
+        for start in range(0, len(rows), self.SLICE_ROWS):
+            chosen = rows[start : start + self.SLICE_ROWS]
+            fresh.add(chosen, table[chosen].astype(np.float32, copy=False))
+            yield
+        return fresh
+
+    # Files
+
+    def save(self, path: Path) -> None:
+        """Write the index to a file without syncing it: see `Objects.put_by_path`."""
+        with self._lock, path.open("wb") as file:
+            lists, used = self._lists, self._used
+            file.write(MAGIC + np.array([len(lists.centres), used, self._dimension], np.int64).tobytes())
+            for field, _, _ in _layout(0, 0, 0):
+                array = getattr(lists, field)
+                (array[:used] if field in _OF_BLOCKS else array).tofile(file)
+
+    def load(self, path: Path, rows: int) -> None:
+        """Replace the content by that of a file. The caller has verified the file's checksum.
+
+        Raises ValueError if the file is not an index of this kind with at most `rows` rows.
+        """
+        content = np.fromfile(path, np.uint8)
+        start = len(MAGIC) + 24
+        if len(content) < start or content[: len(MAGIC)].tobytes() != MAGIC:
+            raise ValueError(f"{path.name} is an index of another kind; earlier releases wrote graphs")
+        count, blocks, dimension = content[len(MAGIC) : start].view(np.int64).tolist()
+        if dimension != self._dimension:
+            raise ValueError(f"{path.name} has vectors of {dimension} components; {self._dimension} are right")
+        arrays: dict[str, NDArray[Any]] = {}
+        for field, dtype, shape in _layout(count, blocks, dimension):
+            end = start + math.prod(shape) * dtype.itemsize
+            if min(count, blocks + 1) < 1 or end > len(content):
+                raise ValueError(f"{path.name} has {len(content)} bytes, too few for {count} lists in {blocks} blocks")
+            arrays[field] = content[start:end].view(dtype).reshape(shape)
+            start = end
+        lists = _Lists(**arrays)
+        total = int(lists.counts.sum())
+        if total > rows or (lists.counts < 0).any():
+            raise ValueError(f"{path.name} has {total} rows; at most {rows} are right")
+        ends = [lists.first, lists.last, lists.following]
+        if any(((end < -1) | (end >= blocks)).any() for end in ends) or (lists.rows < 0).any():
+            raise ValueError(f"{path.name} names blocks or rows that it does not have; it has {blocks} blocks")
+        with self._lock:
+            self._use(lists, blocks)
+
+
+def _layout(lists: int, blocks: int, dimension: int) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
+    """The name, type and shape of each array of `_Lists`, in the order in which a file has them."""
+    return [
+        ("counts", np.dtype(np.int64), (lists,)),
+        ("centres", np.dtype(np.float32), (lists, dimension)),
+        ("first", np.dtype(np.int32), (lists,)),
+        ("last", np.dtype(np.int32), (lists,)),
+        ("following", np.dtype(np.int32), (blocks,)),
+        ("rows", np.dtype(np.int32), (blocks, BLOCK_ROWS)),
+        ("steps", np.dtype(np.float32), (blocks, BLOCK_ROWS)),
+        ("squares", np.dtype(np.int32), (blocks, BLOCK_ROWS)),
+        ("codes", np.dtype(np.int8), (blocks, BLOCK_ROWS, dimension)),
+    ]

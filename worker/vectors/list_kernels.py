@@ -1,0 +1,290 @@
+"""Kernels of the inverted lists (`inverted_lists`): rows are coded into blocks of their list, and lists are searched.
+
+A list is a chain of blocks, each with BLOCK_ROWS rows. A row's code has a byte for each component of what is left of
+its vector without the centre of its list, in steps of its own. What is left is short, so a byte is precise enough even
+where all vectors lie far from the origin.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from shared import kernel_types as types
+from shared.kernels import kernel
+
+BLOCK_ROWS = 64
+CODE_MAX = 127
+QUERY_MAX = 8191
+"""Components of a query are rounded to integers of at most this size, which is far finer than the codes of rows."""
+PRODUCT_MAX = 2**31 - 1
+SPARSE = 2
+"""Rows of a block are compared one by one if a filter allows less than one of so many."""
+
+_FLOATS = types.Array(types.float32, 2, "C", readonly=True)
+_FLOATS_1 = types.Array(types.float32, 1, "C", readonly=True)
+_NUMBERS = types.Array(types.int64, 1, "C", readonly=True)
+_LISTS = types.Array(types.int64, 2, "C", readonly=True)
+_COUNTS = types.Array(types.int64, 1, "C", readonly=True)
+_LINKS = types.Array(types.int32, 1, "C", readonly=True)
+_ROWS = types.Array(types.int32, 2, "C", readonly=True)
+_STEPS = types.Array(types.float32, 2, "C", readonly=True)
+_CODES = types.Array(types.int8, 3, "C", readonly=True)
+_MASK = types.Array(types.boolean, 1, "C", readonly=True)
+
+
+@kernel(
+    types.int64(
+        _FLOATS,
+        _NUMBERS,
+        _NUMBERS,
+        _FLOATS,
+        types.int64,
+        types.int64[::1],
+        types.int32[::1],
+        types.int32[::1],
+        types.int32[::1],
+        types.int32[:, ::1],
+        types.float32[:, ::1],
+        types.int32[:, ::1],
+        types.int8[:, :, ::1],
+    ),
+    fastmath={"reassoc", "contract"},
+    error_model="numpy",
+)
+def append(  # type: ignore[no-untyped-def]
+    vectors, numbers, lists, centres, used, filled, first, last, following, rows, steps, squares, codes
+):
+    """Code `vectors` float32[n, dimension] of the rows `numbers` int64[n] into the lists `lists` int64[n] and count
+    them in `filled` int64[lists]; returns how many blocks are used then.
+
+    `first` and `last` are the blocks of each list (−1: none), `following` the block after each one. Of each row, a
+    block has its number in `rows`, the step of its code in `steps`, the square of the code's length in `squares`, and
+    the code in `codes` int8[blocks, BLOCK_ROWS, dimension]. `used` blocks are in use; there must be n more.
+    """
+    for i in range(vectors.shape[0]):
+        own = lists[i]
+        place = filled[own] % BLOCK_ROWS
+        if place == 0:
+            following[used] = -1
+            if filled[own] == 0:
+                first[own] = used
+            else:
+                following[last[own]] = used
+            last[own] = used
+            used += 1
+        block = last[own]
+        filled[own] += 1
+        vector, centre, code = vectors[i], centres[own], codes[block, place]
+        longest = np.float32(0)
+        for d in range(vector.shape[0]):
+            longest = max(longest, abs(vector[d] - centre[d]))
+        step = np.float64(longest) / CODE_MAX
+        inverse = 1.0 / step if step > 0.0 else 0.0
+        square = np.int32(0)
+        for d in range(vector.shape[0]):
+            part = np.int32(math.floor(np.float64(vector[d] - centre[d]) * inverse + 0.5))
+            part = min(np.int32(CODE_MAX), max(np.int32(-CODE_MAX), part))
+            code[d] = np.int8(part)
+            square = np.int32(square + np.int32(part * part))
+        rows[block, place] = np.int32(numbers[i])
+        steps[block, place] = np.float32(step)
+        squares[block, place] = square
+    return used
+
+
+@kernel(types.float64(_FLOATS_1, _FLOATS_1), fastmath={"reassoc", "contract"}, allocates=False)
+def _product(a, b):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for d in range(a.shape[0]):
+        total += np.float64(a[d]) * np.float64(b[d])
+    return total
+
+
+@kernel(
+    types.float64(_FLOATS_1, _FLOATS_1, types.boolean, types.int16[::1]),
+    fastmath={"reassoc", "contract"},
+    allocates=False,
+)
+def _rounded(query, centre, is_l2, out):  # type: ignore[no-untyped-def]
+    """Write the query, under l2 without `centre`, to `out` int16 in steps; returns the step."""
+    longest = np.float32(0)
+    for d in range(query.shape[0]):
+        longest = max(longest, abs(query[d] - centre[d] if is_l2 else query[d]))
+    # 32-bit integers hold the sum of the products of any code and query.
+    most = min(QUERY_MAX, PRODUCT_MAX // (CODE_MAX * query.shape[0]))
+    step = np.float64(longest) / most
+    inverse = 1.0 / step if step > 0.0 else 0.0
+    for d in range(query.shape[0]):
+        value = np.float64(query[d] - centre[d] if is_l2 else query[d])
+        out[d] = np.int16(math.floor(value * inverse + 0.5))
+    return step
+
+
+@kernel(types.float64(_FLOATS_1, _FLOATS_1), fastmath={"reassoc", "contract"}, allocates=False)
+def _square(query, centre):  # type: ignore[no-untyped-def]
+    """The squared distance of the query from the centre."""
+    total = 0.0
+    for d in range(query.shape[0]):
+        difference = np.float64(query[d]) - np.float64(centre[d])
+        total += difference * difference
+    return total
+
+
+@kernel(types.int32(types.Array(types.int8, 1, "C", readonly=True), types.int16[::1]), allocates=False)
+def _dot(code, query):  # type: ignore[no-untyped-def]
+    product = np.int32(0)
+    for d in range(query.shape[0]):
+        product = np.int32(product + np.int32(np.int32(code[d]) * np.int32(query[d])))
+    return product
+
+
+@kernel(
+    types.void(types.Array(types.int8, 2, "C", readonly=True), types.int16[::1], types.int64, types.int32[::1]),
+    allocates=False,
+)
+def _products(codes, query, count, out):  # type: ignore[no-untyped-def]
+    """The products of the first `count` codes of a block and the query to `out` int32."""
+    for i in range(count):
+        out[i] = _dot(codes[i], query)
+
+
+@kernel(types.void(types.float64[::1], types.int64[::1], types.float64, types.int64, types.int64), allocates=False)
+def _put(values, rows, value, row, size):  # type: ignore[no-untyped-def]
+    """Put a row into a heap, the least value first: behind the `size` that there are, or, if that is as many as it can
+    hold, in the place of the first."""
+    if size < values.shape[0]:
+        at = size
+        while at > 0 and values[(at - 1) // 2] > value:
+            values[at], rows[at] = values[(at - 1) // 2], rows[(at - 1) // 2]
+            at = (at - 1) // 2
+    else:
+        at = 0
+        while True:
+            child = 2 * at + 1
+            if child >= size:
+                break
+            if child + 1 < size and values[child + 1] < values[child]:
+                child += 1
+            if values[child] >= value:
+                break
+            values[at], rows[at] = values[child], rows[child]
+            at = child
+    values[at], rows[at] = value, row
+
+
+@kernel(types.void(_FLOATS, _FLOATS, _FLOATS_1, types.int64[:, ::1]), fastmath={"reassoc", "contract"})
+def nearest_lists(queries, centres, halves, out):  # type: ignore[no-untyped-def]
+    """Write the lists whose centres are nearest to each query to `out` int64[q, p], the nearest first: those with the
+    greatest products, less `halves` float32[lists] unless it is empty."""
+    wanted = out.shape[1]
+    values = np.empty(wanted, np.float64)
+    for q in range(queries.shape[0]):
+        query, found = queries[q], out[q]
+        size = 0
+        for c in range(centres.shape[0]):
+            centre = centres[c]
+            product = np.float32(0)
+            for d in range(query.shape[0]):
+                product += centre[d] * query[d]
+            value = np.float64(product) - (np.float64(halves[c]) if len(halves) else 0.0)
+            if size < wanted or value > values[0]:
+                _put(values, found, value, c, size)
+                size = min(wanted, size + 1)
+        while size > 1:  # the heap's first is the least: it goes to the end
+            size -= 1
+            value, last = values[size], found[size]
+            found[size] = found[0]
+            _put(values[:size], found[:size], value, last, size)
+
+
+@kernel(
+    types.void(
+        _FLOATS,
+        _LISTS,
+        _FLOATS,
+        _COUNTS,
+        _LINKS,
+        _LINKS,
+        _ROWS,
+        _STEPS,
+        _ROWS,
+        _CODES,
+        types.boolean,
+        types.int64,
+        types.int64,
+        _MASK,
+        types.int64[:, ::1],
+    )
+)
+def search(  # type: ignore[no-untyped-def]
+    queries, lists, centres, counts, first, following, rows, steps, squares, codes, is_l2, compared, limit, allowed, out
+):
+    """Write the rows that are nearest to each query by their codes to `out` int64[q, k], in no order, −1 where there
+    are fewer.
+
+    `queries` float32[q, dimension]; `lists` int64[q, p] are the lists to look into, the nearest first, −1 for none.
+    A query ends with the list that makes it `compared` rows or more. Rows count that are below `limit` and, unless
+    `allowed` bool is empty, allowed. The other arrays are as `append` writes them; of each list, the first `counts`
+    rows are complete.
+    """
+    k = out.shape[1]
+    values = np.empty(k, np.float64)
+    rounded = np.empty(queries.shape[1], np.int16)
+    products, places = np.empty(BLOCK_ROWS, np.int32), np.empty(BLOCK_ROWS + 1, np.int64)
+    is_all = len(allowed) == 0
+    for q in range(queries.shape[0]):
+        query, found = queries[q], out[q]
+        size = seen = 0
+        step = 0.0
+        for p in range(lists.shape[1]):
+            own = lists[q, p]
+            if own < 0 or seen >= compared:
+                break
+            left = counts[own]
+            seen += left
+            base = 0.0
+            if is_l2:
+                base = -0.5 * _square(query, centres[own])
+                step = _rounded(query, centres[own], True, rounded)
+            else:
+                base = _product(query, centres[own])
+                if p == 0:
+                    step = _rounded(query, centres[own], False, rounded)
+            block = first[own] if left else -1
+            while left > 0:
+                count = min(left, BLOCK_ROWS)
+                chosen = 0
+                for i in range(count):
+                    row = rows[block, i]
+                    places[chosen] = i
+                    chosen += row < limit and (is_all or allowed[row])
+                if SPARSE * chosen < count:
+                    for n in range(chosen):
+                        products[places[n]] = _dot(codes[block, places[n]], rounded)
+                else:
+                    _products(codes[block], rounded, count, products)
+                for n in range(chosen):
+                    i = places[n]
+                    scale = np.float64(steps[block, i])
+                    value = base + products[i] * (scale * step)
+                    if is_l2:
+                        value -= 0.5 * scale * scale * squares[block, i]
+                    if size < k or value > values[0]:
+                        _put(values, found, value, rows[block, i], size)
+                        size = min(k, size + 1)
+                left -= count
+                block = following[block]
+        for i in range(size, k):
+            found[i] = -1
+
+
+@kernel(types.void(_FLOATS, _NUMBERS, types.float64[:, ::1], types.int64[::1]), allocates=False)
+def add_up(vectors, lists, sums, counts):  # type: ignore[no-untyped-def]
+    """Add `vectors` float32[n, dimension] to `sums` float64[lists, dimension] of their lists, and count them."""
+    for i in range(vectors.shape[0]):
+        own = lists[i]
+        counts[own] += 1
+        for d in range(vectors.shape[1]):
+            sums[own, d] += vectors[i, d]
