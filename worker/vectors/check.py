@@ -95,7 +95,7 @@ def _check_collection(reader: StoreReader, collection_id: int, collection: Colle
     while batch := [(key[4:], value) for key, value in islice(rows, CHECK_ROWS)]:
         whole_rows, damaged = stored_rows.checked(batch, collection.dimension)
         wrong.update(damaged)
-        highest = max([highest, *(stored_rows.version_of(value) for _, value in whole_rows)])
+        highest = max([highest, *whole_rows.versions.tolist()])
     if wrong:
         vector_id, why = next(iter(wrong.items()))
         yield f"{len(wrong)} vectors of {collection.name!r} are damaged, such as {vector_id!r}: {why}"

@@ -25,11 +25,11 @@ from worker.storage.faces import Objects, RowBatch, Rows
 from worker.vectors import snapshot, stored_rows
 from worker.vectors.query_sample import QuerySample
 from worker.vectors.recall_curve import RECALL, RecallCurve
-from worker.vectors.stored_rows import FAMILY, VERSION_BYTES, Row, prefix
+from worker.vectors.stored_rows import FAMILY, VERSION_BYTES, Columns, prefix
 from worker.vectors.table import Table, TableView
 from worker.vectors.text import TextIndex
 
-LOAD_ROWS = 4096
+LOAD_ROWS = 1024
 QUIET_S = 0.5
 """A collection counts as searched for this time after each search."""
 GIVE_WAY_S = 0.0002
@@ -157,29 +157,30 @@ class WorkerCollection:
             self.curve, self.measured_rows = saved.curve, self.saved_rows if saved.curve is not None else 0
             self._snapshot_highest, self._awaited = saved.highest, set(saved.highest)
 
-    def _load_batch(self, shard: int, batch: Sequence[Row]) -> None:
+    def _load_batch(self, shard: int, batch: Columns) -> None:
         """Put whole rows of a store into the table: revive those that the snapshot has, append the others."""
-        if not batch:
+        if not batch.ids:
             return
-        ids, numbers, vectors, attributes = stored_rows.columns(batch, self.collection.dimension)
+        ids, numbers, vectors = batch.ids, batch.versions, batch.vectors
         snapshot_rows = self._snapshot_rows
         if self._snapshot_highest.get(shard, 0) > self.highest[shard]:
             snapshot_rows = 0  # the snapshot names versions that this store never gave: it is of another store
         view = self.table.view
         rows = view.ids.latest(ids)
         is_old = (rows >= 0) & (rows < snapshot_rows) & ~view.alive[rows] & (view.versions[rows] == numbers)
-        if is_old.any():
+        if is_old.all():
+            self.table.revive(rows, vectors, shard)
+        else:
             self.table.revive(rows[is_old], vectors[is_old], shard)
-        if not is_old.all():
             places = np.flatnonzero(~is_old)
             new = places.tolist()
-            new_ids, new_attributes = [ids[place] for place in new], [attributes[place] for place in new]
-            self.table.append(new_ids, vectors[places], numbers[places], shard, new_attributes, ())
+            new_ids = [ids[place] for place in new]
+            self.table.append(new_ids, vectors[places], numbers[places], shard, batch.attributes(new), ())
             self.highest[shard] = max(self.highest[shard], int(numbers[places].max()))
-        self._vector_counts[shard] += len(batch)
+        self._vector_counts[shard] += len(ids)
         if self.text is not None:
-            for vector_id, value in batch:
-                self.text.put(vector_id, value[self._head :])
+            for vector_id, packed in zip(ids, batch.attributes(range(len(ids))), strict=True):
+                self.text.put(vector_id, packed)
 
     # Writing
 

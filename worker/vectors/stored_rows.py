@@ -10,13 +10,17 @@ together with the vectors, so it does not depend on which vectors still exist.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
+from shared.kernels import kernel
 from shared.messages.vectors import ID_BYTES_MAX, Attribute, Floats
+from shared.xxh64 import Bytes
 from worker.storage.faces import RowBatch, Rows
 
 FAMILY, META = "vectors", "meta"
@@ -28,6 +32,11 @@ Row = tuple[bytes, bytes]
 """(a vector's id, the value of its row)."""
 
 _ATTRIBUTES = msgspec.msgpack.Decoder(dict[str, Attribute])
+_ATTRIBUTES_OF_MANY = msgspec.msgpack.Decoder(list[dict[str, Attribute]])
+ARRAY_32 = b"\xdd"
+"""The first byte of a msgpack array, before its length in 4 bytes."""
+_SEPARATOR = b"\0"
+"""Between ids: it ends a character of several bytes, so that no two damaged ids are whole together."""
 
 
 def prefix(collection_id: int) -> bytes:
@@ -64,35 +73,73 @@ def forget(batch: RowBatch, collection_id: int) -> None:
     batch.delete_range(FAMILY, prefix(collection_id), prefix(collection_id + 1))
 
 
-def columns(rows: Sequence[Row], dimension: int) -> tuple[list[bytes], NDArray[np.uint64], Floats, list[bytes]]:
-    """Ids, versions uint64[n], components float32[n, dimension] and packed attributes of rows, which are long
-    enough."""
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Whole rows: their ids, `versions` uint64[n], the components as given, `vectors` float32[n, dimension], and the
+    `values` of the rows, in which the attributes begin at `head`."""
+
+    ids: list[bytes]
+    versions: NDArray[np.uint64]
+    vectors: Floats
+    values: list[bytes]
+    head: int
+
+    def attributes(self, places: Iterable[int]) -> list[bytes]:
+        """The packed attributes of the rows at these places."""
+        return [self.values[place][self.head :] for place in places]
+
+
+@kernel(
+    types.void(Bytes, types.Array(types.int64, 1, "C", readonly=True), types.uint8[:, ::1], types.uint8[:, ::1]),
+    allocates=False,
+)
+def _split(joined, starts, versions, vectors):  # type: ignore[no-untyped-def]
+    """The beginning of each value, joined[starts[i]:], to `versions` uint8[n, VERSION_BYTES], what follows to `vectors`
+    uint8[n, 4 × dimension]."""
+    for i in range(len(starts)):
+        start = starts[i]
+        for place in range(versions.shape[1]):
+            versions[i, place] = joined[start + place]
+        start += versions.shape[1]
+        for place in range(vectors.shape[1]):
+            vectors[i, place] = joined[start + place]
+
+
+def _columns(rows: Sequence[Row], dimension: int) -> Columns:
+    """The columns of rows that are long enough."""
+    values = [value for _, value in rows]
+    lengths = np.fromiter(map(len, values), np.int64, len(values))
+    versions, vectors = np.empty(len(rows), np.uint64), np.empty((len(rows), dimension), np.float32)
+    _split(
+        np.frombuffer(b"".join(values), np.uint8),
+        lengths.cumsum() - lengths,
+        versions.view(np.uint8).reshape(len(rows), VERSION_BYTES),
+        vectors.view(np.uint8),
+    )
+    return Columns([vector_id for vector_id, _ in rows], versions, vectors, values, VERSION_BYTES + 4 * dimension)
+
+
+def checked(rows: Sequence[Row], dimension: int) -> tuple[Columns, dict[bytes, str]]:
+    """(the columns of the rows that are whole, id → what is wrong for each of the others)."""
     head = VERSION_BYTES + 4 * dimension
-    joined = b"".join([value[:head] for _, value in rows])
-    heads = np.frombuffer(joined, np.uint8).reshape(len(rows), head)
-    versions = np.ascontiguousarray(heads[:, :VERSION_BYTES]).view(np.uint64)[:, 0]
-    vectors = np.ascontiguousarray(heads[:, VERSION_BYTES:]).view(np.float32)
-    return [vector_id for vector_id, _ in rows], versions, vectors, [value[head:] for _, value in rows]
-
-
-def version_of(value: bytes) -> int:
-    """The version in the value of a vector's row."""
-    return int.from_bytes(value[:VERSION_BYTES], "little")
-
-
-def checked(rows: Sequence[Row], dimension: int) -> tuple[list[Row], dict[bytes, str]]:
-    """(the rows that are whole, id → what is wrong for each of the others)."""
-    head = VERSION_BYTES + 4 * dimension
-    whole = [row for row in rows if len(row[1]) >= head]
-    try:
-        if len(whole) == len(rows) and np.isfinite(columns(whole, dimension)[2]).all():
-            for vector_id, value in whole:
-                _check_texts(vector_id, value, head)
-            return whole, {}
-    except (msgspec.MsgspecError, ValueError):
-        pass  # a row is damaged: check the rows one by one
+    if min((len(value) for _, value in rows), default=head) >= head:
+        found = _columns(rows, dimension)
+        if np.isfinite(found.vectors).all() and _have_texts(found):
+            return found, {}
+    # A row is damaged: check the rows one by one.
     wrong = {vector_id: why for vector_id, value in rows if (why := _wrong(vector_id, value, head))}
-    return [row for row in rows if row[0] not in wrong], wrong
+    return _columns([row for row in rows if row[0] not in wrong], dimension), wrong
+
+
+def _have_texts(rows: Columns) -> bool:
+    """Whether all ids and attributes can be decoded, all at once."""
+    packed = [value[rows.head :] for value in rows.values if len(value) > rows.head]
+    try:
+        _SEPARATOR.join(rows.ids).decode()
+        _ATTRIBUTES_OF_MANY.decode(ARRAY_32 + len(packed).to_bytes(4, "big") + b"".join(packed))
+    except (msgspec.MsgspecError, ValueError):
+        return False
+    return True
 
 
 def _check_texts(vector_id: bytes, value: bytes, head: int) -> None:

@@ -145,8 +145,9 @@ def _series_row(data: bytes) -> None:
 
 def _vector_rows(data: bytes) -> None:
     whole, _ = stored_rows.checked([(piece[:3], piece[3:]) for piece in split(data)], DIMENSION)
-    if whole:
-        stored_rows.columns(whole, DIMENSION)
+    assert np.isfinite(whole.vectors).all()
+    for packed in whole.attributes(range(len(whole.ids))):
+        assert not packed or isinstance(msgspec.msgpack.decode(packed), dict)
 
 
 def _columns(data: bytes) -> None:
