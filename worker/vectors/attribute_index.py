@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from shared import kernel_types as types
+from shared.kernels import kernel
 from shared.messages.vectors import Condition, Value
 from worker.vectors.attribute_column import (
     ARRAY,
@@ -28,14 +30,22 @@ from worker.vectors.attribute_column import (
     equal_integers,
 )
 from worker.vectors.attribute_strings import EQUALITY, Mask, divided
+from worker.vectors.mask_cache import MaskCache
 
 INSTANT = ARRAY + 1
 """The kind of the index of strings that are datetimes, in the order of their instants; a column has no such kind."""
 BITMAP_VALUES_MAX = 64
 """Most distinct values for which a field has bitmaps: they then take at most 8 bytes a row."""
 
-WIDE_SHARE = 32
+WIDE_SHARE = 3
 """Marking one row at a random place costs as much as comparing this many adjacent rows."""
+
+
+@kernel(types.void(types.Array(types.int32, 1, "C", readonly=True), types.boolean[::1]), allocates=False)
+def _mark(rows, out):  # type: ignore[no-untyped-def]
+    """Set `out` bool at these rows."""
+    for i in range(rows.shape[0]):
+        out[rows[i]] = True
 
 
 Places = slice | NDArray[np.int64]
@@ -82,11 +92,11 @@ class ValueIndex:
             return
         assert self.rows is not None, "an index has rows or bitmaps"
         if isinstance(places, slice):
-            out[self.rows[self.starts[places.start] : self.starts[places.stop]]] = True
+            _mark(self.rows[self.starts[places.start] : self.starts[places.stop]], out)
         else:
             starts, counts = self.starts[places], self.starts[places + 1] - self.starts[places]
             ends = np.cumsum(counts)
-            out[self.rows[np.arange(ends[-1]) + np.repeat(starts - ends + counts, counts)]] = True
+            _mark(self.rows[np.arange(ends[-1]) + np.repeat(starts - ends + counts, counts)], out)
 
     def places_of(self, keys: NDArray) -> NDArray[np.int64]:
         """The places of those of `keys` that are among the values."""
@@ -138,14 +148,16 @@ def _field(column: AttributeColumn, size: int) -> Field:
 
 @dataclass(frozen=True, slots=True)
 class AttributeIndex:
-    """All fields over the first `size` rows; never changed once built."""
+    """All fields over the first `size` rows; never changed once built. `masks`: of the latest filters over them."""
 
     size: int = 0
     fields: Mapping[str, Field] = field(default_factory=dict)
+    masks: MaskCache = field(default_factory=MaskCache)
 
     @property
     def memory_bytes(self) -> int:
-        return sum(index.memory_bytes for by_kind in self.fields.values() for index in by_kind.values())
+        indexes = sum(index.memory_bytes for by_kind in self.fields.values() for index in by_kind.values())
+        return indexes + self.masks.memory_bytes
 
     def estimate(self, condition: Condition, column: AttributeColumn) -> int:
         """The number of rows that satisfy eq, in, lt, lte, gt or gte; for arrays and for a range of

@@ -100,12 +100,16 @@ class Attributes:
         return {name: names[matches[0]] for name, matches in similar.items() if matches}
 
     def mask(self, condition: Condition, size: int) -> Mask:
-        """Which of the first `size` rows satisfy `condition`, bool[size]. Of all comparisons, a row without the field
-        satisfies neq only."""
+        """Which of the first `size` rows satisfy `condition`, bool[size], for reading only. Of all comparisons, a row
+        without the field satisfies neq only."""
         index = self._index
         if not index.size:
             return self._compared(condition, slice(0, size))
-        head = self._indexed(condition, index)
+        key = index.masks.key(condition)
+        head = index.masks.get(key)
+        if head is None:
+            head = self._indexed(condition, index)
+            index.masks.put(key, head)
         if index.size >= size:
             return head[:size]
         return np.concatenate([head, self._compared(condition, slice(index.size, size))])

@@ -50,7 +50,7 @@ SPARE_LISTS = 2
 SURPLUS = 1.2
 SURPLUS_ROWS = 6
 """Rows that are kept beyond the wanted ones: codes order the last ones by rounded components."""
-SELECTIVE_POWER = 0.75
+SELECTIVE_POWER = 0.55
 """The rows to compare grow with this power of the rows for each one that a filter allows."""
 CAPACITY_MIN = 4
 BLOCK_GROWTH = 1.5

@@ -1,0 +1,577 @@
+"""Inverted lists: which rows a search of them finds, what is added beside it, and the files that are refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from shared.messages.vectors import Floats
+from tests.unit.test_vector_recall import finished
+from worker.vectors import inverted_lists as module
+from worker.vectors import list_kernels
+from worker.vectors.graph import Graph
+from worker.vectors.inverted_lists import InvertedLists, lists_of
+from worker.vectors.list_kernels import BLOCK_ROWS, CODE_MAX, QUERY_MAX
+from worker.vectors.similarity import Rows, prepared
+
+METRICS = ["cosine", "dot", "l2"]
+EVERYTHING = 1 << 20
+"""An expansion with which all rows are compared."""
+K = 10
+
+
+def drawn(count: int, dimension: int, metric: str, seed: int = 1) -> Floats:
+    random = np.random.default_rng(seed)
+    return prepared(random.normal(size=(count, dimension)).astype(np.float32), metric)
+
+
+def apart(count: int, lists: int, dimension: int, seed: int = 1) -> tuple[Floats, Floats]:
+    """(vectors in so many groups that lie far from each other, the middles of the groups)."""
+    random = np.random.default_rng(seed)
+    centres = (10 * np.eye(lists, dimension)).astype(np.float32)
+    own = random.integers(0, lists, count)
+    return (centres[own] + random.uniform(-1, 1, (count, dimension))).astype(np.float32), centres
+
+
+def filled(vectors: Floats, metric: str, centres: Floats | None = None) -> InvertedLists:
+    lists = InvertedLists(vectors.shape[1], metric, centres)
+    lists.add(np.arange(len(vectors)), vectors)
+    return lists
+
+
+def trained(vectors: NDArray[np.floating], metric: str) -> InvertedLists:
+    empty = InvertedLists(vectors.shape[1], metric)
+    return finished(empty.retrained(vectors, np.arange(len(vectors))))[0]
+
+
+def near_by_definition(vectors: Floats, queries: Floats, metric: str) -> NDArray[np.float64]:
+    """float64[q, n], greater for nearer ones; under l2, minus half of the squared distance."""
+    wide, asked = vectors.astype(np.float64), queries.astype(np.float64)
+    if metric == "l2":
+        return -0.5 * np.square(asked[:, None] - wide[None]).sum(axis=2)
+    return asked @ wide.T
+
+
+def nearest_rows(vectors: Floats, queries: Floats, metric: str, k: int = K) -> list[set[int]]:
+    near = near_by_definition(vectors, queries, metric)
+    return [set(row.tolist()) for row in np.argsort(-near, axis=1, kind="stable")[:, :k]]
+
+
+def sets(found: Rows) -> list[set[int]]:
+    """The rows of each query, which are there once each."""
+    own = [row[row >= 0].tolist() for row in found]
+    assert all(len(rows) == len(set(rows)) for rows in own)
+    return [set(rows) for rows in own]
+
+
+def all_of(lists: InvertedLists, queries: Floats, rows: int) -> list[set[int]]:
+    return sets(lists.search(queries, rows, rows, EVERYTHING, rows, None))
+
+
+def chains(lists: InvertedLists) -> list[list[int]]:
+    """The rows of each list in the order of its blocks."""
+    own, found = lists._lists, []
+    for count, block in zip(own.counts.tolist(), own.first.tolist(), strict=True):
+        rows: list[int] = []
+        while len(rows) < count:
+            rows += own.rows[block].tolist()[: count - len(rows)]
+            block = int(own.following[block])
+        found.append(rows)
+    return found
+
+
+# What is found
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 7, 128, 300])
+@pytest.mark.parametrize("metric", METRICS)
+def test_every_row_that_was_added_is_found_once_when_all_are_compared(metric: str, dimension: int) -> None:
+    table, queries = drawn(1500, dimension, metric), drawn(3, dimension, metric, 2)
+    rows = np.random.default_rng(3).permutation(1500)[:1200]
+    lists = InvertedLists(dimension, metric)
+    lists.add(rows, table[rows])
+    again, _ = finished(lists.retrained(table, rows))
+    assert (lists.lists, again.lists) == (1, lists_of(1200))
+    for own in (lists, again):
+        assert len(own) == 1200
+        assert all_of(own, queries, 1500) == [set(rows.tolist())] * 3
+
+
+def largest_error(vectors: Floats, queries: Floats, metric: str) -> NDArray[np.float64]:
+    """How far a similarity may be from that of the code of a row, float64[q]; what is left of a vector without its
+    centre has no component above twice the greatest one of all."""
+    dimension = vectors.shape[1]
+    greatest = float(np.abs(vectors).max())
+    width = math.sqrt(dimension)
+    rest = 0.5 * 2 * greatest / CODE_MAX * width
+    lengths = np.linalg.norm(queries.astype(np.float64), axis=1)
+    largest = np.abs(queries).max(axis=1) + greatest
+    rounding = 0.5 * largest / QUERY_MAX * width * 2 * greatest * width
+    if metric == "l2":
+        lengths = lengths + np.linalg.norm(vectors.astype(np.float64), axis=1).max()
+    return lengths * rest + rest * rest + rounding + 1e-5
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 7, 128, 300])
+@pytest.mark.parametrize("metric", METRICS)
+def test_of_all_rows_the_nearest_are_candidates_except_for_near_ties(metric: str, dimension: int) -> None:
+    vectors, queries = drawn(1500, dimension, metric), drawn(20, dimension, metric, 2)
+    near = near_by_definition(vectors, queries, metric)
+    expected = nearest_rows(vectors, queries, metric)
+    slack = 2 * largest_error(vectors, queries, metric)
+    for lists in (filled(vectors, metric), trained(vectors, metric)):
+        found = lists.search(queries, K, K, EVERYTHING, 1500, None)
+        assert found.shape == (20, math.ceil(K * module.SURPLUS) + module.SURPLUS_ROWS)
+        assert (found >= 0).all()
+        for query, rows in enumerate(sets(found)):
+            left_out = list(expected[query] - rows)
+            assert (near[query, left_out] <= near[query, list(rows)].min() + slack[query]).all()
+            assert not left_out or dimension <= 2
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_table_of_half_precision_is_put_into_lists_too(metric: str) -> None:
+    halves = drawn(1500, 16, metric).astype(np.float16)
+    queries = drawn(20, 16, metric, 2)
+    found = sets(trained(halves, metric).search(queries, K, K, EVERYTHING, 1500, None))
+    expected = nearest_rows(halves.astype(np.float32), queries, metric)
+    assert all(rows >= wanted for rows, wanted in zip(found, expected, strict=True))
+
+
+def test_vectors_far_from_the_origin_are_told_apart_by_their_lists() -> None:
+    vectors = (1e4 + drawn(2000, 16, "l2")).astype(np.float32)
+    queries = (1e4 + drawn(20, 16, "l2", 2)).astype(np.float32)
+    found = sets(trained(vectors, "l2").search(queries, K, K, EVERYTHING, 2000, None))
+    expected = nearest_rows(vectors, queries, "l2")
+    assert all(rows >= wanted for rows, wanted in zip(found, expected, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # squares of lengths are infinite
+@pytest.mark.parametrize("every", [1, 100])
+def test_the_nearest_of_huge_components_are_found(every: int) -> None:
+    vectors = drawn(2000, 16, "l2")
+    vectors[::every] *= np.float32(1e30)
+    queries = np.concatenate([vectors[::100], vectors[1::100]])
+    expected = nearest_rows(vectors, queries, "l2", 1)
+    assert [next(iter(rows)) % 100 for rows in expected] == [0] * 20 + [1] * 20
+    for lists in (filled(vectors, "l2"), trained(vectors, "l2")):
+        assert all_of(lists, queries, 2000) == [set(range(2000))] * 40
+        found = sets(lists.search(queries, K, K, EVERYTHING, 2000, None))
+        assert all(rows >= wanted for rows, wanted in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_equal_vectors_are_all_found(metric: str) -> None:
+    vectors = np.repeat(drawn(1, 8, metric), 1500, axis=0)
+    for lists in (filled(vectors, metric), trained(vectors, metric)):
+        assert all_of(lists, vectors[:1], 1500) == [set(range(1500))]
+        assert len(sets(lists.search(vectors[:1], K, K, EVERYTHING, 1500, None))[0]) >= K
+
+
+def test_vectors_without_length_are_found_by_their_distance() -> None:
+    zeros = np.zeros((1500, 8), np.float32)
+    for lists in (filled(zeros, "l2"), trained(zeros, "l2")):
+        assert all_of(lists, np.concatenate([zeros[:1], drawn(1, 8, "l2")]), 1500) == [set(range(1500))] * 2
+    one_other = zeros.copy()
+    one_other[700] = 1
+    for lists in (filled(one_other, "l2"), trained(one_other, "l2")):
+        first, second = sets(lists.search(one_other[[3, 700]], 1, 1, EVERYTHING, 1500, None))
+        assert 700 not in first and 700 in second
+
+
+# Rows that do not count
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.2, 0.45, 0.55, 0.9, 1.0])
+@pytest.mark.parametrize("metric", METRICS)
+def test_only_allowed_rows_below_the_limit_are_found(metric: str, share: float) -> None:
+    """Of few allowed rows, each is compared alone; else whole blocks are."""
+    vectors, queries = drawn(2000, 16, metric), drawn(5, 16, metric, 2)
+    random = np.random.default_rng(4)
+    for lists in (filled(vectors, metric), trained(vectors, metric)):
+        for limit in (0, 1, 1000, 2000):
+            allowed = random.random(limit) < share
+            counted = set(np.flatnonzero(allowed).tolist())
+            found = lists.search(queries, 2000, 2000, EVERYTHING, limit, allowed)
+            assert sets(found) == [counted] * 5
+            assert np.count_nonzero(found == -1) == found.size - 5 * len(counted)
+        mask = random.random(2000) < share
+        living = np.flatnonzero(mask)
+        wanted = nearest_rows(vectors[living], queries, metric)
+        some = sets(lists.search(queries, K, K, EVERYTHING, 2000, mask))
+        for rows, places in zip(some, wanted, strict=True):
+            assert rows >= set(living[list(places)].tolist())
+
+
+def test_without_a_filter_rows_from_the_limit_on_are_left_out() -> None:
+    vectors = drawn(1000, 8, "dot")
+    for limit in (0, 1, BLOCK_ROWS, 700, 1000, 5000):
+        found = filled(vectors, "dot").search(vectors[:2], 1000, 1000, EVERYTHING, limit, None)
+        assert sets(found) == [set(range(min(limit, 1000)))] * 2
+        assert found.min() == -1
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("count", [1, 9])
+def test_without_rows_nothing_is_found(metric: str, count: int) -> None:
+    lists = InvertedLists(8, metric, drawn(count, 8, metric))
+    for _ in range(2):
+        assert (len(lists), lists.is_outgrown()) == (0, False)
+        assert (lists.search(drawn(2, 8, metric), K, K, EVERYTHING, 100, None) == -1).all()
+        lists.add(np.zeros(0, np.int64), np.zeros((0, 8), np.float32))
+
+
+# Lists
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_row_is_in_the_list_of_its_nearest_centre(metric: str) -> None:
+    vectors, centres = drawn(1500, 8, metric), drawn(40, 8, metric, 5)
+    lists = filled(vectors, metric, centres)
+    own = chains(lists)
+    assert sorted(row for rows in own for row in rows) == list(range(1500))
+    near = near_by_definition(centres, vectors, "l2")
+    for number, rows in enumerate(own):
+        assert rows == sorted(rows)
+        assert (near[rows, number] >= near[rows].max(axis=1) - 1e-5).all()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("wanted", [1, 2, 3, 20, 40])
+def test_the_lists_to_look_into_begin_with_the_nearest(metric: str, wanted: int) -> None:
+    centres, queries = drawn(40, 8, "dot"), drawn(30, 8, "dot", 2)
+    halves = 0.5 * np.square(centres).sum(axis=1) if metric == "l2" else np.zeros(0, np.float32)
+    found = np.empty((30, wanted), np.int64)
+    list_kernels.nearest_lists(queries, centres, halves, found)
+    near = near_by_definition(centres, queries, metric)
+    expected = -np.sort(-near, axis=1)[:, :wanted]
+    np.testing.assert_allclose(np.take_along_axis(near, found, axis=1), expected, rtol=1e-4, atol=1e-4)
+    assert all(len(rows) == wanted for rows in sets(found))
+
+
+def test_a_search_ends_with_the_list_that_makes_enough_rows() -> None:
+    vectors, centres = apart(2000, 8, 8)
+    lists = filled(vectors, "l2", centres)
+    own = chains(lists)
+    for query, centre in enumerate(centres):
+        [few] = all_rows = sets(lists.search(centre[None], 2000, 2000, 1, 2000, None))
+        assert all_rows == [set(own[query])], "its nearest list has more than EXPANSION_ROWS rows"
+        more = -(-(len(own[query]) + 1) // module.EXPANSION_ROWS)
+        [two] = sets(lists.search(centre[None], 2000, 2000, more, 2000, None))
+        assert two > few and len(two - few) in {len(rows) for rows in own}
+
+
+def test_more_is_compared_for_a_greater_expansion_and_behind_a_filter() -> None:
+    lists = InvertedLists(8, "dot")
+    costs = [lists.exact_rows(10, 10, expansion) for expansion in (1, 10, 100)]
+    assert costs == sorted(set(costs)) and costs[0] > 0
+    compared = [lists._compared(10, fetch, 10) for fetch in (5, 10, 11, 100)]
+    assert compared[0] == compared[1] == 10 * module.EXPANSION_ROWS
+    assert compared[1] < compared[2] < compared[3] < 10 * compared[1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "lists"),
+    [(0, 1), (1, 1), (63, 1), (64, 2), (95, 2), (96, 3), (16_383, 511), (16_384, 512), (16_640, 515), (1_000_000, 4000)],
+)
+def test_so_many_rows_are_in_so_many_lists(rows: int, lists: int) -> None:
+    assert lists_of(rows) == lists
+
+
+@pytest.mark.parametrize(("lists", "last"), [(1, 1023), (10, 1023), (18, 1023), (19, 1055), (20, 1087), (100, 5439)])
+def test_lists_are_outgrown_from_so_many_rows_on(lists: int, last: int) -> None:
+    own = InvertedLists(1, "l2", np.arange(lists, dtype=np.float32)[:, None])
+    own.add(np.arange(last), np.zeros((last, 1), np.float32))
+    assert not own.is_outgrown()
+    own.add(np.array([last]), np.zeros((1, 1), np.float32))
+    assert (own.lists, own.is_outgrown()) == (lists, True)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_retrained_lists_are_as_many_as_their_rows_need_and_are_made_in_slices(metric: str) -> None:
+    vectors, before = drawn(3000, 8, metric), InvertedLists(8, metric)
+    own, slices = finished(before.retrained(vectors, np.arange(0, 3000, 2)))
+    assert (own.lists, len(own), len(before)) == (lists_of(1500), 1500, 0)
+    assert slices > 1500 // InvertedLists.SLICE_ROWS
+    assert not own.is_outgrown()
+    lengths = np.linalg.norm(own._lists.centres, axis=1)
+    assert np.allclose(lengths, 1, atol=1e-5) == (metric == "cosine")
+
+
+def test_a_fresh_index_has_the_same_centres_and_no_rows(tmp_path: Path) -> None:
+    vectors = drawn(1500, 8, "l2")
+    lists = trained(vectors, "l2")
+    fresh = lists.fresh()
+    assert (len(fresh), fresh.lists) == (0, lists.lists)
+    assert (fresh._lists.centres == lists._lists.centres).all()
+    fresh.add(np.arange(1500), vectors)
+    assert chains(fresh) == chains(lists)
+    fresh.add(np.array([1500]), vectors[:1])
+    assert (len(fresh), len(lists)) == (1501, 1500)
+
+
+def test_memory_is_counted_by_blocks_and_centres() -> None:
+    lists, vector = InvertedLists(20, "dot"), drawn(1, 20, "dot")
+    sizes = []
+    for row in range(2 * BLOCK_ROWS + 1):
+        lists.add(np.array([row]), vector)
+        sizes.append(lists.memory_bytes)
+    assert len(set(sizes)) == 3
+    a_block = sizes[BLOCK_ROWS] - sizes[BLOCK_ROWS - 1]
+    assert a_block == sizes[2 * BLOCK_ROWS] - sizes[2 * BLOCK_ROWS - 1]
+    own = lists._lists
+    arrays = [own.following, own.rows, own.steps, own.squares, own.codes]
+    assert a_block == sum(array[0].nbytes for array in arrays)
+    more = InvertedLists(20, "dot", drawn(9, 20, "dot")).memory_bytes - InvertedLists(20, "dot").memory_bytes
+    assert more >= 8 * 20 * 4
+
+
+# Adding
+
+
+SLICES = [
+    [1] * 300,
+    [63, 1, 64, 65, 127, 128, 129, 700],
+    [2000],
+    [1999, 1],
+    [0, 5, 0, 1000, 995],
+]
+
+
+def sliced(count: int, sizes: list[int]) -> Iterator[slice]:
+    start = 0
+    for size in sizes:
+        yield slice(start, min(count, start + size))
+        start += size
+    yield slice(start, count)
+
+
+@pytest.mark.parametrize("sizes", SLICES)
+@pytest.mark.parametrize("count", [1, 7])
+def test_rows_that_are_added_in_slices_are_in_the_same_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, sizes: list[int]
+) -> None:
+    vectors, centres = apart(2000, count, 8)
+    at_once = filled(vectors, "l2", centres)
+    monkeypatch.setattr(module, "ADDED_AT_ONCE", 300)
+    lists, numbers = InvertedLists(8, "l2", centres), np.arange(2000)
+    for part in sliced(2000, sizes):
+        lists.add(numbers[part], vectors[part])
+        assert len(lists) == part.stop
+    assert chains(lists) == chains(at_once)
+    assert content(lists, tmp_path) == content(at_once, tmp_path)
+    assert all_of(lists, vectors[:3], 2000) == [set(range(2000))] * 3
+
+
+@pytest.mark.parametrize("count", [BLOCK_ROWS - 1, BLOCK_ROWS, BLOCK_ROWS + 1, 3 * BLOCK_ROWS, 5 * BLOCK_ROWS + 1])
+def test_as_many_blocks_are_used_as_the_rows_fill(count: int) -> None:
+    lists = filled(drawn(count, 4, "l2"), "l2")
+    assert lists._used == -(-count // BLOCK_ROWS)
+    assert len(lists._lists.rows) >= lists._used
+    assert all_of(lists, drawn(1, 4, "l2", 2), count) == [set(range(count))]
+
+
+@pytest.mark.parametrize("lists", [1, 6])
+def test_a_search_beside_an_add_finds_what_was_there_and_nothing_that_is_not_yet(lists: int) -> None:
+    vectors, centres = apart(4000, lists, 8)
+    own, numbers = InvertedLists(8, "l2", centres), np.arange(1, 4001)
+    random = np.random.default_rng(6)
+    queries = vectors[:2]
+    done = searches = 0
+    with ThreadPoolExecutor(1) as pool:
+        while done < 4000:
+            end = min(4000, done + int(random.integers(1, 120)))
+            adding = pool.submit(own.add, numbers[done:end], vectors[done:end])
+            while True:
+                is_last = adding.done()
+                for rows in all_of(own, queries, 4001):
+                    assert set(range(1, done + 1)) <= rows <= set(range(1, end + 1))
+                searches += 1
+                if is_last:
+                    break
+            adding.result()
+            done = end
+    assert len(own) == 4000 and searches >= 4000 // 120
+
+
+def test_a_reader_keeps_what_it_has_when_arrays_are_replaced() -> None:
+    lists, vectors = InvertedLists(4, "l2"), drawn(5000, 4, "l2")
+    lists.add(np.arange(10), vectors[:10])
+    before = lists._lists
+    lists.add(np.arange(10, 5000), vectors[10:])
+    assert len(lists._lists.rows) > len(before.rows)
+    assert int(before.counts.sum()) == 10
+    assert before.rows[before.first[0], :10].tolist() == list(range(10))
+
+
+# Files
+
+
+def content(lists: InvertedLists, directory: Path) -> bytes:
+    lists.save(directory / "content")
+    return (directory / "content").read_bytes()
+
+
+def loaded(data: bytes, directory: Path, rows: int, dimension: int = 8, metric: str = "l2") -> InvertedLists:
+    lists = InvertedLists(dimension, metric)
+    (directory / "loaded").write_bytes(data)
+    lists.load(directory / "loaded", rows)
+    return lists
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("count", [0, 1, BLOCK_ROWS, 1500])
+def test_a_saved_index_answers_as_before_and_grows(tmp_path: Path, metric: str, count: int) -> None:
+    vectors, queries = drawn(2000, 8, metric), drawn(10, 8, metric, 2)
+    lists = filled(vectors[:count], metric, drawn(12, 8, metric, 3))
+    again = loaded(content(lists, tmp_path), tmp_path, count, metric=metric)
+    assert (len(again), again.lists, again.memory_bytes) == (count, 12, lists.memory_bytes)
+    for own in (lists, again):
+        own.add(np.arange(count, 2000), vectors[count:])
+    assert content(again, tmp_path) == content(lists, tmp_path)
+    for expansion in (1, 10, EVERYTHING):
+        expected = lists.search(queries, K, K, expansion, 2000, None)
+        assert (again.search(queries, K, K, expansion, 2000, None) == expected).all()
+    assert all_of(again, queries, 2000) == [set(range(2000))] * 10
+
+
+COUNT, LISTS = 300, 5
+"""Of the file whose bytes are changed."""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> bytes:
+    vectors, centres = apart(COUNT, LISTS, 8)
+    lists = filled(vectors, "l2", centres)
+    lists.add(np.zeros(0, np.int64), vectors[:0])
+    return content(lists, tmp_path)
+
+
+def header(data: bytes) -> list[int]:
+    """How many lists, blocks and components a file has."""
+    return np.frombuffer(data, np.int64, 3, len(module.MAGIC)).tolist()
+
+
+def changed(data: bytes, change: Callable[[dict[str, NDArray[Any]]], None]) -> bytes:
+    """The file with its arrays changed."""
+    arrays: dict[str, NDArray[Any]] = {}
+    copy = bytearray(data)
+    start = len(module.MAGIC) + 24
+    lists, blocks, dimension = header(data)
+    for field, kind, shape in module._layout(lists, blocks, dimension):
+        arrays[field] = np.frombuffer(copy, kind, math.prod(shape), start).reshape(shape)
+        start += arrays[field].nbytes
+    assert start == len(data)
+    change(arrays)
+    return bytes(copy)
+
+
+def with_header(data: bytes, place: int, value: int) -> bytes:
+    numbers = header(data)
+    numbers[place] = value
+    start = len(module.MAGIC)
+    return data[:start] + np.array(numbers, np.int64).tobytes() + data[start + 24 :]
+
+
+def test_a_file_that_is_whole_is_taken(tmp_path: Path, data: bytes) -> None:
+    blocks = header(data)[1]
+    assert header(data) == [LISTS, blocks, 8] and blocks >= LISTS
+    for same in (data, changed(data, lambda arrays: None)):
+        assert len(loaded(same, tmp_path, COUNT)) == COUNT
+
+
+@pytest.mark.parametrize("dimension", [7, 9, 16])
+def test_a_file_of_another_dimension_is_refused(tmp_path: Path, data: bytes, dimension: int) -> None:
+    with pytest.raises(ValueError, match=f"loaded has vectors of 8 components; {dimension} are right"):
+        loaded(data, tmp_path, COUNT, dimension)
+
+
+@pytest.mark.parametrize("kept", [0, 7, 8, 31])
+def test_a_file_without_a_whole_beginning_is_refused(tmp_path: Path, data: bytes, kept: int) -> None:
+    with pytest.raises(ValueError, match="index of another kind"):
+        loaded(data[:kept], tmp_path, COUNT)
+
+
+def test_a_file_that_ends_early_is_refused(tmp_path: Path, data: bytes) -> None:
+    blocks = header(data)[1]
+    start = len(module.MAGIC) + 24
+    ends = [start]
+    for _, kind, shape in module._layout(LISTS, blocks, 8):
+        ends.append(ends[-1] + math.prod(shape) * kind.itemsize)
+    for kept in {*ends[:-1], *(end - 1 for end in ends[1:]), *(end + 1 for end in ends[:-1])}:
+        with pytest.raises(ValueError, match=f"{kept} bytes, too few for {LISTS} lists in {blocks} blocks"):
+            loaded(data[:kept], tmp_path, COUNT)
+    assert ends[-1] == len(data)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(0, 0), (0, -1), (0, LISTS + 1000), (0, 1 << 62), (1, -1), (1, -(1 << 62)), (1, 1000), (1, 1 << 62)],
+)
+def test_a_file_with_too_few_bytes_for_what_it_says_is_refused(
+    tmp_path: Path, data: bytes, place: int, value: int
+) -> None:
+    with pytest.raises(ValueError, match="too few for"):
+        loaded(with_header(data, place, value), tmp_path, COUNT)
+
+
+def test_a_graph_is_refused(tmp_path: Path) -> None:
+    graph = Graph(8, "l2", "f32")
+    graph.add(np.arange(COUNT), drawn(COUNT, 8, "l2"))
+    graph.save(tmp_path / "graph")
+    with pytest.raises(ValueError, match="graph is an index of another kind; earlier releases wrote graphs"):
+        InvertedLists(8, "l2").load(tmp_path / "graph", COUNT)
+
+
+def test_a_file_with_more_rows_than_there_are_is_refused(tmp_path: Path, data: bytes) -> None:
+    with pytest.raises(ValueError, match=f"has {COUNT} rows; at most {COUNT - 1} are right"):
+        loaded(data, tmp_path, COUNT - 1)
+
+
+@pytest.mark.parametrize("count", [-1, -(1 << 40)])
+def test_a_file_with_a_list_of_less_than_no_rows_is_refused(tmp_path: Path, data: bytes, count: int) -> None:
+    def change(arrays: dict[str, NDArray[Any]]) -> None:
+        arrays["counts"][2] = count
+
+    with pytest.raises(ValueError, match=f"rows; at most {COUNT} are right"):
+        loaded(changed(data, change), tmp_path, COUNT)
+
+
+@pytest.mark.parametrize("field", ["first", "last", "following"])
+@pytest.mark.parametrize("beyond", [True, False])
+def test_a_file_that_names_a_block_it_does_not_have_is_refused(
+    tmp_path: Path, data: bytes, field: str, beyond: bool
+) -> None:
+    blocks = header(data)[1]
+
+    def change(arrays: dict[str, NDArray[Any]]) -> None:
+        arrays[field][-1] = blocks if beyond else -2
+
+    with pytest.raises(ValueError, match=f"names blocks or rows that it does not have; it has {blocks} blocks"):
+        loaded(changed(data, change), tmp_path, COUNT)
+
+
+def test_a_file_that_names_a_row_below_all_is_refused(tmp_path: Path, data: bytes) -> None:
+    def change(arrays: dict[str, NDArray[Any]]) -> None:
+        arrays["rows"][0, 1] = -1
+
+    with pytest.raises(ValueError, match="names blocks or rows that it does not have"):
+        loaded(changed(data, change), tmp_path, COUNT)
+
+
+def test_a_file_that_is_refused_changes_nothing(tmp_path: Path, data: bytes) -> None:
+    lists = filled(drawn(100, 8, "l2"), "l2")
+    before = content(lists, tmp_path)
+    (tmp_path / "file").write_bytes(data)
+    with pytest.raises(ValueError, match="at most 7 are right"):
+        lists.load(tmp_path / "file", 7)
+    assert content(lists, tmp_path) == before
+    lists.load(tmp_path / "file", COUNT)
+    assert content(lists, tmp_path) == data
