@@ -29,14 +29,15 @@ Matrix = Union[NDArray[Any], Sequence[Sequence[float]]]
 
 @dataclass(frozen=True)
 class Collection:
-    """`metric`: cosine, dot or l2; `storage`: f32, f16, i8 or b1. `dimension`: 0 until the first vector of the default
-    collection fixes it."""
+    """`metric`: cosine, dot or l2; `storage`: f32, f16, i8 or b1; `index`: lists or graph. `dimension`: 0 until the
+    first vector of the default collection fixes it."""
 
     name: str
     dimension: int
     metric: str
     storage: str
     text_fields: tuple[Any, ...] = ()
+    index: str = ""
 
 
 def create_collection(
@@ -46,13 +47,15 @@ def create_collection(
     metric: str = "",
     storage: str = "",
     text_fields: Sequence[str | Mapping[str, Any]] = (),
+    index: str = "",
 ) -> Call[Collection]:
     """Create a collection, or confirm that it has these settings. Raises BadRequest if it has others.
 
     `text_fields`: attributes that are searched by text; each a name, or an object with a `language` and more.
     """
     settings: dict[str, Any] = {"dimension": dimension}
-    settings.update({name: value for name, value in (("metric", metric), ("storage", storage)) if value})
+    given = {"metric": metric, "storage": storage, "index": index}
+    settings.update({name: value for name, value in given.items() if value})
     if text_fields:
         settings["textFields"] = list(text_fields)
     body = as_json(settings)
@@ -328,6 +331,7 @@ def _read(content: Mapping[str, Any]) -> Collection:
         content["metric"],
         content["storage"],
         tuple(content.get("textFields") or ()),
+        content.get("index") or "",
     )
 
 

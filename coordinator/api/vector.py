@@ -179,6 +179,7 @@ def _settings_json(collection: Collection) -> dict[str, Any]:
         "dimension": collection.dimension,
         "metric": collection.metric,
         "storage": collection.storage,
+        "index": collection.kind_of_index,
         "textFields": text_settings.as_json(collection.text),
     }
 
@@ -198,6 +199,7 @@ async def put_collection(request: web.Request) -> web.Response:
         wanted.metric or context.settings.vector_metric,
         wanted.storage or "f32",
         wanted.textFields,
+        wanted.index,
     )
     return json_answer({"collection": {"name": collection.name, **_settings_json(collection)}})
 

@@ -24,7 +24,7 @@ def collections(client: Client, as_json: bool) -> int:
     if as_json:
         write_json(answer)
     else:
-        columns = ("collection", "vectors", "dimension", "metric", "storage", "memory", "text fields")
+        columns = ("collection", "vectors", "dimension", "metric", "storage", "index", "memory", "text fields")
         rows = (_row(name, one) for name, one in sorted(answer["collections"].items()))
         write_table(columns, rows, right=("vectors", "dimension", "memory"))
     return tell(answer)
@@ -33,7 +33,7 @@ def collections(client: Client, as_json: bool) -> int:
 def _row(name: str, one: dict[str, Any]) -> tuple[str, ...]:
     fields = ", ".join(field if isinstance(field, str) else field["field"] for field in one["textFields"])
     numbers = (str(one["vectors"]), str(one["dimension"]))
-    return name, *numbers, one["metric"], one["storage"], bytes_text(one["bytes"]), fields
+    return name, *numbers, one["metric"], one["storage"], one["index"], bytes_text(one["bytes"]), fields
 
 
 @click.command()
@@ -41,6 +41,7 @@ def _row(name: str, one: dict[str, Any]) -> tuple[str, ...]:
 @click.option("--dimension", type=click.IntRange(1), required=True, metavar="N", help="Components of each vector.")
 @click.option("--metric", metavar="NAME", help="cosine, dot or l2 (TRIPTYCH_VECTOR_METRIC of the server).")
 @click.option("--storage", metavar="NAME", help="f32, f16, i8 or b1 (TRIPTYCH_VECTOR_STORAGE of the server).")
+@click.option("--index", metavar="NAME", help="lists or graph (lists; of b1, graph).")
 @click.option("--text-field", "text_fields", multiple=True, metavar="FIELD", help="An attribute to search by text.")
 @json_option
 @with_client
@@ -50,11 +51,12 @@ def create(
     dimension: int,
     metric: str | None,
     storage: str | None,
+    index: str | None,
     text_fields: tuple[str, ...],
     as_json: bool,
 ) -> int:
     """Make the collection NAME. If it is there with the same settings, nothing changes."""
-    settings: dict[str, Any] = {"dimension": dimension, "metric": metric, "storage": storage}
+    settings: dict[str, Any] = {"dimension": dimension, "metric": metric, "storage": storage, "index": index}
     settings = {key: value for key, value in settings.items() if value is not None}
     answer = client.call("PUT", _path(name), settings | ({"textFields": list(text_fields)} if text_fields else {}))
     write_json(answer) if as_json else click.echo(f"collection {name} is there")

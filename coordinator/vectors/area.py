@@ -132,14 +132,20 @@ class VectorArea:
         return self._collections.at_hand(name)
 
     async def create(
-        self, name: str, dimension: int, metric: str, storage: str, text: Sequence[str | TextField]
+        self,
+        name: str,
+        dimension: int,
+        metric: str,
+        storage: str,
+        text: Sequence[str | TextField],
+        index: str | None = None,
     ) -> Collection:
         """Create a collection: durable when this returns. Raises BadData for settings that are wrong or differ from
         those of the existing collection, and Unavailable."""
         fixed_dimension = self._settings.vector_dimension
         if name == DEFAULT and fixed_dimension not in (0, dimension):
             raise BadData(f"dimension is {dimension}; TRIPTYCH_VECTOR_DIMENSION fixes it to {fixed_dimension}")
-        return await self._collections.create(name, dimension, metric, storage, text)
+        return await self._collections.create(name, dimension, metric, storage, text, index)
 
     async def drop(self, name: str) -> list[str]:
         """Delete a collection and its vectors; see `Collections.drop`."""

@@ -15,7 +15,16 @@ from shared.catalogue_file import NAMES, CatalogueContent, Lost, copies_in, newe
 from shared.control import Control
 from shared.errors import BadData, ConfigError, NotFound, Unavailable
 from shared.messages.vector_text import TextField
-from shared.messages.vectors import COSINE_STORAGES, DIMENSION_MAX, METRICS, STORAGES, Collection, ShardCollections
+from shared.messages.vectors import (
+    COSINE_STORAGES,
+    DIMENSION_MAX,
+    INDEXES,
+    METRICS,
+    STORAGES,
+    Collection,
+    ShardCollections,
+    usual_index,
+)
 from shared.telemetry import event
 
 DEFAULT = "default"
@@ -121,13 +130,21 @@ class Catalogue:
         return self._content.dropped
 
     def create(
-        self, name: str, dimension: int, metric: str, storage: str, text: Sequence[str | TextField]
+        self,
+        name: str,
+        dimension: int,
+        metric: str,
+        storage: str,
+        text: Sequence[str | TextField],
+        index: str | None = None,
     ) -> Collection:
-        """Add one; the same again is the one there is. Raises BadData for wrong or differing settings, OSError."""
+        """Add one; the same again is the one there is. `index`: None for the usual one. Raises BadData for wrong or
+        differing settings, OSError."""
         text_fields = check(name, dimension, metric, storage, text)
+        kind = checked_index(index, storage)
         existing = self._by_name.get(name)
         if existing is not None:
-            requested = Collection(existing.id, name, dimension, metric, storage, text_fields)
+            requested = Collection(existing.id, name, dimension, metric, storage, text_fields, kind)
             if requested != existing:
                 raise BadData(
                     f"the collection {name!r} exists with {describe(existing)}; it cannot become {describe(requested)}"
@@ -135,7 +152,7 @@ class Catalogue:
             return existing
         if len(self._by_name) >= COLLECTIONS_MAX:
             raise BadData(f"there are {COLLECTIONS_MAX} collections, which is the limit")
-        created = Collection(self.next_id, name, dimension, metric, storage, text_fields)
+        created = Collection(self.next_id, name, dimension, metric, storage, text_fields, kind)
         self._change(next_id=self.next_id + 1, collections=[*self._content.collections, created])
         return created
 
@@ -208,7 +225,8 @@ class Catalogue:
 
 def describe(collection: Collection) -> str:
     text = f" and text fields {text_settings.described(collection.text)}" if collection.text else ""
-    return f"dimension {collection.dimension}, metric {collection.metric}, storage {collection.storage}{text}"
+    settings = f"dimension {collection.dimension}, metric {collection.metric}, storage {collection.storage}"
+    return f"{settings}, index {collection.kind_of_index}{text}"
 
 
 def check(
@@ -229,3 +247,15 @@ def check(
             f"{storage} holds unit vectors, so the metric must be cosine"
         )
     return text_settings.checked(text)
+
+
+def checked_index(index: str | None, storage: str) -> str | msgspec.UnsetType:
+    """The index as the collection keeps it. Raises BadData for one that is wrong, or not for this storage."""
+    usual = usual_index(storage)
+    if index in (None, usual):
+        return msgspec.UNSET
+    if index not in INDEXES:
+        raise BadData(f"index is {index!r}; it must be one of {', '.join(INDEXES)}")
+    if storage == "b1":
+        raise BadData(f"index is {index!r} and storage is 'b1'; of signs, the index must be {usual}")
+    return index

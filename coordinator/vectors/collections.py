@@ -111,11 +111,17 @@ class Collections:
     # Changing
 
     async def create(
-        self, name: str, dimension: int, metric: str, storage: str, text: Sequence[str | TextField]
+        self,
+        name: str,
+        dimension: int,
+        metric: str,
+        storage: str,
+        text: Sequence[str | TextField],
+        index: str | None = None,
     ) -> Collection:
         """Durable when this returns. Raises BadData, Unavailable."""
         await self.known()
-        return await self._change(partial(self._catalogue.create, name, dimension, metric, storage, text))
+        return await self._change(partial(self._catalogue.create, name, dimension, metric, storage, text, index))
 
     async def find_or_create(self, name: str, dimension: int, metric: str, storage: str) -> Collection:
         """As `create`, but returns an existing collection whatever its settings are."""

@@ -129,6 +129,7 @@ class CollectionSettings(msgspec.Struct, forbid_unknown_fields=True):
     dimension: int
     metric: str | None = None
     storage: str | None = None
+    index: str | None = None
     textFields: list[str | TextField] = []
 
 

@@ -18,6 +18,8 @@ from shared.wire import Frame
 METRICS = ("cosine", "l2", "dot")
 STORAGES = ("f32", "f16", "i8", "b1")
 COSINE_STORAGES = ("i8", "b1")
+INDEXES = ("lists", "graph")
+"""What finds candidates: inverted lists, or an HNSW graph."""
 ID_BYTES_MAX = 64
 DIMENSION_MAX = 16_384  # embeddings in use have at most 12,288 components
 K_MAX = 10_000
@@ -33,11 +35,17 @@ Value = str | int | float | bool
 Attribute = Value | list[Value]
 
 
+def usual_index(storage: str) -> str:
+    """The index of collections that do not ask for one."""
+    return "graph" if storage == "b1" else "lists"
+
+
 class Collection(msgspec.Struct, frozen=True):
     """What the shards must know about a collection. Every write carries it, so a shard gets it with its first vector.
 
     `id` is never reused. `text`: the attributes indexed for BM25; a name alone stands for a field with the defaults of
-    `TextField`, so that the documents of earlier releases stay as they are, byte by byte.
+    `TextField`, and the usual index is left out, so that the documents of earlier releases stay as they are, byte by
+    byte.
     """
 
     id: int
@@ -46,6 +54,13 @@ class Collection(msgspec.Struct, frozen=True):
     metric: str
     storage: str = "f32"
     text: tuple[str | TextField, ...] = ()
+    index: str | msgspec.UnsetType = msgspec.UNSET
+    """One of INDEXES, where it is not the usual one: see `kind_of_index`."""
+
+    @property
+    def kind_of_index(self) -> str:
+        """One of INDEXES: lists unless a collection was created with a graph; with storage b1, always a graph."""
+        return self.index or usual_index(self.storage)
 
     def text_fields(self) -> dict[str, TextField]:
         """The text fields by name."""

@@ -21,13 +21,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize(
-    ("metric", "storage"),
-    [(name, "f32") for name in ("cosine", "l2", "dot")]
-    + [("cosine", "f16"), ("cosine", "i8"), ("cosine", "b1"), ("l2", "f16")],
+    ("metric", "storage", "index"),
+    [(name, "f32", "lists") for name in ("cosine", "l2", "dot")]
+    + [("cosine", "f16", "lists"), ("cosine", "i8", "lists"), ("cosine", "b1", "graph"), ("l2", "f16", "lists")]
+    + [("l2", "f32", "graph"), ("cosine", "i8", "graph")],
 )
-def test_scores_are_the_metric_of_the_vectors(cluster: Cluster, metric: str, storage: str) -> None:
-    name = f"{metric}-{storage}"
-    assert put(cluster, name, {"dimension": 3, "metric": metric, "storage": storage}).status == 200
+def test_scores_are_the_metric_of_the_vectors(cluster: Cluster, metric: str, storage: str, index: str) -> None:
+    name = f"{metric}-{storage}-{index}"
+    asked = {"dimension": 3, "metric": metric, "storage": storage, "index": index}
+    made = put(cluster, name, asked)
+    assert made.status == 200
+    assert made.json()["collection"] == {"name": name, **asked, "textFields": []}
     rows = {"a": [3.0, 4.0, 0.0], "b": [0.0, 1.0, 0.0], "c": [-1.0, 0.0, 2.0]}
     write(cluster, *((key, {"vector": row}) for key, row in rows.items()), collection=name)
     query = np.array([1.0, 2.0, 0.5])

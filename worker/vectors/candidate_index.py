@@ -55,6 +55,6 @@ class CandidateIndex(Protocol):
 
 def new_index(collection: Collection) -> CandidateIndex:
     """An empty index for a collection's vectors."""
-    if collection.storage == "b1":
+    if collection.kind_of_index == "graph":
         return Graph(collection.dimension, collection.metric, collection.storage)
     return InvertedLists(collection.dimension, collection.metric)
