@@ -207,11 +207,11 @@ class Settings:
     vector_metric: str = _setting("cosine", "one of cosine, l2, dot")
     vector_storage: str = _setting("f32", "components in memory, one of f32, f16, i8, b1 (i8 and b1: cosine only)")
     vector_expansion: int = _setting(
-        0, "candidates a search keeps in each worker's index; 0: measured on the data", least=0, most=10_000
+        0, "how far a search looks in each worker's index; 0: measured on the data", least=0, most=10_000
     )
     vector_recall: float = _setting(
         0.95,
-        "share of the true results that a search should find, where the candidates are measured",
+        "share of the true results that a search should find, where the expansion is measured",
         least=0.5,
         most=0.999,
     )

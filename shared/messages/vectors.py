@@ -119,7 +119,7 @@ class SearchBody(msgspec.Struct):
     """Frames: [queries float32[q, dimension]], which has no rows if the search is by text only.
 
     `fields`: None for every attribute, including the vector; empty for ids and scores only. `shards_asked`: how many
-    shards take part in the whole search. `expansion`: candidates that an index keeps; 0: as many as give `recall`.
+    shards take part in the whole search. `expansion`: how far an index looks; 0: as many as give `recall`.
     """
 
     collection: Collection
@@ -160,7 +160,7 @@ class HighlightBody(msgspec.Struct):
 
 class CollectionStats(msgspec.Struct):
     """Statistics of one collection in one worker. `dead`: rows of replaced and deleted vectors, until the index is
-    rebuilt. `expansion`: candidates that a search keeps by default; 0 until it has been measured. `queries_measured`:
+    rebuilt. `expansion`: how far a search looks by default; 0 until it has been measured. `queries_measured`:
     how many real queries it was measured with; 0: queries made from the vectors."""
 
     collection: int

@@ -55,7 +55,8 @@ def near_by_definition(vectors: Floats, queries: Floats, metric: str) -> NDArray
     """float64[q, n], greater for nearer ones; under l2, minus half of the squared distance."""
     wide, asked = vectors.astype(np.float64), queries.astype(np.float64)
     if metric == "l2":
-        return -0.5 * np.square(asked[:, None] - wide[None]).sum(axis=2)
+        near: NDArray[np.float64] = -0.5 * np.square(asked[:, None] - wide[None]).sum(axis=2)
+        return near
     return asked @ wide.T
 
 
@@ -116,7 +117,8 @@ def largest_error(vectors: Floats, queries: Floats, metric: str) -> NDArray[np.f
     rounding = 0.5 * largest / QUERY_MAX * width * 2 * greatest * width
     if metric == "l2":
         lengths = lengths + np.linalg.norm(vectors.astype(np.float64), axis=1).max()
-    return lengths * rest + rest * rest + rounding + 1e-5
+    error: NDArray[np.float64] = lengths * rest + rest * rest + rounding + 1e-5
+    return error
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 7, 128, 300])
@@ -279,7 +281,18 @@ def test_more_is_compared_for_a_greater_expansion_and_behind_a_filter() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "lists"),
-    [(0, 1), (1, 1), (63, 1), (64, 2), (95, 2), (96, 3), (16_383, 511), (16_384, 512), (16_640, 515), (1_000_000, 4000)],
+    [
+        (0, 1),
+        (1, 1),
+        (63, 1),
+        (64, 2),
+        (95, 2),
+        (96, 3),
+        (16_383, 511),
+        (16_384, 512),
+        (16_640, 515),
+        (1_000_000, 4000),
+    ],
 )
 def test_so_many_rows_are_in_so_many_lists(rows: int, lists: int) -> None:
     assert lists_of(rows) == lists
@@ -327,7 +340,7 @@ def test_memory_is_counted_by_blocks_and_centres() -> None:
     a_block = sizes[BLOCK_ROWS] - sizes[BLOCK_ROWS - 1]
     assert a_block == sizes[2 * BLOCK_ROWS] - sizes[2 * BLOCK_ROWS - 1]
     own = lists._lists
-    arrays = [own.following, own.rows, own.steps, own.squares, own.codes]
+    arrays: list[NDArray[Any]] = [own.following, own.rows, own.steps, own.squares, own.codes]
     assert a_block == sum(array[0].nbytes for array in arrays)
     more = InvertedLists(20, "dot", drawn(9, 20, "dot")).memory_bytes - InvertedLists(20, "dot").memory_bytes
     assert more >= 8 * 20 * 4
@@ -456,7 +469,8 @@ def data(tmp_path: Path) -> bytes:
 
 def header(data: bytes) -> list[int]:
     """How many lists, blocks and components a file has."""
-    return np.frombuffer(data, np.int64, 3, len(module.MAGIC)).tolist()
+    numbers: list[int] = np.frombuffer(data, np.int64, 3, len(module.MAGIC)).tolist()
+    return numbers
 
 
 def changed(data: bytes, change: Callable[[dict[str, NDArray[Any]]], None]) -> bytes:

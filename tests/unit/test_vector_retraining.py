@@ -15,7 +15,6 @@ from shared.messages.vectors import Collection, Floats
 from worker.damage import DamageReport
 from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
-from worker.vectors import indexing as module
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.indexing import MEASURE_PAUSE_S_MAX, Indexing
 from worker.vectors.inverted_lists import ROWS_MIN, InvertedLists, lists_of
@@ -177,9 +176,7 @@ def test_until_the_last_slice_the_old_lists_are_searched(own: Own) -> None:
 
 
 @pytest.mark.parametrize("how", ["replaced", "dropped"])
-def test_a_table_that_has_gone_meanwhile_changes_nothing(
-    own: Own, how: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_table_that_has_gone_meanwhile_changes_nothing(own: Own, how: str, caplog: pytest.LogCaptureFixture) -> None:
     collection, old, one = own.collection, own.collection.table, own.lists()
     slices = own.indexing.retrain()
     next(slices)
@@ -205,8 +202,8 @@ def test_it_rests_as_long_as_it_works_while_there_are_searches(
 ) -> None:
     times = iter(step_s * number for number in range(1 << 20))
     rests: list[float] = []
-    monkeypatch.setattr(module.time, "perf_counter", lambda: next(times))
-    monkeypatch.setattr(module.time, "sleep", rests.append)
+    monkeypatch.setattr("worker.vectors.indexing.time.perf_counter", lambda: next(times))
+    monkeypatch.setattr("worker.vectors.indexing.time.sleep", rests.append)
     monkeypatch.setattr(WorkerCollection, "is_searched", lambda _: True)
     slices = own.retrain()
     assert rests == pytest.approx([rest_s] * slices) and slices > 1
@@ -214,7 +211,7 @@ def test_it_rests_as_long_as_it_works_while_there_are_searches(
 
 def test_it_does_not_rest_without_searches(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
     rests: list[float] = []
-    monkeypatch.setattr(module.time, "sleep", rests.append)
+    monkeypatch.setattr("worker.vectors.indexing.time.sleep", rests.append)
     monkeypatch.setattr(WorkerCollection, "is_searched", lambda _: False)
     assert own.retrain() > 1
     assert rests == []

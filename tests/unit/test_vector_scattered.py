@@ -23,11 +23,13 @@ K = 10
 
 def made(count: int, dimension: int, metric: str, seed: int) -> Floats:
     random = np.random.default_rng(seed)
-    return prepared((random.normal(size=(count, dimension)) * random.uniform(0.1, 9, (count, 1))), metric)
+    given = random.normal(size=(count, dimension)) * random.uniform(0.1, 9, (count, 1))
+    return prepared(given.astype(np.float32), metric)
 
 
 def lengths_of(table: NDArray[np.floating]) -> Floats:
-    return np.sqrt(np.square(table.astype(np.float32)).sum(axis=1))
+    lengths: Floats = np.sqrt(np.square(table.astype(np.float32)).sum(axis=1))
+    return lengths
 
 
 def scattered(count: int, share: float) -> Rows:
@@ -39,7 +41,8 @@ def scattered(count: int, share: float) -> Rows:
 def near_by_definition(table: NDArray[np.floating], queries: Floats, metric: str) -> NDArray[np.float64]:
     wide, asked = table.astype(np.float64), queries.astype(np.float64)
     if metric == "l2":
-        return -np.sqrt(np.square(asked[:, None] - wide[None]).sum(axis=2))
+        near: NDArray[np.float64] = -np.sqrt(np.square(asked[:, None] - wide[None]).sum(axis=2))
+        return near
     return asked @ wide.T
 
 
@@ -97,7 +100,8 @@ def test_products_of_scattered_rows_are_those_of_the_definition(compared: list[i
     if metric == "l2":
         expected -= 0.5 * np.square(table[rows].astype(np.float64)).sum(axis=1)
     near = exact._products(table, lengths_of(table), rows, queries, metric)
-    assert (near.dtype, near.shape, compared) == (np.float32, (count, len(rows)), [count] if count in FEW else [])
+    assert (near.dtype.name, near.shape) == ("float32", (count, len(rows)))
+    assert compared == ([count] if count in FEW else [])
     np.testing.assert_allclose(near, expected, rtol=1e-4, atol=1e-3)
 
 

@@ -45,7 +45,7 @@ def expect(found: Columns, rows: list[Row], dimension: int = DIMENSION) -> None:
     """The columns are those of these rows."""
     head = VERSION_BYTES + 4 * dimension
     assert found.ids == [vector_id for vector_id, _ in rows]
-    assert (found.versions.dtype, found.vectors.dtype) == (np.uint64, np.float32)
+    assert (found.versions.dtype.name, found.vectors.dtype.name) == ("uint64", "float32")
     assert found.versions.tolist() == [int.from_bytes(own[:VERSION_BYTES], "little") for _, own in rows]
     assert found.vectors.shape == (len(rows), dimension)
     assert found.vectors.tobytes() == b"".join(own[VERSION_BYTES:head] for _, own in rows)
