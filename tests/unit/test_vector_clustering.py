@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -60,6 +62,17 @@ def test_so_many_products_are_held_at_once_and_the_result_is_the_same(
     monkeypatch.setattr(clustering, "PRODUCTS_MAX", products)
     assert nearest(vectors, centres, half_squares(centres)).tolist() == expected.tolist()
     assert nearest(vectors[:0], centres, half_squares(centres)).shape == (0,)
+
+
+def test_products_of_all_vectors_with_all_centres_are_never_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, centres = drawn(4000, 2, 1), drawn(500, 2, 2)
+    monkeypatch.setattr(clustering, "PRODUCTS_MAX", 5000)
+    halves = half_squares(centres)
+    tracemalloc.start()
+    nearest(vectors, centres, halves)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4000 * 500 * 4 / 10
 
 
 def test_half_of_the_squares_are_those_of_the_definition() -> None:

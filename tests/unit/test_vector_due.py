@@ -166,7 +166,7 @@ def test_indexing_makes_room_for_searches_until_too_much_waits(
     own: Indexing, monkeypatch: pytest.MonkeyPatch, searched_s: float, pending: int, rows: int, pauses: int
 ) -> None:
     asked: list[tuple[str, float]] = []
-    view = SimpleNamespace(index=SimpleNamespace(SLICE_ROWS=64, SLICE_ROWS_SEARCHED=1))
+    view = SimpleNamespace(index=SimpleNamespace(slice_rows=64, slice_rows_searched=1))
     slices = {"index_slice": lambda size: asked.append(("slice", size)) or ([], [])}
     table: Any = SimpleNamespace(
         view=view, pending=lambda: pending, advance=lambda size: asked.append(("advance", size)), **slices

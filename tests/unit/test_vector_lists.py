@@ -233,9 +233,10 @@ def test_without_rows_nothing_is_found(metric: str, count: int) -> None:
 # Lists
 
 
+@pytest.mark.parametrize("count", [1, 2, 40])
 @pytest.mark.parametrize("metric", METRICS)
-def test_a_row_is_in_the_list_of_its_nearest_centre(metric: str) -> None:
-    vectors, centres = drawn(1500, 8, metric), drawn(40, 8, metric, 5)
+def test_a_row_is_in_the_list_of_its_nearest_centre(metric: str, count: int) -> None:
+    vectors, centres = drawn(1500, 8, metric), drawn(count, 8, metric, 5)
     lists = filled(vectors, metric, centres)
     own = chains(lists)
     assert sorted(row for rows in own for row in rows) == list(range(1500))
@@ -258,25 +259,31 @@ def test_the_lists_to_look_into_begin_with_the_nearest(metric: str, wanted: int)
     assert all(len(rows) == wanted for rows in sets(found))
 
 
-def test_a_search_ends_with_the_list_that_makes_enough_rows() -> None:
+def test_a_search_ends_with_the_list_that_makes_enough_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, centres = apart(2000, 8, 8)
     lists = filled(vectors, "l2", centres)
-    own = chains(lists)
-    for query, centre in enumerate(centres):
-        [few] = all_rows = sets(lists.search(centre[None], 2000, 2000, 1, 2000, None))
-        assert all_rows == [set(own[query])], "its nearest list has more than EXPANSION_ROWS rows"
-        more = -(-(len(own[query]) + 1) // module.EXPANSION_ROWS)
-        [two] = sets(lists.search(centre[None], 2000, 2000, more, 2000, None))
-        assert two > few and len(two - few) in {len(rows) for rows in own}
+    own = [set(rows) for rows in chains(lists)]
+
+    def found(query: int, compared: int) -> set[int]:
+        monkeypatch.setattr(InvertedLists, "_compared", lambda *_: compared)
+        return all_of(lists, centres[query : query + 1], 2000)[0]
+
+    for query, rows in enumerate(own):
+        assert found(query, 1) == found(query, len(rows)) == rows
+        two = found(query, len(rows) + 1)
+        assert two > rows and two - rows in own
+        assert found(query, 2000) == found(query, 5000) == set(range(2000))
 
 
 def test_more_is_compared_for_a_greater_expansion_and_behind_a_filter() -> None:
     lists = InvertedLists(8, "dot")
     costs = [lists.exact_rows(10, 10, expansion) for expansion in (1, 10, 100)]
     assert costs == sorted(set(costs)) and costs[0] > 0
-    compared = [lists._compared(10, fetch, 10) for fetch in (5, 10, 11, 100)]
-    assert compared[0] == compared[1] == 10 * module.EXPANSION_ROWS
+    assert lists.exact_rows(10, 5, 10) == costs[1]
+    compared = [lists._compared(10, fetch, 100) for fetch in (5, 10, 11, 100)]
+    assert compared[0] == compared[1]
     assert compared[1] < compared[2] < compared[3] < 10 * compared[1]
+    assert lists._compared(1000, 1000, 1) >= 1000
 
 
 @pytest.mark.parametrize(
@@ -308,12 +315,22 @@ def test_lists_are_outgrown_from_so_many_rows_on(lists: int, last: int) -> None:
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_retrained_lists_are_as_many_as_their_rows_need_and_are_made_in_slices(metric: str) -> None:
-    vectors, before = drawn(3000, 8, metric), InvertedLists(8, metric)
-    own, slices = finished(before.retrained(vectors, np.arange(0, 3000, 2)))
-    assert (own.lists, len(own), len(before)) == (lists_of(1500), 1500, 0)
-    assert slices > 1500 // InvertedLists.SLICE_ROWS
+def test_retrained_lists_are_as_many_as_their_rows_need_and_are_made_in_slices(
+    metric: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors, before = drawn(6000, 8, metric), InvertedLists(8, metric)
+    added: list[int] = []
+    add = InvertedLists.add
+
+    def noted(lists: InvertedLists, rows: Rows, own: Floats) -> None:
+        added.append(len(rows))
+        add(lists, rows, own)
+
+    monkeypatch.setattr(InvertedLists, "add", noted)
+    own, slices = finished(before.retrained(vectors, np.arange(0, 6000, 2)))
+    assert (own.lists, len(own), len(before)) == (lists_of(3000), 3000, 0)
     assert not own.is_outgrown()
+    assert sum(added) == 3000 and max(added) <= before.slice_rows and len(added) < slices
     lengths = np.linalg.norm(own._lists.centres, axis=1)
     assert np.allclose(lengths, 1, atol=1e-5) == (metric == "cosine")
 
@@ -343,7 +360,8 @@ def test_memory_is_counted_by_blocks_and_centres() -> None:
     arrays: list[NDArray[Any]] = [own.following, own.rows, own.steps, own.squares, own.codes]
     assert a_block == sum(array[0].nbytes for array in arrays)
     more = InvertedLists(20, "dot", drawn(9, 20, "dot")).memory_bytes - InvertedLists(20, "dot").memory_bytes
-    assert more >= 8 * 20 * 4
+    arrays = [own.centres, own.counts, lists._filled, own.first, own.last, lists._halves]
+    assert more == 8 * sum(array[0].nbytes for array in arrays)
 
 
 # Adding
@@ -412,6 +430,27 @@ def test_a_search_beside_an_add_finds_what_was_there_and_nothing_that_is_not_yet
             adding.result()
             done = end
     assert len(own) == 4000 and searches >= 4000 // 120
+
+
+@pytest.mark.parametrize("lists", [1, 6])
+def test_rows_are_not_found_before_all_of_their_slice_are_written(monkeypatch: pytest.MonkeyPatch, lists: int) -> None:
+    vectors, centres = apart(1500, lists, 8)
+    own, numbers = InvertedLists(8, "l2", centres), np.arange(1500)
+    append = list_kernels.append
+    found: list[set[int]] = []
+
+    def noted(*given: object) -> object:
+        found.extend(all_of(own, vectors[:1], 1500))
+        used = append(*given)
+        found.extend(all_of(own, vectors[:1], 1500))
+        return used
+
+    monkeypatch.setattr(list_kernels, "append", noted)
+    for part in sliced(1500, [1, 10, 200, 3, 64]):
+        own.add(numbers[part], vectors[part])
+        assert found[-2:] == [set(range(part.start))] * 2
+        assert all_of(own, vectors[:1], 1500) == [set(range(part.stop))]
+    assert len(found) == 12
 
 
 def test_a_reader_keeps_what_it_has_when_arrays_are_replaced() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from shared.messages.vectors import ID_BYTES_MAX, Floats
+from worker.vectors import stored_rows
 from worker.vectors.stored_rows import VERSION_BYTES, Columns, Row, checked
 
 DIMENSION = 3
@@ -62,6 +63,23 @@ def test_whole_rows_come_back_as_they_are(count: int, dimension: int) -> None:
     np.testing.assert_array_equal(found.vectors, vectors_of(count, dimension))
     decoded = [msgspec.msgpack.decode(own) if own else {} for own in found.attributes(range(count))]
     assert decoded == [ATTRIBUTES[row % len(ATTRIBUTES)] for row in range(count)]
+
+
+def test_rows_are_checked_one_by_one_only_where_one_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[bytes] = []
+    check = stored_rows._wrong
+
+    def noted(vector_id: bytes, own: bytes, head: int) -> str:
+        looks.append(vector_id)
+        return check(vector_id, own, head)
+
+    monkeypatch.setattr(stored_rows, "_wrong", noted)
+    rows, plain = batch_of(300), [(b"%d" % row, bytes(HEAD)) for row in range(300)]
+    for whole in (rows, plain, rows + plain, rows[:1], []):
+        expect(checked(whole, DIMENSION)[0], whole)
+    assert looks == []
+    checked([*plain, (b"x", b"")], DIMENSION)
+    assert looks == [vector_id for vector_id, _ in plain] + [b"x"]
 
 
 def test_attributes_are_those_of_the_places_that_are_asked_for() -> None:

@@ -15,9 +15,9 @@ from worker.vectors.similarity import Rows
 class CandidateIndex(Protocol):
     """An index of rows. One thread adds, saves and loads; searches are safe beside it, from many threads."""
 
-    SLICE_ROWS: int
+    slice_rows: int
     """Rows to add at once."""
-    SLICE_ROWS_SEARCHED: int
+    slice_rows_searched: int
     """Rows to add at once while there are searches."""
 
     @property

@@ -16,8 +16,8 @@ from worker.vectors.similarity import Rows
 
 SAMPLE_PER_LIST = 32
 ITERATIONS = 6
-PRODUCTS_MAX = 1 << 21
-"""Products of vectors and centres in memory at once: 8 MB."""
+PRODUCTS_MAX, COMPONENTS_MAX = 1 << 21, 1 << 20
+"""Products of vectors and centres, and components of vectors, in memory at once: 8 and 4 MB."""
 
 
 def nearest(vectors: Floats, centres: Floats, halves: Floats) -> Rows:
@@ -46,7 +46,7 @@ def train(table: NDArray[np.floating], rows: Rows, lists: int, *, is_normal: boo
     random = np.random.default_rng(len(rows))
     chosen = np.sort(random.choice(rows, min(len(rows), SAMPLE_PER_LIST * lists), replace=False))
     centres = table[random.choice(chosen, lists, replace=False)].astype(np.float32)
-    at_once = max(1, PRODUCTS_MAX // lists)
+    at_once = max(1, min(PRODUCTS_MAX // lists, COMPONENTS_MAX // table.shape[1]))
     for _ in range(ITERATIONS):
         halves = half_squares(centres)
         sums, counts = np.zeros(centres.shape, np.float64), np.zeros(lists, np.int64)

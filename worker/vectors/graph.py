@@ -81,8 +81,8 @@ class Graph:
     """Satisfies `CandidateIndex`; `expansion` is the candidates that a walk of the graph keeps. Safe to use from many
     threads. A waiting search goes before the next `add`."""
 
-    SLICE_ROWS = 64
-    SLICE_ROWS_SEARCHED = 1
+    slice_rows = 64
+    slice_rows_searched = 1
 
     def __init__(self, dimension: int, metric: str, storage: str) -> None:
         self._kind = dimension, metric, storage

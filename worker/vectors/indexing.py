@@ -76,7 +76,7 @@ class Indexing:
             time.sleep(WRITTEN_PAUSE_S)
             return True
         index = table.view.index
-        size = index.SLICE_ROWS_SEARCHED if is_searched else index.SLICE_ROWS
+        size = index.slice_rows_searched if is_searched else index.slice_rows
         rows, vectors = table.index_slice(size)
         began = time.perf_counter()
         if len(rows):

@@ -38,6 +38,10 @@ then coded 1.5 times on average."""
 ROWS_MIN = 1024
 """Fewer rows stay in one list."""
 ADDED_AT_ONCE = 4096
+SLICE_ROWS, SLICE_ROWS_SEARCHED = 1024, 64
+"""Rows to add at once, also while there are searches."""
+SLICE_COMPONENTS = 1 << 20
+"""Most components of the rows to add at once, while there are no searches: 4 MB."""
 EXPANSION_ROWS = 32
 """Rows that a search compares for each unit of its expansion."""
 CODED_COST = 0.25
@@ -47,11 +51,15 @@ exactly."""
 SPARE = 1.5
 """Lists are asked for as if they had this part more rows than on average: some are short."""
 SPARE_LISTS = 2
+FILTERED_SPARE = 4
+"""With a filter, lists with this many times as many rows are at hand."""
 SURPLUS = 1.2
 SURPLUS_ROWS = 6
 """Rows that are kept beyond the wanted ones: codes order the last ones by rounded components."""
-SELECTIVE_POWER = 0.55
+SELECTIVE_POWER = 0.75
 """The rows to compare grow with this power of the rows for each one that a filter allows."""
+ROWS_PER_RESULT = 24
+"""Rows that are compared at least for each one that is wanted: many nearest ones are in more lists than ten."""
 CAPACITY_MIN = 4
 BLOCK_GROWTH = 1.5
 ARRAY_BYTES_MIN = 1 << 20
@@ -108,12 +116,11 @@ def lists_of(rows: int) -> int:
 class InvertedLists:
     """Satisfies `CandidateIndex`."""
 
-    SLICE_ROWS = 1024
-    SLICE_ROWS_SEARCHED = 64
-
     def __init__(self, dimension: int, metric: str, centres: Floats | None = None) -> None:
         """One list with all rows, or a list for each of `centres` float32[lists, dimension]."""
         self._dimension, self._metric = dimension, metric
+        self.slice_rows = max(SLICE_ROWS_SEARCHED, min(SLICE_ROWS, SLICE_COMPONENTS // dimension))
+        self.slice_rows_searched = SLICE_ROWS_SEARCHED
         self._lock = Lock()
         """Guards every change."""
         self._use(_empty(np.zeros((1, dimension), np.float32) if centres is None else centres), 0)
@@ -177,16 +184,19 @@ class InvertedLists:
         return self._compared(k, fetch, expansion) * (PASSED_COST + CODED_COST * min(1.0, k / fetch))
 
     def _compared(self, k: int, fetch: int, expansion: int) -> int:
-        return math.ceil(EXPANSION_ROWS * expansion * max(1.0, fetch / k) ** SELECTIVE_POWER)
+        selective = max(1.0, fetch / k) ** SELECTIVE_POWER
+        return math.ceil(max(ROWS_PER_RESULT * k, EXPANSION_ROWS * expansion) * selective)
 
     def search(self, queries: Floats, k: int, fetch: int, expansion: int, limit: int, allowed: Mask | None) -> Rows:
         """See `CandidateIndex`."""
         lists = self._lists
         compared = self._compared(k, fetch, expansion)
+        # Where a filter leaves less near the query than elsewhere, the search goes on until it has compared enough.
+        counting = 0 if allowed is None else int(compared * min(1.0, k / fetch))
         found = np.empty((len(queries), math.ceil(k * SURPLUS) + SURPLUS_ROWS), np.int64)
         list_kernels.search(
             queries,
-            self._lists_near(queries, lists, compared),
+            self._lists_near(queries, lists, compared * (FILTERED_SPARE if counting else 1)),
             lists.centres,
             lists.counts,
             lists.first,
@@ -197,6 +207,7 @@ class InvertedLists:
             lists.codes,
             self._metric == "l2",
             compared,
+            counting,
             limit,
             _ALL if allowed is None else allowed,
             found,
@@ -233,8 +244,8 @@ class InvertedLists:
         is_normal = self._metric == "cosine"
         centres = yield from clustering.train(table, rows, lists_of(len(rows)), is_normal=is_normal)
         fresh = InvertedLists(self._dimension, self._metric, centres)
-        for start in range(0, len(rows), self.SLICE_ROWS):
-            chosen = rows[start : start + self.SLICE_ROWS]
+        for start in range(0, len(rows), self.slice_rows):
+            chosen = rows[start : start + self.slice_rows]
             fresh.add(chosen, table[chosen].astype(np.float32, copy=False))
             yield
         return fresh

@@ -214,20 +214,36 @@ def nearest_lists(queries, centres, halves, out):  # type: ignore[no-untyped-def
         types.boolean,
         types.int64,
         types.int64,
+        types.int64,
         _MASK,
         types.int64[:, ::1],
     )
 )
 def search(  # type: ignore[no-untyped-def]
-    queries, lists, centres, counts, first, following, rows, steps, squares, codes, is_l2, compared, limit, allowed, out
+    queries,
+    lists,
+    centres,
+    counts,
+    first,
+    following,
+    rows,
+    steps,
+    squares,
+    codes,
+    is_l2,
+    compared,
+    counting,
+    limit,
+    allowed,
+    out,
 ):
     """Write the rows that are nearest to each query by their codes to `out` int64[q, k], in no order, −1 where there
     are fewer.
 
     `queries` float32[q, dimension]; `lists` int64[q, p] are the lists to look into, the nearest first, −1 for none.
-    A query ends with the list that makes it `compared` rows or more. Rows count that are below `limit` and, unless
-    `allowed` bool is empty, allowed. The other arrays are as `append` writes them; of each list, the first `counts`
-    rows are complete.
+    A query ends with the list that makes it `compared` rows or more, of which `counting` or more count: those that are
+    below `limit` and, unless `allowed` bool is empty, allowed. The other arrays are as `append` writes them; of each
+    list, the first `counts` rows are complete.
     """
     k = out.shape[1]
     values = np.empty(k, np.float64)
@@ -236,11 +252,11 @@ def search(  # type: ignore[no-untyped-def]
     is_all = len(allowed) == 0
     for q in range(queries.shape[0]):
         query, found = queries[q], out[q]
-        size = seen = 0
+        size = seen = counted = 0
         step = 0.0
         for p in range(lists.shape[1]):
             own = lists[q, p]
-            if own < 0 or seen >= compared:
+            if own < 0 or (seen >= compared and counted >= counting):
                 break
             left = counts[own]
             seen += left
@@ -260,6 +276,7 @@ def search(  # type: ignore[no-untyped-def]
                     row = rows[block, i]
                     places[chosen] = i
                     chosen += row < limit and (is_all or allowed[row])
+                counted += chosen
                 if SPARSE * chosen < count:
                     for n in range(chosen):
                         products[places[n]] = _dot(codes[block, places[n]], rounded)
