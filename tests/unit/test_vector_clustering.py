@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shared.messages.vectors import Floats
 from tests.unit.test_vector_recall import finished
 from worker.vectors import clustering
-from worker.vectors.clustering import ITERATIONS, SAMPLE_PER_LIST, half_squares, nearest, train
+from worker.vectors.clustering import ITERATIONS, SAMPLE_PER_LIST, Centres, train
 from worker.vectors.similarity import Rows
 
 
@@ -45,7 +45,7 @@ def centres_of(
 def test_the_nearest_centre_is_that_of_the_definition(dimension: int, lists: int) -> None:
     vectors, centres = drawn(500, dimension, 1), drawn(lists, dimension, 2)
     centres *= np.random.default_rng(3).uniform(0.8, 1.2, (lists, 1)).astype(np.float32)
-    found = nearest(vectors, centres, half_squares(centres))
+    found = Centres(centres).nearest(vectors)
     assert (found.dtype.name, found.shape) == ("int64", (500,))
     away = distances(vectors, centres)
     np.testing.assert_allclose(away[np.arange(500), found], away.min(axis=1), rtol=1e-4, atol=1e-4)
@@ -60,24 +60,27 @@ def test_so_many_products_are_held_at_once_and_the_result_is_the_same(
     centres[8:] = 100 + drawn(32, 8, 2)
     expected = distances(vectors, centres).argmin(axis=1)
     monkeypatch.setattr(clustering, "PRODUCTS_MAX", products)
-    assert nearest(vectors, centres, half_squares(centres)).tolist() == expected.tolist()
-    assert nearest(vectors[:0], centres, half_squares(centres)).shape == (0,)
+    assert Centres(centres).nearest(vectors).tolist() == expected.tolist()
+    assert Centres(centres).nearest(vectors[:0]).shape == (0,)
 
 
 def test_products_of_all_vectors_with_all_centres_are_never_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, centres = drawn(4000, 2, 1), drawn(500, 2, 2)
     monkeypatch.setattr(clustering, "PRODUCTS_MAX", 5000)
-    halves = half_squares(centres)
+    own = Centres(centres)
     tracemalloc.start()
-    nearest(vectors, centres, halves)
+    own.nearest(vectors)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 4000 * 500 * 4 / 10
 
 
-def test_half_of_the_squares_are_those_of_the_definition() -> None:
-    centres = drawn(20, 9, 1)
-    np.testing.assert_allclose(half_squares(centres), 0.5 * np.square(centres).sum(axis=1), rtol=1e-5)
+@pytest.mark.parametrize(("offset", "scale"), [(1e4, 1.0), (1e6, 100.0), (0.0, 1e25), (0.0, 1e-25)])
+def test_centres_far_from_the_origin_and_huge_ones_are_told_apart(offset: float, scale: float) -> None:
+    vectors, centres = scale * drawn(400, 16, 1) + offset, scale * drawn(30, 16, 2) + offset
+    away = distances(vectors.astype(np.float64), centres.astype(np.float64))
+    found = Centres(centres.astype(np.float32)).nearest(vectors.astype(np.float32))
+    np.testing.assert_allclose(away[np.arange(400), found], away.min(axis=1), rtol=1e-2)
 
 
 @pytest.mark.parametrize("is_normal", [False, True])
@@ -102,7 +105,7 @@ def test_no_centre_of_grouped_vectors_is_without_rows(is_normal: bool) -> None:
     if is_normal:
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     centres = centres_of(vectors, 60, is_normal=is_normal)
-    counts = np.bincount(nearest(vectors, centres, half_squares(centres)), minlength=60)
+    counts = np.bincount(Centres(centres).nearest(vectors), minlength=60)
     assert counts.min() > 0 and counts.sum() == 3000
 
 

@@ -250,9 +250,8 @@ def test_a_row_is_in_the_list_of_its_nearest_centre(metric: str, count: int) -> 
 @pytest.mark.parametrize("wanted", [1, 2, 3, 20, 40])
 def test_the_lists_to_look_into_begin_with_the_nearest(metric: str, wanted: int) -> None:
     centres, queries = drawn(40, 8, "dot"), drawn(30, 8, "dot", 2)
-    halves = 0.5 * np.square(centres).sum(axis=1) if metric == "l2" else np.zeros(0, np.float32)
     found = np.empty((30, wanted), np.int64)
-    list_kernels.nearest_lists(queries, centres, halves, found)
+    list_kernels.nearest_lists(queries, centres, metric == "l2", found)
     near = near_by_definition(centres, queries, metric)
     expected = -np.sort(-near, axis=1)[:, :wanted]
     np.testing.assert_allclose(np.take_along_axis(near, found, axis=1), expected, rtol=1e-4, atol=1e-4)
@@ -360,7 +359,8 @@ def test_memory_is_counted_by_blocks_and_centres() -> None:
     arrays: list[NDArray[Any]] = [own.following, own.rows, own.steps, own.squares, own.codes]
     assert a_block == sum(array[0].nbytes for array in arrays)
     more = InvertedLists(20, "dot", drawn(9, 20, "dot")).memory_bytes - InvertedLists(20, "dot").memory_bytes
-    arrays = [own.centres, own.counts, lists._filled, own.first, own.last, lists._halves]
+    arrays = [own.centres, own.counts, lists._filled, own.first, own.last]
+    arrays += [lists._centres._centres, lists._centres._halves]
     assert more == 8 * sum(array[0].nbytes for array in arrays)
 
 
@@ -628,3 +628,55 @@ def test_a_file_that_is_refused_changes_nothing(tmp_path: Path, data: bytes) -> 
     assert content(lists, tmp_path) == before
     lists.load(tmp_path / "file", COUNT)
     assert content(lists, tmp_path) == data
+
+
+@pytest.mark.parametrize(("offset", "scale"), [(1e4, 1.0), (0.0, 1e25)])
+@pytest.mark.parametrize("is_retrained", [False, True])
+def test_far_and_huge_vectors_are_found_by_looking_at_few_lists(
+    offset: float, scale: float, is_retrained: bool
+) -> None:
+    random = np.random.default_rng(3)
+    centres = random.standard_normal((50, 16))
+    vectors = (scale * (centres[np.arange(6000) % 50] + 0.3 * random.standard_normal((6000, 16))) + offset).astype(
+        np.float32
+    )
+    own = InvertedLists(16, "l2")
+    own.add(np.arange(6000), vectors)
+    if is_retrained:
+        own = finished(own.retrained(vectors, np.arange(6000)))[0]
+    hits = 0
+    for row in range(0, 6000, 300):
+        away = np.square(vectors.astype(np.float64) - vectors[row].astype(np.float64)).sum(axis=1)
+        expected = set(np.argpartition(away, 10)[:10].tolist())
+        hits += len(expected & set(own.search(vectors[row][None], 10, 10, 48, 6000, None)[0].tolist()))
+    assert hits >= 190
+
+
+def test_a_filter_that_leaves_nothing_near_the_query_makes_the_search_look_further() -> None:
+    vectors, centres = apart(1000, 10, 16)
+    own = filled(vectors, "l2", centres)
+    away = np.square(vectors - vectors[0]).sum(axis=1)
+    in_order = np.argsort(np.square(centres - vectors[0]).sum(axis=1))
+    farthest = (np.square(vectors[:, None] - centres).sum(axis=2).argmin(axis=1)) == in_order[-1]
+    found = own.search(vectors[:1], K, 2 * K, 12, 1000, farthest)[0]
+    assert set(np.argsort(np.where(farthest, away, np.inf))[:K].tolist()) <= set(found.tolist())
+    assert farthest[found[found >= 0]].all()
+
+
+def test_room_is_made_for_the_blocks_that_rows_may_need() -> None:
+    own = InvertedLists(2000, "l2")
+    own.add(np.arange(1000), np.zeros((1000, 2000), np.float32))
+    assert len(own._lists.rows) <= 1000 // list_kernels.BLOCK_ROWS + 2
+
+
+@pytest.mark.parametrize("field", ["counts", "first", "last", "following"])
+def test_a_file_whose_chains_do_not_fit_the_counts_is_refused(tmp_path: Path, field: str) -> None:
+    own = InvertedLists(2, "l2", drawn(3, 2, "l2"))
+    own.add(np.arange(500), drawn(500, 2, "l2"))
+    array = getattr(own._lists, field)
+    filled = int(np.argmax(own._lists.counts))
+    place = int(own._lists.first[filled]) if field == "following" else filled
+    array[place] = 500 if field == "counts" else -1
+    own.save(tmp_path / "file")
+    with pytest.raises(ValueError, match=r"names blocks or rows that it does not have|rows; at most"):
+        InvertedLists(2, "l2").load(tmp_path / "file", 100_000)

@@ -21,6 +21,7 @@ from worker.vectors.inverted_lists import ROWS_MIN, InvertedLists, lists_of
 from worker.vectors.recall_curve import RecallCurve
 from worker.vectors.search import search
 from worker.vectors.similarity import Rows, prepared
+from worker.vectors.stored_rows import Columns
 from worker.vectors.table import Table
 
 DIMENSION, ROWS, DEAD = 16, 4000, 400
@@ -272,3 +273,25 @@ def test_rows_of_half_precision_are_retrained(tmp_path: Path, storage: str) -> N
     assert own.found(QUERIES) == before
     assert own.rows_in_lists().tolist() == list(range(ROWS))
     own.store.close()
+
+
+def test_rows_that_no_store_has_confirmed_yet_are_waited_for(empty: Own, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty.write(range(ROWS))
+    empty.index()
+    empty.indexing.save()
+    due: list[bool] = []
+    load = WorkerCollection._load_batch
+
+    def between(self: WorkerCollection, shard: int, batch: Columns) -> None:
+        due.append(empty.indexing.retrain_due() if self is empty.collection else False)
+        load(self, shard, batch)
+
+    monkeypatch.setattr(WorkerCollection, "_load_batch", between)
+    snapshots = LocalObjects(empty.path / "snapshots")
+    empty.collection = WorkerCollection(empty.description, snapshots, empty.path)
+    empty.indexing = Indexing(empty.collection, snapshots, Settings(data=empty.path, shards=1, workers=1))
+    empty.collection.attach(0, empty.store, DamageReport())
+    assert empty.lists().is_outgrown() and len(due) > 2 and not any(due)
+    assert empty.indexing.retrain_due()
+    empty.retrain()
+    assert empty.rows_in_lists().tolist() == list(range(ROWS))

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from shared.messages.vectors import Floats
 from worker.vectors import exact
-from worker.vectors.exact import SCATTERED_TABLE_MAX, SPAN_MAX, TIE_SLACK, candidates
+from worker.vectors.exact import SCATTERED_QUERIES_MAX, SPAN_MAX, TIE_SLACK, candidates
 from worker.vectors.ranking import best
 from worker.vectors.similarity import Rows, prepared, similarities
 
 METRICS = ["cosine", "dot", "l2"]
-FEW = [1, SCATTERED_TABLE_MAX]
-QUERIES = [*FEW, SCATTERED_TABLE_MAX + 1]
+FEW = [1, SCATTERED_QUERIES_MAX]
+QUERIES = [*FEW, SCATTERED_QUERIES_MAX + 1]
 K = 10
 
 

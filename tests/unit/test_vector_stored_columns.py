@@ -170,7 +170,7 @@ def test_a_damaged_row_may_be_the_only_one(kind: str) -> None:
     expect(found, [])
 
 
-@pytest.mark.parametrize("others", [b"", b"\x80", WHOLE, pack({"c": "é"})])
+@pytest.mark.parametrize("others", [b"", b"\x80", WHOLE, pack({"c": "é"}), pack({"c": "À"})])
 def test_attributes_that_end_early_are_not_completed_by_those_of_the_next_row(others: bytes) -> None:
     whole = pack({"n": 300, "text": "words", "list": [1, 2], "share": 0.5})
     for kept in range(1, len(whole)):

@@ -18,24 +18,40 @@ SAMPLE_PER_LIST = 32
 ITERATIONS = 6
 PRODUCTS_MAX, COMPONENTS_MAX = 1 << 21, 1 << 20
 """Products of vectors and centres, and components of vectors, in memory at once: 8 and 4 MB."""
+HUGE, TINY, LEAST = 1e15, 1e-15, 1e-37
+"""Largest components above and below which vectors are scaled before they are multiplied, and below which they have
+lost too many bits for that."""
 
 
-def nearest(vectors: Floats, centres: Floats, halves: Floats) -> Rows:
-    """The centre that is nearest to each of `vectors` float32[n, dimension] by Euclidean distance, int64[n]. `halves`:
-    `half_squares(centres)`."""
-    found = np.empty(len(vectors), np.int64)
-    at_once = max(1, PRODUCTS_MAX // len(centres))
-    for start in range(0, len(vectors), at_once):
-        products = vectors[start : start + at_once] @ centres.T
-        products -= halves
-        found[start : start + at_once] = products.argmax(axis=1)
-    return found
+class Centres:
+    """Finds the nearest of `centres` float32[lists, dimension] by Euclidean distance.
 
+    It compares what is left of vectors and centres without the mean of the centres: far from the origin, the products
+    of the vectors themselves would differ by less than their rounding. Huge and tiny components are scaled, as their
+    squares have no place in a float32.
+    """
 
-def half_squares(centres: Floats) -> Floats:
-    """Half of the squared length of each centre, float32[lists]."""
-    halves: Floats = 0.5 * np.einsum("ij,ij->i", centres, centres)
-    return halves
+    def __init__(self, centres: Floats) -> None:
+        self._origin = centres.mean(axis=0, dtype=np.float64).astype(np.float32)
+        self._centres = centres - self._origin
+        longest = float(np.abs(self._centres).max())
+        self._scale = np.float32(1 / longest) if longest > HUGE or LEAST < longest < TINY else None
+        if self._scale is not None:
+            self._centres *= self._scale
+        self._halves = 0.5 * np.einsum("ij,ij->i", self._centres, self._centres)
+
+    def nearest(self, vectors: Floats) -> Rows:
+        """The centre that is nearest to each of `vectors` float32[n, dimension], int64[n]."""
+        found = np.empty(len(vectors), np.int64)
+        at_once = max(1, PRODUCTS_MAX // len(self._centres))
+        for start in range(0, len(vectors), at_once):
+            some = vectors[start : start + at_once] - self._origin
+            if self._scale is not None:
+                some *= self._scale
+            products = some @ self._centres.T
+            products -= self._halves
+            found[start : start + at_once] = products.argmax(axis=1)
+        return found
 
 
 def train(table: NDArray[np.floating], rows: Rows, lists: int, *, is_normal: bool) -> Generator[None, None, Floats]:
@@ -48,11 +64,11 @@ def train(table: NDArray[np.floating], rows: Rows, lists: int, *, is_normal: boo
     centres = table[random.choice(chosen, lists, replace=False)].astype(np.float32)
     at_once = max(1, min(PRODUCTS_MAX // lists, COMPONENTS_MAX // table.shape[1]))
     for _ in range(ITERATIONS):
-        halves = half_squares(centres)
+        own = Centres(centres)
         sums, counts = np.zeros(centres.shape, np.float64), np.zeros(lists, np.int64)
         for start in range(0, len(chosen), at_once):
             vectors = table[chosen[start : start + at_once]].astype(np.float32, copy=False)
-            list_kernels.add_up(vectors, nearest(vectors, centres, halves), sums, counts)
+            list_kernels.add_up(vectors, own.nearest(vectors), sums, counts)
             yield
         empty = np.flatnonzero(counts == 0)
         sums[empty] = table[random.choice(chosen, len(empty))]

@@ -23,7 +23,7 @@ SPAN_MAX = 2
 """Up to this many rows are compared for each wanted row, because copying a row takes longer than comparing it."""
 COPIED_BYTES_MAX = 1 << 20
 """Of scattered rows, at once: they stay in the processor's cache until they have been compared."""
-SCATTERED_TABLE_MAX = 4
+SCATTERED_QUERIES_MAX = 4
 """For so few queries, scattered rows are compared where they lie: copying them for a product of matrices takes five
 times as long."""
 PRODUCT_ERROR = 4e-6
@@ -84,7 +84,7 @@ def _products(table: NDArray[np.floating], norms: Floats, rows: Rows, queries: F
     first, end = int(rows[0]), int(rows[-1]) + 1
     if end - first > SPAN_MAX * len(rows):
         near = np.empty((len(queries), len(rows)), dtype=np.float32)
-        if table.dtype == np.float32 and len(queries) <= SCATTERED_TABLE_MAX:
+        if table.dtype == np.float32 and len(queries) <= SCATTERED_QUERIES_MAX:
             _scattered(table, rows, queries, near)
         else:
             at_once = max(1, COPIED_BYTES_MAX // (table.itemsize * table.shape[1]))

@@ -98,9 +98,11 @@ class Indexing:
         view.attributes.build_index(view.size)
 
     def retrain_due(self) -> bool:
-        """Whether the rows should be in more lists."""
-        index = self.collection.view().index
-        return isinstance(index, InvertedLists) and index.is_outgrown() and not self.collection.is_left
+        """Whether the rows should be in more lists. Rows of a snapshot that no store has confirmed yet are dead, and
+        would be in none of the new ones."""
+        collection, index = self.collection, self.collection.view().index
+        is_due = isinstance(index, InvertedLists) and index.is_outgrown()
+        return is_due and not collection.is_left and collection.is_settled()
 
     def retrain(self) -> Iterator[None]:
         """Put the indexed rows into lists of new centres, then search there; yields between slices. It works half of
@@ -108,7 +110,10 @@ class Indexing:
         collection = self.collection
         table, view = collection.table, collection.view()
         assert isinstance(view.index, InvertedLists)
-        slices = view.index.retrained(view.vectors, np.flatnonzero(view.alive[: view.indexed]))
+        living = np.flatnonzero(view.alive[: view.indexed])
+        if not len(living):
+            return  # the table is rebuilt instead
+        slices = view.index.retrained(view.vectors, living)
         fresh = yield from self._half_of_the_time(slices)
         with collection.lock:
             if collection.table is not table or collection.is_left:

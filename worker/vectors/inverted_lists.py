@@ -67,7 +67,6 @@ ARRAY_BYTES_MIN = 1 << 20
 MAGIC = b"lists 1\n"
 """The beginning of a file."""
 
-_NONE: Floats = np.zeros(0, np.float32)
 _ALL: Mask = np.zeros(0, np.bool_)
 
 
@@ -123,12 +122,13 @@ class InvertedLists:
         self.slice_rows_searched = SLICE_ROWS_SEARCHED
         self._lock = Lock()
         """Guards every change."""
+        self._has_centres = centres is not None
         self._use(_empty(np.zeros((1, dimension), np.float32) if centres is None else centres), 0)
 
     def _use(self, lists: _Lists, used: int) -> None:
         """Have this content, of which `used` blocks are in use."""
         self._filled, self._used = lists.counts.copy(), used
-        self._halves = clustering.half_squares(lists.centres)
+        self._centres = clustering.Centres(lists.centres)
         self._lists = lists
 
     def __len__(self) -> int:
@@ -139,7 +139,7 @@ class InvertedLists:
     def memory_bytes(self) -> int:
         """Without spare capacity, which is never touched."""
         row_bytes = self._dimension + 12
-        centres = len(self._halves) * (self._dimension * 4 + 28)
+        centres = len(self._lists.centres) * (self._dimension * 8 + 28)
         return self._used * (BLOCK_ROWS * row_bytes + 4) + centres
 
     def fresh(self) -> InvertedLists:
@@ -153,13 +153,16 @@ class InvertedLists:
                 self._add(rows[start : start + ADDED_AT_ONCE], vectors[start : start + ADDED_AT_ONCE])
 
     def _add(self, rows: Rows, vectors: Floats) -> None:
+        if not self._has_centres and len(rows):
+            # The codes of the first list are as precise as those of others only if its centre is among the vectors.
+            self._has_centres = True
+            self._use(_empty(np.median(vectors, axis=0).astype(np.float32)[None]), 0)
         lists = self._lists
-        if len(lists.centres) > 1:
-            own = clustering.nearest(vectors, lists.centres, self._halves)
-        else:
-            own = np.zeros(len(rows), np.int64)
-        if self._used + len(rows) > len(lists.rows):
-            blocks = max(CAPACITY_MIN, self._used + len(rows), int(BLOCK_GROWTH * len(lists.rows)))
+        own = self._centres.nearest(vectors) if len(lists.centres) > 1 else np.zeros(len(rows), np.int64)
+        # Each list that gets rows may need one block more than these rows fill.
+        needed = self._used + min(len(rows), len(lists.centres) + len(rows) // BLOCK_ROWS)
+        if needed > len(lists.rows):
+            blocks = max(CAPACITY_MIN, needed, int(BLOCK_GROWTH * len(lists.rows)))
             lists = lists.with_blocks(blocks, self._used)
         self._used = list_kernels.append(
             vectors,
@@ -223,7 +226,7 @@ class InvertedLists:
         average = max(1.0, float(lists.counts.sum()) / count)
         wanted = min(count, math.ceil(compared / average * SPARE) + SPARE_LISTS)
         found = np.empty((len(queries), wanted), np.int64)
-        list_kernels.nearest_lists(queries, lists.centres, self._halves if self._metric == "l2" else _NONE, found)
+        list_kernels.nearest_lists(queries, lists.centres, self._metric == "l2", found)
         return found
 
     # Centres
@@ -231,7 +234,7 @@ class InvertedLists:
     @property
     def lists(self) -> int:
         """The number of lists."""
-        return len(self._halves)
+        return len(self._lists.centres)
 
     def is_outgrown(self) -> bool:
         """Whether there should be so many more lists that `retrained` is worthwhile."""
@@ -284,11 +287,33 @@ class InvertedLists:
         total = int(lists.counts.sum())
         if total > rows or (lists.counts < 0).any():
             raise ValueError(f"{path.name} has {total} rows; at most {rows} are right")
-        ends = [lists.first, lists.last, lists.following]
-        if any(((end < -1) | (end >= blocks)).any() for end in ends) or (lists.rows < 0).any():
+        if not _are_chains(lists) or (lists.rows < 0).any():
             raise ValueError(f"{path.name} names blocks or rows that it does not have; it has {blocks} blocks")
         with self._lock:
+            self._has_centres = True
             self._use(lists, blocks)
+
+
+def _are_chains(lists: _Lists) -> bool:
+    """Whether each list has as many blocks as its rows need, one after the other."""
+    blocks = len(lists.rows)
+    if any(((end < -1) | (end >= blocks)).any() for end in (lists.first, lists.last, lists.following)):
+        return False
+    left, block = -(-lists.counts // BLOCK_ROWS), lists.first
+    if (block[left == 0] != -1).any():
+        return False
+    own = np.arange(len(left))
+    while len(own):
+        own = own[left[own] > 0]
+        left[own] -= 1
+        if (block[own] < 0).any():
+            return False
+        ended = own[left[own] == 0]
+        if (lists.last[ended] != block[ended]).any():
+            return False
+        block = block.copy()
+        block[own] = lists.following[block[own]]
+    return True
 
 
 def _layout(lists: int, blocks: int, dimension: int) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:

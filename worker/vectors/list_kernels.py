@@ -94,14 +94,6 @@ def append(  # type: ignore[no-untyped-def]
     return used
 
 
-@kernel(types.float64(_FLOATS_1, _FLOATS_1), fastmath={"reassoc", "contract"}, allocates=False)
-def _product(a, b):  # type: ignore[no-untyped-def]
-    total = 0.0
-    for d in range(a.shape[0]):
-        total += np.float64(a[d]) * np.float64(b[d])
-    return total
-
-
 @kernel(
     types.float64(_FLOATS_1, _FLOATS_1, types.boolean, types.int16[::1]),
     fastmath={"reassoc", "contract"},
@@ -120,16 +112,6 @@ def _rounded(query, centre, is_l2, out):  # type: ignore[no-untyped-def]
         value = np.float64(query[d] - centre[d] if is_l2 else query[d])
         out[d] = np.int16(math.floor(value * inverse + 0.5))
     return step
-
-
-@kernel(types.float64(_FLOATS_1, _FLOATS_1), fastmath={"reassoc", "contract"}, allocates=False)
-def _square(query, centre):  # type: ignore[no-untyped-def]
-    """The squared distance of the query from the centre."""
-    total = 0.0
-    for d in range(query.shape[0]):
-        difference = np.float64(query[d]) - np.float64(centre[d])
-        total += difference * difference
-    return total
 
 
 @kernel(types.int32(types.Array(types.int8, 1, "C", readonly=True), types.int16[::1]), allocates=False)
@@ -174,10 +156,28 @@ def _put(values, rows, value, row, size):  # type: ignore[no-untyped-def]
     values[at], rows[at] = value, row
 
 
-@kernel(types.void(_FLOATS, _FLOATS, _FLOATS_1, types.int64[:, ::1]), fastmath={"reassoc", "contract"})
-def nearest_lists(queries, centres, halves, out):  # type: ignore[no-untyped-def]
-    """Write the lists whose centres are nearest to each query to `out` int64[q, p], the nearest first: those with the
-    greatest products, less `halves` float32[lists] unless it is empty."""
+@kernel(types.float64(_FLOATS_1, _FLOATS_1), fastmath={"reassoc", "contract"}, allocates=False)
+def _product(a, b):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for d in range(a.shape[0]):
+        total += np.float64(a[d]) * np.float64(b[d])
+    return total
+
+
+@kernel(types.float64(_FLOATS_1, _FLOATS_1), fastmath={"reassoc", "contract"}, allocates=False)
+def _square(query, centre):  # type: ignore[no-untyped-def]
+    """The squared distance of the query from the centre."""
+    total = 0.0
+    for d in range(query.shape[0]):
+        difference = np.float64(query[d]) - np.float64(centre[d])
+        total += difference * difference
+    return total
+
+
+@kernel(types.void(_FLOATS, _FLOATS, types.boolean, types.int64[:, ::1]), fastmath={"reassoc", "contract"})
+def nearest_lists(queries, centres, is_l2, out):  # type: ignore[no-untyped-def]
+    """Write the lists whose centres are nearest to each query to `out` int64[q, p], the nearest first: under l2 by
+    their distance, else by their product."""
     wanted = out.shape[1]
     values = np.empty(wanted, np.float64)
     for q in range(queries.shape[0]):
@@ -185,10 +185,7 @@ def nearest_lists(queries, centres, halves, out):  # type: ignore[no-untyped-def
         size = 0
         for c in range(centres.shape[0]):
             centre = centres[c]
-            product = np.float32(0)
-            for d in range(query.shape[0]):
-                product += centre[d] * query[d]
-            value = np.float64(product) - (np.float64(halves[c]) if len(halves) else 0.0)
+            value = -_square(query, centre) if is_l2 else _product(query, centre)
             if size < wanted or value > values[0]:
                 _put(values, found, value, c, size)
                 size = min(wanted, size + 1)

@@ -32,9 +32,6 @@ Row = tuple[bytes, bytes]
 """(a vector's id, the value of its row)."""
 
 _ATTRIBUTES = msgspec.msgpack.Decoder(dict[str, Attribute])
-_ATTRIBUTES_OF_MANY = msgspec.msgpack.Decoder(list[dict[str, Attribute]])
-ARRAY_32 = b"\xdd"
-"""The first byte of a msgpack array, before its length in 4 bytes."""
 _SEPARATOR = b"\0"
 """Between ids: it ends a character of several bytes, so that no two damaged ids are whole together."""
 
@@ -132,11 +129,16 @@ def checked(rows: Sequence[Row], dimension: int) -> tuple[Columns, dict[bytes, s
 
 
 def _have_texts(rows: Columns) -> bool:
-    """Whether all ids and attributes can be decoded, all at once."""
-    packed = [value[rows.head :] for value in rows.values if len(value) > rows.head]
+    """Whether all ids and attributes can be decoded."""
+    sizes = set(map(len, rows.ids))
+    if sizes and not 1 <= min(sizes) <= max(sizes) <= ID_BYTES_MAX:
+        return False
+    decode, head = _ATTRIBUTES.decode, rows.head
     try:
         _SEPARATOR.join(rows.ids).decode()
-        _ATTRIBUTES_OF_MANY.decode(ARRAY_32 + len(packed).to_bytes(4, "big") + b"".join(packed))
+        for value in rows.values:
+            if len(value) > head:
+                decode(value[head:])
     except (msgspec.MsgspecError, ValueError):
         return False
     return True
