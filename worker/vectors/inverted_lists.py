@@ -51,6 +51,8 @@ exactly."""
 SPARE = 1.5
 """Lists are asked for as if they had this part more rows than on average: some are short."""
 SPARE_LISTS = 2
+COUNTING_SHARE = 0.5
+"""Of the rows that a filter should leave: a search that has seen fewer of them goes on."""
 FILTERED_SPARE = 4
 """With a filter, lists with this many times as many rows are at hand."""
 SURPLUS = 1.2
@@ -194,8 +196,8 @@ class InvertedLists:
         """See `CandidateIndex`."""
         lists = self._lists
         compared = self._compared(k, fetch, expansion)
-        # Where a filter leaves less near the query than elsewhere, the search goes on until it has compared enough.
-        counting = 0 if allowed is None else int(compared * min(1.0, k / fetch))
+        # Where a filter leaves far less near the query than elsewhere, the search goes on until it has compared enough.
+        counting = 0 if allowed is None else int(COUNTING_SHARE * compared * min(1.0, k / fetch))
         found = np.empty((len(queries), math.ceil(k * SURPLUS) + SURPLUS_ROWS), np.int64)
         list_kernels.search(
             queries,

@@ -106,7 +106,8 @@ def _from_index(
     while view.index.exact_rows(wanted, fetch, expansion) < indexed:
         # Rows that were indexed after the view was taken are left out; the exact comparison covers them.
         rows = view.index.search(queries, wanted, fetch, expansion, view.indexed, allowed)
-        if (np.count_nonzero(rows >= 0, axis=1) >= wanted).all():
+        is_there = rows >= 0
+        if is_there.all() or (np.count_nonzero(is_there, axis=1) >= wanted).all():
             return rows
         fetch *= WIDEN
     return None
