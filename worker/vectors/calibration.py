@@ -33,7 +33,7 @@ EXPANSION_MIN = {"cosine": 48, "l2": 48, "dot": 64}
 would do for queries like the stored clustered data, but queries from between the clusters would then find too
 little."""
 NEIGHBOUR_EXPANSION = 64
-LADDER = (12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+LADDER = (12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 ERRORS = 1.5
 """Standard errors of a measured recall that are subtracted from it: with 128 queries, it may be that much too high."""
 RECALL_ENOUGH = 0.9995

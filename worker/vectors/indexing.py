@@ -30,6 +30,8 @@ SNAPSHOT_SHARE = 0.25
 SNAPSHOT_SHARE_TIMED = 0.01
 MEASURE_ROWS_MIN = 2000
 """In smaller tables, searches mostly compare all rows."""
+MEASURE_PENDING_MAX = 10_000
+"""With more pending rows, the rows are indexed first: the table is being filled."""
 MEASURE_GROWTH = 1.4
 """Growth after which the expansion is measured again: it grows at most with the logarithm of the graph's size."""
 MEASURE_AGAIN_S = 600.0
@@ -147,7 +149,7 @@ class Indexing:
         queries, and with other queries after some time."""
         collection = self.collection
         indexed, curve, sample = collection.view().indexed, collection.curve, collection.sample
-        if collection.is_left or indexed < MEASURE_ROWS_MIN:
+        if collection.is_left or indexed < MEASURE_ROWS_MIN or collection.table.pending() >= MEASURE_PENDING_MAX:
             return False
         if curve is None or indexed >= MEASURE_GROWTH * collection.measured_rows:
             return True

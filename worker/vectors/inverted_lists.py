@@ -38,7 +38,7 @@ then coded 1.5 times on average."""
 ROWS_MIN = 1024
 """Fewer rows stay in one list."""
 ADDED_AT_ONCE = 4096
-SLICE_ROWS, SLICE_ROWS_SEARCHED = 1024, 64
+SLICE_ROWS, SLICE_ROWS_SEARCHED = 1024, 16
 """Rows to add at once, also while there are searches."""
 SLICE_COMPONENTS = 1 << 20
 """Most components of the rows to add at once, while there are no searches: 4 MB."""
