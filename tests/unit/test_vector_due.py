@@ -80,6 +80,13 @@ def test_what_searches_need_is_measured_anew_when_there_is_so_much_more(
     assert not own.measure_due()
 
 
+@pytest.mark.parametrize(("pending", "due"), [(9_999, True), (10_000, False)])
+def test_a_table_that_is_being_filled_is_indexed_before_it_is_measured(own: Indexing, pending: int, due: bool) -> None:
+    with_rows(own, indexed=50_000)
+    own.collection.table.pending = lambda: pending  # type: ignore[method-assign]
+    assert own.measure_due() is due
+
+
 def test_the_first_real_queries_and_others_later_have_it_measured_anew(
     own: Indexing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
