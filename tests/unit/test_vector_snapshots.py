@@ -26,6 +26,7 @@ from worker.vectors import attributes as attributes_module
 from worker.vectors import check, snapshot, stored_rows
 from worker.vectors.graph import Graph
 from worker.vectors.indexing import Indexing
+from worker.vectors.table import Table
 
 PLACES = 500
 """Flipped bytes, over all files of a snapshot."""
@@ -214,6 +215,23 @@ def test_index_file_of_another_dimension_or_of_more_rows_is_refused(tmp_path: Pa
         Graph(8, "cosine", "f32").load(tmp_path / "file", 4)
     with pytest.raises(ValueError, match="16 components"):
         Graph(16, "cosine", "f32").load(tmp_path / "file", 5)
+
+
+def test_a_graph_of_an_earlier_release_is_not_taken_for_lists(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The lists are made anew from the stores. Where a graph is asked for, it is used as it is."""
+    vectors = clustered(50, 8)
+    lists, graph = Collection(1, "c", 8, "cosine"), Collection(1, "c", 8, "cosine", index="graph")
+    table = Table(graph)
+    table.append([b"%d" % row for row in range(50)], vectors, np.arange(1, 51, dtype=np.uint64), 0, [b""] * 50, ())
+    table.view.index.add(*table.index_slice(50))
+    table.advance(50)
+    for written, read, is_used in ((lists, lists, False), (graph, graph, True), (graph, lists, False)):
+        place = LocalObjects(tmp_path / f"{written.kind_of_index}-{read.kind_of_index}")
+        snapshot.write(place, {0: 50}, written, table.view, None)
+        assert (snapshot.read(place, 0, read) is not None) is is_used
+    first, second = [str(record.fields["why"]) for record in caplog.records]  # type: ignore[attr-defined]
+    assert "is an index of another kind" in first
+    assert "index='graph'" in second
 
 
 @pytest.mark.parametrize(
