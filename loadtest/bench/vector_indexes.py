@@ -60,9 +60,9 @@ def built(vectors: Floats, index: str) -> tuple[TableView, float]:
     began = time.perf_counter()
     while table.pending():
         own = table.view.index
-        rows, some = table.index_slice(own.slice_rows)
+        rows, some, end = table.index_slice(own.slice_rows)
         own.add(rows, some)
-        table.advance(own.slice_rows)
+        table.advance(end)
         if isinstance(own, InvertedLists) and own.is_outgrown():
             slices = own.retrained(table.view.vectors, np.arange(table.view.indexed))
             while True:

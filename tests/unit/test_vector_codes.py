@@ -157,9 +157,9 @@ def filled(storage: str, metric: str, count: int, indexed: int) -> tuple[Table, 
     vectors = random.normal(size=(count, 24)).astype(np.float32)
     names = [b"%d" % row for row in range(count)]
     table.append(names, vectors, np.arange(1, count + 1, dtype=np.uint64), 0, [b""] * count, ())
-    rows, own = table.index_slice(indexed)
+    rows, own, end = table.index_slice(indexed)
     table.view.index.add(rows, own)
-    table.advance(indexed)
+    table.advance(end)
     return table, prepared(random.normal(size=(12, 24)).astype(np.float32), metric)
 
 
@@ -202,7 +202,7 @@ def test_a_few_queries_are_compared_with_codes_and_many_with_vectors(monkeypatch
     for count in (1, 8, 9):
         find(queries[:count])
     find(queries[:1], exhaustive=True)
-    table.advance(1000)
+    table.advance(table.view.size)
     find(queries[:1])
     assert asked == [1, 8]
 
@@ -216,3 +216,14 @@ def test_a_restored_table_goes_on_behind_its_snapshot() -> None:
     assert table.view.codes.first == 300
     ranking = search(table.view, queries[:1], 1, "dot", 48, exhaustive=False, mask=None, check=lambda: None)
     assert ranking.rows.tolist() == [300]
+
+
+def test_rows_that_come_while_a_slice_is_indexed_are_in_the_next_one() -> None:
+    table, _ = filled("f32", "dot", 10, 0)
+    rows, own, end = table.index_slice(64)
+    table.view.index.add(rows, own)
+    more = [b"later-%d" % number for number in range(100)]
+    table.append(more, np.ones((100, 24), np.float32), np.arange(100, dtype=np.uint64), 0, [b""] * 100, ())
+    table.advance(end)
+    assert (table.view.indexed, table.pending()) == (10, 100)
+    assert table.index_slice(64)[0].tolist() == list(range(10, 74))

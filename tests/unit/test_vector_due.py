@@ -174,14 +174,14 @@ def test_indexing_makes_room_for_searches_until_too_much_waits(
 ) -> None:
     asked: list[tuple[str, float]] = []
     view = SimpleNamespace(index=SimpleNamespace(slice_rows=64, slice_rows_searched=1))
-    slices = {"index_slice": lambda size: asked.append(("slice", size)) or ([], [])}
+    slices = {"index_slice": lambda size: asked.append(("slice", size)) or ([], [], 7)}
     table: Any = SimpleNamespace(
-        view=view, pending=lambda: pending, advance=lambda size: asked.append(("advance", size)), **slices
+        view=view, pending=lambda: pending, advance=lambda end: asked.append(("advance", end)), **slices
     )
     own.collection.table, own.collection.searched_at = table, NOW_S - searched_s
     monkeypatch.setattr(module.time, "sleep", lambda seconds: asked.append(("sleep", seconds)))
     assert own.index_step()
-    assert asked[:2] == [("slice", rows), ("advance", rows)]
+    assert asked[:2] == [("slice", rows), ("advance", 7)]
     assert len(asked) == 2 + pauses
     assert all(0 <= seconds <= module.PAUSE_S_MAX for _, seconds in asked[2:])
     own.collection._dropped = True

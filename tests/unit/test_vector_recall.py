@@ -50,9 +50,9 @@ def indexed(vectors: Floats, storage: str = "f32") -> TableView:
     ids = [str(row).encode() for row in range(count)]
     table.append(ids, vectors, np.arange(count, dtype=np.uint64), 0, [b""] * count, ())
     while table.pending():
-        rows, chosen = table.index_slice(512)
+        rows, chosen, end = table.index_slice(512)
         table.view.index.add(rows, chosen)
-        table.advance(512)
+        table.advance(end)
         index = table.view.index
         if isinstance(index, InvertedLists) and index.is_outgrown():
             vectors, living = table.view.vectors, np.arange(table.view.indexed)

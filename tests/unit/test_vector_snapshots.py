@@ -223,7 +223,8 @@ def test_a_graph_of_an_earlier_release_is_not_taken_for_lists(tmp_path: Path, ca
     lists, graph = Collection(1, "c", 8, "cosine"), Collection(1, "c", 8, "cosine", index="graph")
     table = Table(graph)
     table.append([b"%d" % row for row in range(50)], vectors, np.arange(1, 51, dtype=np.uint64), 0, [b""] * 50, ())
-    table.view.index.add(*table.index_slice(50))
+    rows, own, _ = table.index_slice(50)
+    table.view.index.add(rows, own)
     table.advance(50)
     for written, read, is_used in ((lists, lists, False), (graph, graph, True), (graph, lists, False)):
         place = LocalObjects(tmp_path / f"{written.kind_of_index}-{read.kind_of_index}")

@@ -23,10 +23,9 @@ def build_aside(old: Table, fresh: Table, contents_of: Contents, rows: Rows) -> 
         copy_rows(old, fresh, contents_of, rows[start : start + COPY_ROWS])
         while fresh.pending():
             # No search waits for the index of the fresh table.
-            size = fresh.view.index.slice_rows
-            numbers, vectors = fresh.index_slice(size)
+            numbers, vectors, end = fresh.index_slice(fresh.view.index.slice_rows)
             fresh.view.index.add(numbers, vectors)
-            fresh.advance(size)
+            fresh.advance(end)
             yield
 
 

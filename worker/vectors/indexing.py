@@ -79,12 +79,12 @@ class Indexing:
             return True
         index = table.view.index
         size = index.slice_rows_searched if is_searched else index.slice_rows
-        rows, vectors = table.index_slice(size)
+        rows, vectors, end = table.index_slice(size)
         began = time.perf_counter()
         if len(rows):
             index.add(rows, vectors)
         with collection.lock:
-            table.advance(size)
+            table.advance(end)
         if is_searched and table.pending() < PAUSE_PENDING_MAX:
             time.sleep(min(PAUSE_S_MAX, PAUSE * (time.perf_counter() - began)))
         return True

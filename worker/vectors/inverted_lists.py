@@ -263,8 +263,8 @@ class InvertedLists:
             lists, used = self._lists, self._used
             file.write(MAGIC + np.array([len(lists.centres), used, self._dimension], np.int64).tobytes())
             for field, _, _ in _layout(0, 0, 0):
-                array = getattr(lists, field)
-                (array[:used] if field in _OF_BLOCKS else array).tofile(file)
+                array: NDArray[Any] = getattr(lists, field)
+                file.write((array[:used] if field in _OF_BLOCKS else array).reshape(-1).view(np.uint8).data)
 
     def load(self, path: Path, rows: int) -> None:
         """Replace the content by that of a file. The caller has verified the file's checksum.

@@ -195,16 +195,17 @@ class Table:
         rows[~self._alive[rows]] = -1
         return rows
 
-    def index_slice(self, rows_max: int) -> tuple[Rows, Floats]:
-        """The living ones of the next `rows_max` rows to index: int64[n] and their vectors float32[n, dimension]. Call
-        `advance` when they are in the index."""
+    def index_slice(self, rows_max: int) -> tuple[Rows, Floats, int]:
+        """The living ones of the next `rows_max` rows to index: int64[n], their vectors float32[n, dimension], and the
+        row after them: call `advance` with it when they are in the index."""
         end = min(self._size, self._indexed + rows_max)
         rows = self._indexed + np.flatnonzero(self._alive[self._indexed : end])
-        return rows, self._vectors[rows].astype(np.float32, copy=False)
+        return rows, self._vectors[rows].astype(np.float32, copy=False), end
 
-    def advance(self, rows_max: int) -> None:
-        """Count the rows of `index_slice(rows_max)` as indexed."""
-        self._indexed = min(self._size, self._indexed + rows_max)
+    def advance(self, end: int) -> None:
+        """Count the rows below `end` as indexed. Rows that were appended since the `index_slice` are not among them."""
+        assert self._indexed <= end <= self._size
+        self._indexed = end
         if not self.pending():
             self._codes.clear(self._size)
         self._publish()

@@ -100,7 +100,8 @@ def _written() -> tuple[bytes, ...]:
     ]
     vectors = np.array([[1, 0], [0, 1], [1, 1]], np.float32)
     table.append([b"x", b"y", b"zz"], vectors, np.arange(1, 4, dtype=np.uint64), 0, attributes, ())
-    table.view.index.add(*table.index_slice(3))
+    numbers, own, _ = table.index_slice(3)
+    table.view.index.add(numbers, own)
     table.advance(3)
     directory = _directory()
     snapshot.write(
