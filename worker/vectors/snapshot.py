@@ -37,6 +37,9 @@ FORMAT = 3
 READABLE_FORMATS = (1, 2, FORMAT)
 """Format 2 has arrays in the attributes' columns (`attribute_column.ColumnState`); format 1 is the same without. Format
 3 has inverted lists, which earlier releases must not take for a graph; graphs are as before."""
+WHOLE_FORMAT_MIN = 3
+"""Indexes of earlier formats may lack rows, which were appended while others were indexed: they are whole files, but
+not used."""
 READ_BYTES = 4 << 20
 ROWS, SHARDS = "rows", "shards"
 INDEX, ATTRIBUTES = ".index", ".attributes"
@@ -216,6 +219,8 @@ def _read(saved: Objects, collection: Collection) -> IndexSnapshot:
     """Raises OSError, ValueError, RuntimeError if the snapshot is damaged or of another description of the
     collection."""
     content = verified(saved)
+    if content.format < WHOLE_FORMAT_MIN:
+        raise ValueError(f"it is of format {content.format}, of an earlier release, whose indexes may lack vectors")
     if content.collection != collection:
         raise ValueError(f"it is of {content.collection}")
     versions = np.frombuffer(content.versions, dtype=np.uint64)
