@@ -1,6 +1,6 @@
 """Both kinds of vector index beside each other, in one process and without HTTP: how long they are built, and searched.
 
-    python -m loadtest.bench.vector_indexes [--vectors 100000] [--dimension 128] [--recall 0.95]
+    python -m loadtest.bench.vector_indexes [--vectors 100000] [--dimension 128] [--recall 0.95] [--only KIND]
 
 Seeded vectors of three kinds: clustered, along a smooth surface of 20 dimensions as embeddings of texts are, and
 without any structure. Each index has all vectors, as one worker has its part. Searches are for the 10 nearest, one
@@ -14,7 +14,7 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import numpy as np
 
@@ -51,6 +51,15 @@ KINDS: dict[str, Callable[[int, int, int], Floats]] = {
 }
 
 
+def result_of(slices: Generator[None, None, InvertedLists]) -> InvertedLists:
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            index: InvertedLists = end.value
+            return index
+
+
 def built(vectors: Floats, index: str) -> tuple[TableView, float]:
     """(a table with all vectors in its index, the seconds that indexing took)."""
     count, dimension = vectors.shape
@@ -64,13 +73,7 @@ def built(vectors: Floats, index: str) -> tuple[TableView, float]:
         own.add(rows, some)
         table.advance(end)
         if isinstance(own, InvertedLists) and own.is_outgrown():
-            slices = own.retrained(table.view.vectors, np.arange(table.view.indexed))
-            while True:
-                try:
-                    next(slices)
-                except StopIteration as end:
-                    table.replace_index(end.value)
-                    break
+            table.replace_index(result_of(own.retrained(table.view.vectors, np.arange(end))))
     return table.view, time.perf_counter() - began
 
 
@@ -100,12 +103,14 @@ def main() -> None:
     parser.add_argument("--vectors", type=int, default=100_000)
     parser.add_argument("--dimension", type=int, default=128)
     parser.add_argument("--recall", type=float, default=0.95)
+    parser.add_argument("--only", choices=KINDS, action="append", help="a kind of vectors; may be repeated")
     options = parser.parse_args()
     columns = (
         f"| {options.vectors:,} × {options.dimension} | index | built in | a vector | expansion | recall | a search |"
     )
     sys.stdout.write(f"{columns}\n|---|---|---|---|---|---|---|\n")
-    for kind, draw in KINDS.items():
+    for kind in options.only or KINDS:
+        draw = KINDS[kind]
         vectors = prepared(draw(options.vectors, options.dimension, 1), "cosine")
         queries = prepared(draw(QUERIES, options.dimension, 2), "cosine")
         expected = [set(np.argpartition(-(vectors @ query), K)[:K].tolist()) for query in queries]

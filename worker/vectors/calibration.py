@@ -1,9 +1,9 @@
-"""Measures how much a search of the index finds with how many candidates, on a collection's own data.
+"""Measures how much a search of the index finds with which expansion, on a collection's own data.
 
-Clustered embeddings need some dozens of candidates. Data without structure needs a thousand for the same recall, so no
-fixed number fits both. The queries are real ones where enough are known. Before that they are made: stored vectors,
-each moved in a random direction by the distance to its nearest neighbour, which are then about as far from the stored
-vectors as new vectors of the same kind.
+Clustered embeddings need some dozens. Data without structure needs a thousand for the same recall, so no fixed number
+fits both. The queries are real ones where enough are known. Before that they are made: stored vectors, each moved in a
+random direction by the distance to its nearest neighbour, which are then about as far from the stored vectors as new
+vectors of the same kind.
 """
 
 from __future__ import annotations

@@ -22,6 +22,8 @@ from worker.vectors.similarity import Rows
 CODE_MAX = 127
 QUERY_MAX = 8191
 """Components of a query are rounded to integers of at most this size, which is far finer than the codes of rows."""
+PRODUCT_MAX = 2**31 - 1
+"""A 32-bit integer must hold the sum of the products of any code and query."""
 CODES_BYTES_MAX = 16 << 20
 """Of a table's codes: 43,690 rows at 384 components. With more pending rows, the older ones are compared without."""
 CAPACITY_MIN = 256
@@ -83,15 +85,20 @@ def _sink(heap, at, size):  # type: ignore[no-untyped-def]
     heap[at] = value
 
 
+@kernel(types.int32(types.Array(types.int8, 1, "C", readonly=True), _QUERY), allocates=False)
+def product(code, query):  # type: ignore[no-untyped-def]
+    """The product of a code and a rounded query, whose components `PRODUCT_MAX` bounds."""
+    total = np.int32(0)
+    for d in range(query.shape[0]):
+        total = np.int32(total + np.int32(np.int32(code[d]) * np.int32(query[d])))
+    return total
+
+
 @kernel(types.void(_CODES, types.int64, _QUERY, types.float64[::1]))
 def _products(codes, first, query, out):  # type: ignore[no-untyped-def]
     """The products of the rows codes[first : first + n] and the query to `out` float64[n]."""
     for i in range(len(out)):
-        code = codes[first + i]
-        product = np.int32(0)
-        for d in range(len(query)):
-            product = np.int32(product + np.int32(np.int32(code[d]) * np.int32(query[d])))
-        out[i] = product
+        out[i] = product(codes[first + i], query)
 
 
 @kernel(
@@ -168,8 +175,7 @@ class Codes:
         bool[≥ end] says which rows count, None: all."""
         assert self.first <= first <= end <= self.first + len(self.codes)
         wide = query.astype(np.float64)
-        # 32-bit integers hold the sum of the products of any row and query.
-        most = min(QUERY_MAX, (2**31 - 1) // (CODE_MAX * len(query)))
+        most = min(QUERY_MAX, PRODUCT_MAX // (CODE_MAX * len(query)))
         step = float(np.abs(wide).max()) / most
         rounded = np.rint(wide / step) if step else np.zeros_like(wide)
         out = np.empty(end - first, np.int64)

@@ -49,7 +49,7 @@ class WorkerCollection:
         self.collection = collection
         self.directory = directory
         self.curve: RecallCurve | None = None
-        """The recall by the number of candidates, when it was last measured (`calibration`); None before that."""
+        """The recall by the expansion, when it was last measured (`calibration`); None before that."""
         self.sample = QuerySample(collection.dimension)
         self.searched_at = 0.0
         """Time of the last search, in seconds of `time.monotonic`."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from shared import kernel_types as types
 from shared.kernels import kernel
 from shared.messages.vectors import Floats
-from worker.vectors.similarity import NOTHING, Rows
+from worker.vectors.similarity import NOTHING, Rows, inner_product
 
 _TABLE = types.Array(types.float32, 2, "C", readonly=True)
 _ROWS = types.Array(types.int64, 1, "C", readonly=True)
@@ -62,21 +62,13 @@ def candidates(
     return kept_rows
 
 
-@kernel(
-    types.void(_TABLE, _ROWS, _TABLE, types.float32[:, ::1]),
-    fastmath={"reassoc", "contract"},
-    allocates=False,
-)
+@kernel(types.void(_TABLE, _ROWS, _TABLE, types.float32[:, ::1]), allocates=False)
 def _scattered(table, rows, queries, out):  # type: ignore[no-untyped-def]
     """The products of each query and `rows` of the table to `out` float32[q, r]."""
     for i in range(rows.shape[0]):
         vector = table[rows[i]]
         for q in range(queries.shape[0]):
-            query = queries[q]
-            product = 0.0
-            for d in range(query.shape[0]):
-                product += np.float64(vector[d]) * np.float64(query[d])
-            out[q, i] = product
+            out[q, i] = inner_product(vector, queries[q])
 
 
 def _products(table: NDArray[np.floating], norms: Floats, rows: Rows, queries: Floats, metric: str) -> Floats:

@@ -2,8 +2,8 @@
 
 A list has the codes of its rows, with a byte for each component (`list_kernels`). A search finds the centres that are
 nearest to the query, and compares the codes of their lists, one list after the other: a row costs a tenth of what a
-node of a graph costs, because memory is read in order. As with a graph, what is found are candidates only, which the
-caller compares by the exact vectors.
+distance costs in the walk through a graph, because memory is read in order. As with a graph, what is found are
+candidates only, which the caller compares by the exact vectors.
 
 One thread adds at a time; searches need no lock. What they read is written behind the rows that they know, and arrays
 are replaced by larger copies when they are full.
@@ -49,12 +49,12 @@ PASSED_COST = 0.05
 """Of comparing a row by its code, and of passing over one that a filter does not allow, in costs of comparing a row
 exactly."""
 SPARE = 1.5
-"""Lists are asked for as if they had this part more rows than on average: some are short."""
 SPARE_LISTS = 2
+"""As many lists are looked up as have so many times the wanted rows on average, and so many more: some are short."""
 COUNTING_SHARE = 0.5
 """Of the rows that a filter should leave: a search that has seen fewer of them goes on."""
 FILTERED_SPARE = 4
-"""With a filter, lists with this many times as many rows are at hand."""
+"""With a filter, so many times as many lists are looked up."""
 SURPLUS = 1.2
 SURPLUS_ROWS = 6
 """Rows that are kept beyond the wanted ones: codes order the last ones by rounded components."""

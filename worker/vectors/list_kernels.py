@@ -13,12 +13,10 @@ import numpy as np
 
 from shared import kernel_types as types
 from shared.kernels import kernel
+from worker.vectors.codes import CODE_MAX, PRODUCT_MAX, QUERY_MAX, product
+from worker.vectors.similarity import inner_product
 
 BLOCK_ROWS = 64
-CODE_MAX = 127
-QUERY_MAX = 8191
-"""Components of a query are rounded to integers of at most this size, which is far finer than the codes of rows."""
-PRODUCT_MAX = 2**31 - 1
 SPARSE = 2
 """Rows of a block are compared one by one if a filter allows less than one of so many."""
 
@@ -104,7 +102,6 @@ def _rounded(query, centre, is_l2, out):  # type: ignore[no-untyped-def]
     longest = np.float32(0)
     for d in range(query.shape[0]):
         longest = max(longest, abs(query[d] - centre[d] if is_l2 else query[d]))
-    # 32-bit integers hold the sum of the products of any code and query.
     most = min(QUERY_MAX, PRODUCT_MAX // (CODE_MAX * query.shape[0]))
     step = np.float64(longest) / most
     inverse = 1.0 / step if step > 0.0 else 0.0
@@ -114,14 +111,6 @@ def _rounded(query, centre, is_l2, out):  # type: ignore[no-untyped-def]
     return step
 
 
-@kernel(types.int32(types.Array(types.int8, 1, "C", readonly=True), types.int16[::1]), allocates=False)
-def _dot(code, query):  # type: ignore[no-untyped-def]
-    product = np.int32(0)
-    for d in range(query.shape[0]):
-        product = np.int32(product + np.int32(np.int32(code[d]) * np.int32(query[d])))
-    return product
-
-
 @kernel(
     types.void(types.Array(types.int8, 2, "C", readonly=True), types.int16[::1], types.int64, types.int32[::1]),
     allocates=False,
@@ -129,7 +118,7 @@ def _dot(code, query):  # type: ignore[no-untyped-def]
 def _products(codes, query, count, out):  # type: ignore[no-untyped-def]
     """The products of the first `count` codes of a block and the query to `out` int32."""
     for i in range(count):
-        out[i] = _dot(codes[i], query)
+        out[i] = product(codes[i], query)
 
 
 @kernel(types.void(types.float64[::1], types.int64[::1], types.float64, types.int64, types.int64), allocates=False)
@@ -157,14 +146,6 @@ def _put(values, rows, value, row, size):  # type: ignore[no-untyped-def]
 
 
 @kernel(types.float64(_FLOATS_1, _FLOATS_1), fastmath={"reassoc", "contract"}, allocates=False)
-def _product(a, b):  # type: ignore[no-untyped-def]
-    total = 0.0
-    for d in range(a.shape[0]):
-        total += np.float64(a[d]) * np.float64(b[d])
-    return total
-
-
-@kernel(types.float64(_FLOATS_1, _FLOATS_1), fastmath={"reassoc", "contract"}, allocates=False)
 def _square(query, centre):  # type: ignore[no-untyped-def]
     """The squared distance of the query from the centre."""
     total = 0.0
@@ -185,7 +166,7 @@ def nearest_lists(queries, centres, is_l2, out):  # type: ignore[no-untyped-def]
         size = 0
         for c in range(centres.shape[0]):
             centre = centres[c]
-            value = -_square(query, centre) if is_l2 else _product(query, centre)
+            value = -_square(query, centre) if is_l2 else inner_product(query, centre)
             if size < wanted or value > values[0]:
                 _put(values, found, value, c, size)
                 size = min(wanted, size + 1)
@@ -262,7 +243,7 @@ def search(  # type: ignore[no-untyped-def]
                 base = -0.5 * _square(query, centres[own])
                 step = _rounded(query, centres[own], True, rounded)
             else:
-                base = _product(query, centres[own])
+                base = inner_product(query, centres[own])
                 if p == 0:
                     step = _rounded(query, centres[own], False, rounded)
             block = first[own] if left else -1
@@ -276,7 +257,7 @@ def search(  # type: ignore[no-untyped-def]
                 counted += chosen
                 if SPARSE * chosen < count:
                     for n in range(chosen):
-                        products[places[n]] = _dot(codes[block, places[n]], rounded)
+                        products[places[n]] = product(codes[block, places[n]], rounded)
                 else:
                     _products(codes[block], rounded, count, products)
                 for n in range(chosen):

@@ -1,4 +1,4 @@
-"""How much of the truth a search finds with how many candidates, as `calibration` measured it on a collection."""
+"""How much of the truth a search finds with which expansion, as `calibration` measured it on a collection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ part of what real ones may miss."""
 
 @dataclass(frozen=True, slots=True)
 class RecallCurve:
-    """`recalls[i]`: the recall of the 10 nearest with `expansions[i]` candidates, less 1.5 standard errors of the
+    """`recalls[i]`: the recall of the 10 nearest with `expansions[i]`, less 1.5 standard errors of the
     measurement. `expansions` are ascending. `queries`: how many real queries it was measured with; 0: queries made from
     stored vectors."""
 
@@ -27,17 +27,17 @@ class RecallCurve:
     queries: int = 0
 
     def expansion(self, recall: float) -> int:
-        """The fewest candidates with this recall; the most that were measured if none has it."""
+        """The least expansion with this recall; the greatest that was measured if none has it."""
         return _expansion(self, recall)
 
 
 @lru_cache(CACHED)
 def _expansion(curve: RecallCurve, recall: float) -> int:
     wanted = recall if curve.queries else 1 - MADE_SHARE * (1 - recall)
-    # A larger number of candidates never finds less: where it seems so, that is chance.
+    # A greater expansion never finds less: where it seems so, that is chance.
     recalls = np.maximum.accumulate(curve.recalls)
     place = int(np.searchsorted(recalls, wanted))
     if place == len(recalls):
         return curve.expansions[-1]
-    # Recall grows ever more slowly with candidates, so the chord between two measurements lies on the safe side.
+    # Recall grows ever more slowly with the expansion, so the chord between two measurements lies on the safe side.
     return int(np.ceil(np.interp(wanted, recalls[: place + 1], curve.expansions[: place + 1])))

@@ -20,7 +20,7 @@ EXPANSION = 128
 K_MEASURED = 10
 """The number of nearest rows for which an expansion is measured."""
 DEPTH_POWER = 0.25
-"""The expansion grows with this power of `k`: on data without clusters, deeper ranks need more candidates each."""
+"""The expansion grows with this power of `k`: on data without clusters, deeper ranks need a greater one each."""
 WIDEN = 4
 """How many times as many candidates the next round fetches if a filter has left too few."""
 CODED_QUERIES_MAX = 8
@@ -40,7 +40,7 @@ def share_of(k: int, share: float) -> int:
 
 
 def expansion_of(curve: RecallCurve | None, recall: float, k: int) -> int:
-    """The number of candidates that the index keeps in a search for `k` with this recall (0: `RECALL`). `curve` is as
+    """How far the index looks in a search for `k` with this recall (0: `RECALL`). `curve` is as
     measured for the `K_MEASURED` nearest, None before the first measurement."""
     measured = EXPANSION if curve is None else curve.expansion(recall or RECALL)
     return math.ceil(measured * max(1.0, k / K_MEASURED) ** DEPTH_POWER)

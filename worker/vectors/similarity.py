@@ -17,6 +17,7 @@ from shared.messages.vectors import Floats
 Rows = NDArray[np.int64]
 """Numbers of rows of a table."""
 
+_VECTOR = types.Array(types.float32, 1, "C", readonly=True)
 _TABLE = types.Array(types.float32, 2, "C", readonly=True)
 _ROWS = types.Array(types.int64, 2, "C", readonly=True)
 
@@ -51,6 +52,15 @@ def prepared(vectors: Floats, metric: str) -> Floats:
     if metric == "cosine":
         _normalize(copies)
     return copies
+
+
+@kernel(types.float64(_VECTOR, _VECTOR), fastmath={"reassoc", "contract"}, allocates=False)
+def inner_product(a, b):  # type: ignore[no-untyped-def]
+    """Of two vectors float32[dimension], summed in double precision."""
+    total = 0.0
+    for d in range(a.shape[0]):
+        total += np.float64(a[d]) * np.float64(b[d])
+    return total
 
 
 @kernel(types.void(_TABLE, _ROWS, _TABLE, types.int64, types.float32[:, ::1]), fastmath={"reassoc", "contract"})

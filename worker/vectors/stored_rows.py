@@ -102,30 +102,36 @@ def _split(joined, starts, versions, vectors):  # type: ignore[no-untyped-def]
             vectors[i, place] = joined[start + place]
 
 
-def _columns(rows: Sequence[Row], dimension: int) -> Columns:
-    """The columns of rows that are long enough."""
-    values = [value for _, value in rows]
-    lengths = np.fromiter(map(len, values), np.int64, len(values))
-    versions, vectors = np.empty(len(rows), np.uint64), np.empty((len(rows), dimension), np.float32)
+def _lengths(blobs: Sequence[bytes]) -> NDArray[np.int64]:
+    return np.fromiter(map(len, blobs), np.int64, len(blobs))
+
+
+def _columns(ids: list[bytes], values: list[bytes], lengths: NDArray[np.int64], dimension: int) -> Columns:
+    """The columns of rows that are long enough; `lengths` of their values."""
+    versions, vectors = np.empty(len(ids), np.uint64), np.empty((len(ids), dimension), np.float32)
     _split(
         np.frombuffer(b"".join(values), np.uint8),
         lengths.cumsum() - lengths,
-        versions.view(np.uint8).reshape(len(rows), VERSION_BYTES),
+        versions.view(np.uint8).reshape(len(ids), VERSION_BYTES),
         vectors.view(np.uint8),
     )
-    return Columns([vector_id for vector_id, _ in rows], versions, vectors, values, VERSION_BYTES + 4 * dimension)
+    return Columns(ids, versions, vectors, values, VERSION_BYTES + 4 * dimension)
 
 
 def checked(rows: Sequence[Row], dimension: int) -> tuple[Columns, dict[bytes, str]]:
     """(the columns of the rows that are whole, id → what is wrong for each of the others)."""
     head = VERSION_BYTES + 4 * dimension
-    if min((len(value) for _, value in rows), default=head) >= head:
-        found = _columns(rows, dimension)
+    ids, values = [vector_id for vector_id, _ in rows], [value for _, value in rows]
+    lengths = _lengths(values)
+    if (lengths >= head).all():
+        found = _columns(ids, values, lengths, dimension)
         if np.isfinite(found.vectors).all() and _have_texts(found):
             return found, {}
     # A row is damaged: check the rows one by one.
     wrong = {vector_id: why for vector_id, value in rows if (why := _wrong(vector_id, value, head))}
-    return _columns([row for row in rows if row[0] not in wrong], dimension), wrong
+    ids = [vector_id for vector_id in ids if vector_id not in wrong]
+    values = [value for vector_id, value in rows if vector_id not in wrong]
+    return _columns(ids, values, _lengths(values), dimension), wrong
 
 
 def _have_texts(rows: Columns) -> bool:
