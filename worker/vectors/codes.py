@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared import kernel_types as types
-from shared.kernels import kernel
+from shared.kernels import inlined, kernel
 from shared.messages.vectors import Floats
 from worker.vectors.attribute_strings import Mask
 from worker.vectors.similarity import Rows
@@ -85,7 +85,7 @@ def _sink(heap, at, size):  # type: ignore[no-untyped-def]
     heap[at] = value
 
 
-@kernel(types.int32(types.Array(types.int8, 1, "C", readonly=True), _QUERY), allocates=False)
+@inlined(allocates=False)
 def product(code, query):  # type: ignore[no-untyped-def]
     """The product of a code and a rounded query, whose components `PRODUCT_MAX` bounds."""
     total = np.int32(0)

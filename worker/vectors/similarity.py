@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared import kernel_types as types
-from shared.kernels import kernel
+from shared.kernels import inlined, kernel
 from shared.messages.vectors import Floats
 
 Rows = NDArray[np.int64]
 """Numbers of rows of a table."""
 
-_VECTOR = types.Array(types.float32, 1, "C", readonly=True)
 _TABLE = types.Array(types.float32, 2, "C", readonly=True)
 _ROWS = types.Array(types.int64, 2, "C", readonly=True)
 
@@ -54,7 +53,7 @@ def prepared(vectors: Floats, metric: str) -> Floats:
     return copies
 
 
-@kernel(types.float64(_VECTOR, _VECTOR), fastmath={"reassoc", "contract"}, allocates=False)
+@inlined(allocates=False, fastmath={"reassoc", "contract"})
 def inner_product(a, b):  # type: ignore[no-untyped-def]
     """Of two vectors float32[dimension], summed in double precision."""
     total = 0.0
