@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import orjson
 from aiohttp import web
 
@@ -194,12 +195,15 @@ async def put_collection(request: web.Request) -> web.Response:
     most = min(COLLECTION_BYTES_MAX, context.settings.body_bytes_max)
     wanted = settings_from_json(await read_body(request, most))
     collection = await context.vectors.create(
-        request.match_info["name"],
-        wanted.dimension,
-        wanted.metric or context.settings.vector_metric,
-        wanted.storage or "f32",
-        wanted.textFields,
-        wanted.index,
+        Collection(
+            0,
+            request.match_info["name"],
+            wanted.dimension,
+            wanted.metric or context.settings.vector_metric,
+            wanted.storage or "f32",
+            tuple(wanted.textFields),
+            msgspec.UNSET if wanted.index is None else wanted.index,
+        )
     )
     return json_answer({"collection": {"name": collection.name, **_settings_json(collection)}})
 

@@ -35,7 +35,6 @@ from shared import wire
 from shared.config import Settings
 from shared.control import Control
 from shared.errors import BadData, ConfigError, DeadlineExceeded, NotFound
-from shared.messages.vector_text import TextField
 from shared.messages.vectors import (
     READ_WHOLE,
     VECTOR_FIELD,
@@ -131,21 +130,13 @@ class VectorArea:
         """The collection `name`; None if it does not exist, and while nobody knows."""
         return self._collections.at_hand(name)
 
-    async def create(
-        self,
-        name: str,
-        dimension: int,
-        metric: str,
-        storage: str,
-        text: Sequence[str | TextField],
-        index: str | None = None,
-    ) -> Collection:
-        """Create a collection: durable when this returns. Raises BadData for settings that are wrong or differ from
-        those of the existing collection, and Unavailable."""
+    async def create(self, wanted: Collection) -> Collection:
+        """Create a collection, whose id `wanted` leaves open: durable when this returns. Raises BadData for settings
+        that are wrong or differ from those of the existing collection, and Unavailable."""
         fixed_dimension = self._settings.vector_dimension
-        if name == DEFAULT and fixed_dimension not in (0, dimension):
-            raise BadData(f"dimension is {dimension}; TRIPTYCH_VECTOR_DIMENSION fixes it to {fixed_dimension}")
-        return await self._collections.create(name, dimension, metric, storage, text, index)
+        if wanted.name == DEFAULT and fixed_dimension not in (0, wanted.dimension):
+            raise BadData(f"dimension is {wanted.dimension}; TRIPTYCH_VECTOR_DIMENSION fixes it to {fixed_dimension}")
+        return await self._collections.create(wanted)
 
     async def drop(self, name: str) -> list[str]:
         """Delete a collection and its vectors; see `Collections.drop`."""
@@ -160,11 +151,10 @@ class VectorArea:
         settings = self._settings
         dimension = settings.vector_dimension or upserts.dimension()
         # A wrong request is refused before its dimension becomes the collection's.
-        upserts.matrix(Collection(0, DEFAULT, dimension, settings.vector_metric, settings.vector_storage))
+        wanted = Collection(0, DEFAULT, dimension, settings.vector_metric, settings.vector_storage)
+        upserts.matrix(wanted)
         self._links.require(range(self._links.shards))
-        return await self._collections.find_or_create(
-            DEFAULT, dimension, settings.vector_metric, settings.vector_storage
-        )
+        return await self._collections.find_or_create(wanted)
 
     # Writes
 

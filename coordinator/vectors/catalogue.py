@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from coordinator.vectors import text_settings
 from shared import catalogue_file
 from shared.catalogue_file import NAMES, CatalogueContent, Lost, copies_in, newest
 from shared.control import Control
 from shared.errors import BadData, ConfigError, NotFound, Unavailable
-from shared.messages.vector_text import TextField
 from shared.messages.vectors import (
     COSINE_STORAGES,
     DIMENSION_MAX,
@@ -129,30 +129,21 @@ class Catalogue:
         """Collections that are no more, and that some shard may still have."""
         return self._content.dropped
 
-    def create(
-        self,
-        name: str,
-        dimension: int,
-        metric: str,
-        storage: str,
-        text: Sequence[str | TextField],
-        index: str | None = None,
-    ) -> Collection:
-        """Add one; the same again is the one there is. `index`: None for the usual one. Raises BadData for wrong or
-        differing settings, OSError."""
-        text_fields = check(name, dimension, metric, storage, text)
-        kind = checked_index(index, storage)
-        existing = self._by_name.get(name)
+    def create(self, wanted: Collection) -> Collection:
+        """Add one with these settings, and an id that it gets here; the same again is the one there is. Raises BadData
+        for wrong or differing settings, OSError."""
+        wanted = checked(wanted)
+        existing = self._by_name.get(wanted.name)
         if existing is not None:
-            requested = Collection(existing.id, name, dimension, metric, storage, text_fields, kind)
-            if requested != existing:
+            if replace(wanted, id=existing.id) != existing:
                 raise BadData(
-                    f"the collection {name!r} exists with {describe(existing)}; it cannot become {describe(requested)}"
+                    f"the collection {wanted.name!r} exists with {describe(existing)}; "
+                    f"it cannot become {describe(wanted)}"
                 )
             return existing
         if len(self._by_name) >= COLLECTIONS_MAX:
             raise BadData(f"there are {COLLECTIONS_MAX} collections, which is the limit")
-        created = Collection(self.next_id, name, dimension, metric, storage, text_fields, kind)
+        created = replace(wanted, id=self.next_id)
         self._change(next_id=self.next_id + 1, collections=[*self._content.collections, created])
         return created
 
@@ -229,10 +220,9 @@ def describe(collection: Collection) -> str:
     return f"{settings}, index {collection.kind_of_index}{text}"
 
 
-def check(
-    name: str, dimension: int, metric: str, storage: str, text: Sequence[str | TextField]
-) -> tuple[str | TextField, ...]:
-    """The text fields as the collection keeps them. Raises BadData for a setting that is wrong."""
+def checked(wanted: Collection) -> Collection:
+    """The collection with its settings as they are kept. Raises BadData for a setting that is wrong."""
+    name, dimension, metric, storage = wanted.name, wanted.dimension, wanted.metric, wanted.storage
     if not _NAME.fullmatch(name):
         raise BadData(f"collection is {name!r}; a name has 1 to 64 letters, digits, '_', '-' and '.'")
     if not 1 <= dimension <= DIMENSION_MAX:
@@ -246,13 +236,14 @@ def check(
             f"storage is {storage!r} and metric is {metric!r}; "
             f"{storage} holds unit vectors, so the metric must be cosine"
         )
-    return text_settings.checked(text)
+    return replace(wanted, text=text_settings.checked(wanted.text), index=_checked_index(wanted.index, storage))
 
 
-def checked_index(index: str | None, storage: str) -> str | msgspec.UnsetType:
-    """The index as the collection keeps it. Raises BadData for one that is wrong, or not for this storage."""
+def _checked_index(index: str | msgspec.UnsetType, storage: str) -> str | msgspec.UnsetType:
+    """The index as the collection keeps it: left out where it is the usual one. Raises BadData for one that is wrong,
+    or not for this storage."""
     usual = usual_index(storage)
-    if index in (None, usual):
+    if index is msgspec.UNSET or index == usual:
         return msgspec.UNSET
     if index not in INDEXES:
         raise BadData(f"index is {index!r}; it must be one of {', '.join(INDEXES)}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TypeVar
@@ -21,7 +21,6 @@ from shared import wire
 from shared.config import Settings
 from shared.control import Control
 from shared.errors import NotFound, Overloaded, TriptychError, Unavailable
-from shared.messages.vector_text import TextField
 from shared.messages.vectors import Collection, CollectionBody, CollectionsReply, ShardCollections
 from shared.telemetry import event
 
@@ -110,25 +109,15 @@ class Collections:
 
     # Changing
 
-    async def create(
-        self,
-        name: str,
-        dimension: int,
-        metric: str,
-        storage: str,
-        text: Sequence[str | TextField],
-        index: str | None = None,
-    ) -> Collection:
-        """Durable when this returns. Raises BadData, Unavailable."""
+    async def create(self, wanted: Collection) -> Collection:
+        """See `Catalogue.create`; durable when this returns. Raises BadData, Unavailable."""
         await self.known()
-        return await self._change(partial(self._catalogue.create, name, dimension, metric, storage, text, index))
+        return await self._change(partial(self._catalogue.create, wanted))
 
-    async def find_or_create(self, name: str, dimension: int, metric: str, storage: str) -> Collection:
+    async def find_or_create(self, wanted: Collection) -> Collection:
         """As `create`, but returns an existing collection whatever its settings are."""
         catalogue = self._catalogue
-        return await self._change(
-            lambda: catalogue.find(name) or catalogue.create(name, dimension, metric, storage, ())
-        )
+        return await self._change(lambda: catalogue.find(wanted.name) or catalogue.create(wanted))
 
     async def drop(self, name: str) -> list[str]:
         """Delete a collection: durably deleted when this returns, even if shards are missing. Returns a text for each

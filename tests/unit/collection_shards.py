@@ -87,7 +87,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def make(collections: Collections, name: str = "a") -> Collection:
-    return await collections.create(name, 3, "l2", "f32", ())
+    return await collections.create(Collection(0, name, 3, "l2", "f32"))
 
 
 def files(directory: Path) -> list[Path]:

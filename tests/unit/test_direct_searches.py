@@ -16,6 +16,7 @@ from coordinator.direct_searches import PATH, READ_LATER_BYTES_MAX, SEARCH_BYTES
 from coordinator.responses import BODY_BYTES_MAX
 from coordinator.vectors.batching import SearchKind
 from shared.errors import Canceled, DeadlineExceeded, NotFound
+from shared.messages.vectors import Collection
 from tests.unit.direct_service import PLAIN, USUAL, Client, Service, post
 from tests.unit.test_vector_gathering import SlowLinks, area_on
 
@@ -51,7 +52,7 @@ class Searching(Service):
     async def start_on(self, directory: Path) -> Searching:
         self.links, self.direct = HeldLinks(), []
         area = self.context.vectors = await area_on(self.links, directory)
-        await area.create("other", 2, "cosine", "f32", ())
+        await area.create(Collection(0, "other", 2, "cosine", "f32"))
         begin = area.begin
 
         def noted(kind: SearchKind, queries: Any) -> Any:

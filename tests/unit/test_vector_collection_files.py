@@ -59,8 +59,8 @@ def test_one_lost_or_damaged_file_is_mended_from_the_other(
 
 def test_every_flipped_byte_of_a_list_is_found(tmp_path: Path) -> None:
     catalogue = Catalogue(LocalControl(tmp_path / "vector"))
-    catalogue.create("a", 3, "l2", "f32", ("body",))
-    catalogue.create("b", 3, "l2", "f32", ())
+    catalogue.create(Collection(0, "a", 3, "l2", "f32", ("body",)))
+    catalogue.create(Collection(0, "b", 3, "l2", "f32"))
     catalogue.remove("a")
     content = files(tmp_path)[0].read_bytes()
     whole = catalogue_file.decode(content)
@@ -160,7 +160,7 @@ def test_list_that_changed_while_it_was_compared_is_left_as_it_is(tmp_path: Path
     catalogue.give_above(7)
     generation = catalogue.generation
     stray = Collection(7, "stray", 3, "l2")
-    catalogue.create("a", 3, "l2", "f32", ())
+    catalogue.create(Collection(0, "a", 3, "l2", "f32"))
     with pytest.raises(Unavailable, match="has changed while it was compared"):
         catalogue.reconcile([], [stray], generation)
     assert [one.name for one in catalogue.all()] == ["a"]

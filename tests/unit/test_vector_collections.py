@@ -253,9 +253,9 @@ def test_why_collections_cannot_be_reconciled_is_told_once_for_each_reason(
 def test_what_is_found_is_taken_and_else_made(tmp_path: Path) -> None:
     async def act(collections: Collections) -> None:
         await collections.known()
-        made = await collections.find_or_create("a", 3, "l2", "f32")
+        made = await collections.find_or_create(Collection(0, "a", 3, "l2", "f32"))
         assert (made.id, made.dimension, made.metric, made.storage) == (1, 3, "l2", "f32")
-        assert await collections.find_or_create("a", 7, "cosine", "i8") == made
+        assert await collections.find_or_create(Collection(0, "a", 7, "cosine", "i8")) == made
         assert names(collections) == ["a"]
 
     run(tmp_path, Shards(), act)

@@ -20,7 +20,15 @@ from shared import wire
 from shared.config import Settings
 from shared.control import LocalControl
 from shared.errors import Internal
-from shared.messages.vectors import CollectionsReply, Floats, SearchBody, SearchReply, ShardCollections, pack_blobs
+from shared.messages.vectors import (
+    Collection,
+    CollectionsReply,
+    Floats,
+    SearchBody,
+    SearchReply,
+    ShardCollections,
+    pack_blobs,
+)
 from shared.telemetry import REQUEST_ID
 from shared.wire import Frame, Reply
 
@@ -75,7 +83,7 @@ def request(number: int) -> SearchRequest:
 async def area_on(links: SlowLinks, directory: Path) -> VectorArea:
     area = VectorArea(Settings(data=directory, shards=1), cast(Links, links), LocalControl(directory / "vector"))
     await area.start()
-    await area.create("default", 2, "l2", "f32", ())
+    await area.create(Collection(0, "default", 2, "l2", "f32"))
     return area
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from coordinator.vectors.catalogue import Catalogue, describe
@@ -31,28 +32,28 @@ def catalogue(tmp_path: Path) -> Catalogue:
 def test_a_collection_has_the_index_that_it_asks_for(
     catalogue: Catalogue, tmp_path: Path, storage: str, index: str | None, kind: type
 ) -> None:
-    made = catalogue.create("a", 8, "cosine", storage, (), index)
+    made = catalogue.create(Collection(0, "a", 8, "cosine", storage, (), msgspec.UNSET if index is None else index))
     assert isinstance(new_index(made), kind)
     assert made.kind_of_index == ("graph" if kind is Graph else "lists")
     assert f"index {made.kind_of_index}" in describe(made)
     again = Catalogue(LocalControl(tmp_path))
     again.load()
     assert again.find("a") == made
-    assert again.create("a", 8, "cosine", storage, (), made.kind_of_index) == made
+    assert again.create(Collection(0, "a", 8, "cosine", storage, (), made.kind_of_index)) == made
 
 
 def test_the_usual_index_is_left_out_of_the_list_of_collections(catalogue: Catalogue, tmp_path: Path) -> None:
-    catalogue.create("a", 8, "cosine", "f32", (), "lists")
-    catalogue.create("b", 8, "cosine", "b1", (), "graph")
+    catalogue.create(Collection(0, "a", 8, "cosine", "f32", (), "lists"))
+    catalogue.create(Collection(0, "b", 8, "cosine", "b1", (), "graph"))
     assert b'"index"' not in (tmp_path / "collections.json").read_bytes()
-    catalogue.create("c", 8, "cosine", "f32", (), "graph")
+    catalogue.create(Collection(0, "c", 8, "cosine", "f32", (), "graph"))
     assert (tmp_path / "collections.json").read_bytes().count(b'"index":"graph"') == 1
 
 
 def test_another_index_than_the_collection_has_is_refused(catalogue: Catalogue) -> None:
-    catalogue.create("a", 8, "cosine", "f32", ())
+    catalogue.create(Collection(0, "a", 8, "cosine", "f32"))
     with pytest.raises(BadData, match=r"exists with .* index lists; it cannot become .* index graph"):
-        catalogue.create("a", 8, "cosine", "f32", (), "graph")
+        catalogue.create(Collection(0, "a", 8, "cosine", "f32", (), "graph"))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_another_index_than_the_collection_has_is_refused(catalogue: Catalogue) 
 )
 def test_a_wrong_index_is_refused(catalogue: Catalogue, storage: str, index: str, why: str) -> None:
     with pytest.raises(BadData, match=why):
-        catalogue.create("a", 8, "cosine", storage, (), index)
+        catalogue.create(Collection(0, "a", 8, "cosine", storage, (), msgspec.UNSET if index is None else index))
     assert catalogue.find("a") is None
 
 

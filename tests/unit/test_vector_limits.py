@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coordinator.vectors import catalogue as catalogue_module
-from coordinator.vectors.catalogue import Catalogue, check
+from coordinator.vectors.catalogue import Catalogue, checked
 from coordinator.vectors.changes import ChangeRequest, delete_from_json
 from coordinator.vectors.decode import (
     IDS_MAX,
@@ -178,7 +178,7 @@ def test_hits_of_equal_scores_are_fused_by_id() -> None:
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-1", "x" * 64, "0"])
 def test_names_of_collections(name: str) -> None:
-    check(name, 1, "cosine", "i8", ("t",))
+    checked(Collection(0, name, 1, "cosine", "i8", ("t",)))
 
 
 @pytest.mark.parametrize(
@@ -201,23 +201,23 @@ def test_names_of_collections(name: str) -> None:
 )
 def test_wrong_settings_of_a_collection_are_refused(settings: tuple, words: str) -> None:
     with pytest.raises(BadData, match=words):
-        check(*settings)
+        checked(Collection(0, *settings))
 
 
 def test_the_largest_settings_of_a_collection_are_taken() -> None:
-    check("a", DIMENSION_MAX, "cosine", "i8", tuple(map(str, range(TEXT_FIELDS_MAX))))
+    checked(Collection(0, "a", DIMENSION_MAX, "cosine", "i8", tuple(map(str, range(TEXT_FIELDS_MAX)))))
 
 
 def test_there_are_so_many_collections_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue_module, "COLLECTIONS_MAX", 2)
     catalogue = Catalogue(LocalControl(tmp_path / "vector"))
-    made = [catalogue.create(name, 1, "dot", "f32", ()) for name in ("b", "a")]
+    made = [catalogue.create(Collection(0, name, 1, "dot", "f32")) for name in ("b", "a")]
     assert [collection.id for collection in made] == [1, 2]
     assert catalogue.next_id == 3
     assert [collection.name for collection in catalogue.all()] == ["a", "b"]
     with pytest.raises(BadData, match="there are 2 collections, which is the limit"):
-        catalogue.create("c", 1, "dot", "f32", ())
-    assert catalogue.create("a", 1, "dot", "f32", ()) == made[1]
+        catalogue.create(Collection(0, "c", 1, "dot", "f32"))
+    assert catalogue.create(Collection(0, "a", 1, "dot", "f32")) == made[1]
 
 
 def test_so_many_dropped_collections_are_waited_for_and_no_more(
@@ -225,7 +225,7 @@ def test_so_many_dropped_collections_are_waited_for_and_no_more(
 ) -> None:
     monkeypatch.setattr(catalogue_module, "DROPPED_MAX", 1)
     catalogue = Catalogue(LocalControl(tmp_path / "vector"))
-    first, second = (catalogue.create(name, 1, "dot", "f32", ()) for name in ("a", "b"))
+    first, second = (catalogue.create(Collection(0, name, 1, "dot", "f32")) for name in ("a", "b"))
     catalogue.remove("a")
     with pytest.raises(Unavailable, match="1 dropped collections wait"):
         catalogue.remove("b")
@@ -243,4 +243,4 @@ def test_ids_go_on_above_a_given_number_and_never_fall(tmp_path: Path) -> None:
     assert catalogue.next_id == 8
     again = Catalogue(LocalControl(tmp_path / "vector"))
     again.load()
-    assert again.create("a", 1, "dot", "f32", ()).id == 8
+    assert again.create(Collection(0, "a", 1, "dot", "f32")).id == 8

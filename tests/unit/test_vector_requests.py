@@ -255,16 +255,18 @@ def test_filters_of_protobuf_and_json_are_the_same_tree() -> None:
 
 def test_catalogue_keeps_collections_and_never_reuses_their_numbers(tmp_path) -> None:
     catalogue = Catalogue(LocalControl(tmp_path / "vector"))
-    first = catalogue.create("a", 3, "cosine", "f32", ())
-    assert catalogue.create("a", 3, "cosine", "f32", ()) == first
+    first = catalogue.create(Collection(0, "a", 3, "cosine", "f32"))
+    assert catalogue.create(Collection(0, "a", 3, "cosine", "f32")) == first
     with pytest.raises(BadData, match=r"dimension 3, .* cannot become dimension 4"):
-        catalogue.create("a", 4, "cosine", "f32", ())
+        catalogue.create(Collection(0, "a", 4, "cosine", "f32"))
     catalogue.remove("a")
     again = Catalogue(LocalControl(tmp_path / "vector"))
     again.load()
     with pytest.raises(NotFound, match="'a'"):
         again.get("a")
-    assert again.create("a", 4, "l2", "f16", ("body",)) == Collection(first.id + 1, "a", 4, "l2", "f16", ("body",))
+    assert again.create(Collection(0, "a", 4, "l2", "f16", ("body",))) == Collection(
+        first.id + 1, "a", 4, "l2", "f16", ("body",)
+    )
     (tmp_path / "vector" / "collections.json").write_text("{")
     mended = Catalogue(LocalControl(tmp_path / "vector"))
     mended.load()

@@ -30,6 +30,7 @@ from shared.control import LocalControl
 from shared.errors import BadData, ConfigError, NotFound, Unavailable
 from shared.hashing import shard_of
 from shared.messages.vectors import (
+    Collection,
     CollectionsReply,
     IdsBody,
     SearchBody,
@@ -228,8 +229,8 @@ async def test_a_dimension_that_is_set_is_that_of_the_default_collection_only(tm
     with pytest.raises(BadData, match="has 2 components"):
         await area.write(upserts("a"))
     with pytest.raises(BadData, match="dimension is 3; TRIPTYCH_VECTOR_DIMENSION fixes it to 4"):
-        await area.create("default", 3, "l2", "f32", ())
-    assert (await area.create("other", 3, "l2", "f32", ["body"])).text == ("body",)
+        await area.create(Collection(0, "default", 3, "l2", "f32"))
+    assert (await area.create(Collection(0, "other", 3, "l2", "f32", ("body",)))).text == ("body",)
     await area.write(upserts("a", dimension=4))
     assert {one.name: one.dimension for one in (await area.collections())[0]} == {"default": 4, "other": 3}
     await area.stop()

@@ -9,6 +9,7 @@ from coordinator.vectors.catalogue import Catalogue
 from shared.config import Settings
 from shared.control import LocalControl
 from shared.manifest import FORMAT, open_manifest
+from shared.messages.vectors import Collection
 from tests.earlier_format import formats_of, put_back
 from tests.powerloss.history import History, require
 from tests.powerloss.recording import Recorder
@@ -57,7 +58,7 @@ def run_catalogue(root: Path, recorder: Recorder, chance: random.Random) -> None
             recorder.act(["remove", name], lambda: catalogue.remove(name))  # noqa: B023 (called at once)
         else:
             done = recorder.begin(["create", f"c{number}"])
-            done(catalogue.create(f"c{number}", 8, "cosine", "f32", ()).id)
+            done(catalogue.create(Collection(0, f"c{number}", 8, "cosine", "f32")).id)
         if chance.random() < 0.2:
             catalogue = Catalogue(LocalControl(root / "vector"))
             catalogue.load()
@@ -80,5 +81,5 @@ def check_catalogue(root: Path, history: History) -> None:
     known = [{name: there.get(name) if own is None else own for name, own in state.items()} for state in allowed]
     require(there in known, f"the collections are {there}, not {' or '.join(map(str, known))}")
     given = [act.result for act in history.acts if act.told[0] == "create" and act.is_done]
-    new = catalogue.create("new", 8, "cosine", "f32", ()).id
+    new = catalogue.create(Collection(0, "new", 8, "cosine", "f32")).id
     require(new not in given, f"the id {new} is given again")

@@ -90,7 +90,7 @@ class Data:
             wal_workload.killed(log)
 
     def collection(self) -> Collection:
-        return self.catalogue.create("c", 4, "cosine", "f32", ())
+        return self.catalogue.create(Collection(0, "c", 4, "cosine", "f32"))
 
     def neighbours(self, shard: int) -> list[int]:
         """The shards of the same worker."""
