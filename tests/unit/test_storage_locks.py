@@ -34,6 +34,8 @@ from worker.vectors.collection import WorkerCollection
 from worker.vectors.engine import Engine
 from worker.vectors.graph import Graph
 from worker.vectors.indexing import Indexing
+from worker.vectors.inverted_lists import InvertedLists
+from worker.vectors.mask_cache import MaskCache
 from worker.vectors.part import VectorPart
 from worker.vectors.text import TextIndex
 
@@ -332,6 +334,21 @@ def test_a_graph_is_saved_and_loaded_by_one_thread_at_a_time(tmp_path: Path) -> 
     graph.add(np.arange(2), np.eye(2, 4, dtype=np.float32))
     assert waits_for(graph._lock, lambda: graph.save(tmp_path / "graph"))
     assert waits_for(graph._lock, lambda: graph.load(tmp_path / "graph", 2))
+
+
+def test_lists_are_changed_and_saved_by_one_thread_at_a_time(tmp_path: Path) -> None:
+    lists = InvertedLists(4, "cosine")
+    assert waits_for(lists._lock, lambda: lists.add(np.arange(2), np.eye(2, 4, dtype=np.float32)))
+    assert waits_for(lists._lock, lambda: lists.save(tmp_path / "lists"))
+    assert waits_for(lists._lock, lambda: lists.load(tmp_path / "lists", 2))
+    lists._lock.acquire()  # nobody releases it: a search does without
+    assert set(lists.search(np.eye(1, 4, dtype=np.float32), 2, 2, 12, 2, None)[0].tolist()) == {0, 1, -1}
+
+
+def test_the_masks_of_filters_are_kept_and_counted_by_one_thread_at_a_time() -> None:
+    masks = MaskCache()
+    for act in (lambda: masks.put(b"a", np.ones(1, np.bool_)), lambda: masks.get(b"a"), lambda: masks.memory_bytes):
+        assert waits_for(masks._lock, act)
 
 
 @pytest.fixture

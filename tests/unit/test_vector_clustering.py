@@ -172,3 +172,9 @@ def test_training_goes_through_a_sample_in_slices(
     monkeypatch.setattr(clustering, "PRODUCTS_MAX", products)
     _, count = finished(train(vectors, np.arange(rows), 10, is_normal=False))
     assert count == ITERATIONS * slices
+
+
+def test_so_many_components_are_copied_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clustering, "COMPONENTS_MAX", 100 * 16)
+    _, slices = finished(train(grouped(1000, 20, 16), np.arange(1000), 40, is_normal=False))
+    assert slices == ITERATIONS * 10

@@ -680,3 +680,9 @@ def test_a_file_whose_chains_do_not_fit_the_counts_is_refused(tmp_path: Path, fi
     own.save(tmp_path / "file")
     with pytest.raises(ValueError, match=r"names blocks or rows that it does not have|rows; at most"):
         InvertedLists(2, "l2").load(tmp_path / "file", 100_000)
+
+
+@pytest.mark.parametrize(("dimension", "rows"), [(2, 1024), (1024, 1024), (2048, 512), (16_384, 64)])
+def test_a_slice_has_no_more_components_than_fit(dimension: int, rows: int) -> None:
+    assert InvertedLists(dimension, "l2").slice_rows == rows
+    assert rows * dimension <= module.SLICE_COMPONENTS
