@@ -18,7 +18,8 @@ from worker.vectors import inverted_lists as module
 from worker.vectors import list_kernels
 from worker.vectors.graph import Graph
 from worker.vectors.inverted_lists import InvertedLists, lists_of
-from worker.vectors.list_kernels import BLOCK_ROWS, CODE_MAX, QUERY_MAX
+from worker.vectors.list_kernels import BLOCK_ROWS, CODE_MAX, GROUP, QUERY_MAX
+from worker.vectors.similarity import METRICS as METRIC_CODES
 from worker.vectors.similarity import Rows, prepared
 
 METRICS = ["cosine", "dot", "l2"]
@@ -247,15 +248,16 @@ def test_a_row_is_in_the_list_of_its_nearest_centre(metric: str, count: int) -> 
 
 
 @pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("wanted", [1, 2, 3, 20, 40])
-def test_the_lists_to_look_into_begin_with_the_nearest(metric: str, wanted: int) -> None:
-    centres, queries = drawn(40, 8, "dot"), drawn(30, 8, "dot", 2)
-    found = np.empty((30, wanted), np.int64)
-    list_kernels.nearest_lists(queries, centres, metric == "l2", found)
+@pytest.mark.parametrize("count", [1, 2, GROUP - 1, GROUP, GROUP + 1, 5 * GROUP + 7])
+def test_lists_are_looked_into_in_the_order_of_their_centres(metric: str, count: int) -> None:
+    centres, queries = drawn(count, 8, metric), drawn(10, 8, metric, 2)
     near = near_by_definition(centres, queries, metric)
-    expected = -np.sort(-near, axis=1)[:, :wanted]
-    np.testing.assert_allclose(np.take_along_axis(near, found, axis=1), expected, rtol=1e-4, atol=1e-4)
-    assert all(len(rows) == wanted for rows in sets(found))
+    for query, own in zip(queries, near, strict=True):
+        nearness, nearest = np.empty(count), np.empty(-(-count // GROUP), np.int64)
+        list_kernels._rank(query, centres, METRIC_CODES[metric], nearness, nearest)
+        taken = [list_kernels._take_nearest(nearness, nearest) for _ in range(count)]
+        assert sorted(taken) == list(range(count))
+        np.testing.assert_allclose(own[taken], -np.sort(-own), rtol=1e-4, atol=1e-4)
 
 
 def test_a_search_ends_with_the_list_that_makes_enough_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -661,6 +663,17 @@ def test_a_filter_that_leaves_nothing_near_the_query_makes_the_search_look_furth
     found = own.search(vectors[:1], K, 2 * K, 12, 1000, farthest)[0]
     assert set(np.argsort(np.where(farthest, away, np.inf))[:K].tolist()) <= set(found.tolist())
     assert farthest[found[found >= 0]].all()
+
+
+def test_a_filter_makes_a_search_see_so_many_times_as_many_rows_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    centres = (np.arange(20, dtype=np.float32) * 10)[:, None] * np.ones((1, 4), np.float32)
+    own = filled(np.repeat(centres, 100, axis=0), "l2", centres)
+    monkeypatch.setattr(InvertedLists, "_compared", lambda *_: 250)
+    last_seen = module.FILTERED_MAX * 250 - 1
+    for row, is_seen in ((0, True), (last_seen, True), (last_seen + 1, False), (1999, False)):
+        allowed = np.arange(2000) == row
+        found = own.search(centres[:1], 1, 2, 12, 2000, allowed)
+        assert sets(found) == [{row} if is_seen else set()]
 
 
 def test_room_is_made_for_the_blocks_that_rows_may_need() -> None:

@@ -26,7 +26,7 @@ from shared.messages.vectors import Floats
 from worker.vectors import clustering, list_kernels
 from worker.vectors.attribute_strings import Mask
 from worker.vectors.list_kernels import BLOCK_ROWS
-from worker.vectors.similarity import Rows
+from worker.vectors.similarity import METRICS, Rows
 
 LISTS_FACTOR = 4.0
 """Lists for the square root of the number of rows: more lists are narrower, but a search looks at all centres."""
@@ -48,13 +48,10 @@ CODED_COST = 0.25
 PASSED_COST = 0.05
 """Of comparing a row by its code, and of passing over one that a filter does not allow, in costs of comparing a row
 exactly."""
-SPARE = 1.5
-SPARE_LISTS = 2
-"""As many lists are looked up as have so many times the wanted rows on average, and so many more: some are short."""
 COUNTING_SHARE = 0.5
 """Of the rows that a filter should leave: a search that has seen fewer of them goes on."""
-FILTERED_SPARE = 4
-"""With a filter, so many times as many lists are looked up."""
+FILTERED_MAX = 4
+"""It ends after so many times as many rows, however few it has found."""
 SURPLUS = 1.2
 SURPLUS_ROWS = 6
 """Rows that are kept beyond the wanted ones: codes order the last ones by rounded components."""
@@ -201,7 +198,6 @@ class InvertedLists:
         found = np.empty((len(queries), math.ceil(k * SURPLUS) + SURPLUS_ROWS), np.int64)
         list_kernels.search(
             queries,
-            self._lists_near(queries, lists, compared * (FILTERED_SPARE if counting else 1)),
             lists.centres,
             lists.counts,
             lists.first,
@@ -210,25 +206,14 @@ class InvertedLists:
             lists.steps,
             lists.squares,
             lists.codes,
-            self._metric == "l2",
+            METRICS[self._metric],
             compared,
             counting,
+            FILTERED_MAX * compared,
             limit,
             _ALL if allowed is None else allowed,
             found,
         )
-        return found
-
-    def _lists_near(self, queries: Floats, lists: _Lists, compared: int) -> Rows:
-        """The lists whose centres are nearest to each query, the nearest first: int64[q, p], with `compared` rows
-        together."""
-        count = len(lists.centres)
-        if count == 1:
-            return np.zeros((len(queries), 1), np.int64)
-        average = max(1.0, float(lists.counts.sum()) / count)
-        wanted = min(count, math.ceil(compared / average * SPARE) + SPARE_LISTS)
-        found = np.empty((len(queries), wanted), np.int64)
-        list_kernels.nearest_lists(queries, lists.centres, self._metric == "l2", found)
         return found
 
     # Centres

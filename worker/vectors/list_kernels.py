@@ -12,18 +12,19 @@ import math
 import numpy as np
 
 from shared import kernel_types as types
-from shared.kernels import kernel
+from shared.kernels import inlined, kernel
 from worker.vectors.codes import CODE_MAX, PRODUCT_MAX, QUERY_MAX, product
-from worker.vectors.similarity import inner_product
+from worker.vectors.similarity import COSINE, L2, inner_product
 
 BLOCK_ROWS = 64
 SPARSE = 2
 """Rows of a block are compared one by one if a filter allows less than one of so many."""
+GROUP = 64
+"""Lists whose nearest one is known while a search takes one list after the other."""
 
 _FLOATS = types.Array(types.float32, 2, "C", readonly=True)
 _FLOATS_1 = types.Array(types.float32, 1, "C", readonly=True)
 _NUMBERS = types.Array(types.int64, 1, "C", readonly=True)
-_LISTS = types.Array(types.int64, 2, "C", readonly=True)
 _COUNTS = types.Array(types.int64, 1, "C", readonly=True)
 _LINKS = types.Array(types.int32, 1, "C", readonly=True)
 _ROWS = types.Array(types.int32, 2, "C", readonly=True)
@@ -155,32 +156,62 @@ def _square(query, centre):  # type: ignore[no-untyped-def]
     return total
 
 
-@kernel(types.void(_FLOATS, _FLOATS, types.boolean, types.int64[:, ::1]), fastmath={"reassoc", "contract"})
-def nearest_lists(queries, centres, is_l2, out):  # type: ignore[no-untyped-def]
-    """Write the lists whose centres are nearest to each query to `out` int64[q, p], the nearest first: under l2 by
-    their distance, else by their product."""
-    wanted = out.shape[1]
-    values = np.empty(wanted, np.float64)
-    for q in range(queries.shape[0]):
-        query, found = queries[q], out[q]
-        size = 0
-        for c in range(centres.shape[0]):
-            centre = centres[c]
-            value = -_square(query, centre) if is_l2 else inner_product(query, centre)
-            if size < wanted or value > values[0]:
-                _put(values, found, value, c, size)
-                size = min(wanted, size + 1)
-        while size > 1:  # the heap's first is the least: it goes to the end
-            size -= 1
-            value, last = values[size], found[size]
-            found[size] = found[0]
-            _put(values[:size], found[:size], value, last, size)
+@inlined(allocates=False)
+def _greatest(values, group):  # type: ignore[no-untyped-def]
+    """The place of the greatest value of a group."""
+    begin = group * GROUP
+    place, greatest = begin, values[begin]
+    for i in range(begin + 1, min(begin + GROUP, values.shape[0])):
+        if values[i] > greatest:
+            place, greatest = i, values[i]
+    return place
+
+
+@inlined(allocates=False, fastmath={"reassoc", "contract"})
+def _unit_product(a, b):  # type: ignore[no-untyped-def]
+    """As `inner_product` of vectors of length 1 at most, in single precision."""
+    total = np.float32(0)
+    for d in range(a.shape[0]):
+        total += a[d] * b[d]
+    return total
+
+
+@kernel(
+    types.void(_FLOATS_1, _FLOATS, types.int64, types.float64[::1], types.int64[::1]),
+    fastmath={"reassoc", "contract"},
+    allocates=False,
+)
+def _rank(query, centres, metric, nearness, nearest):  # type: ignore[no-untyped-def]
+    """Write how near the centre of each list is to `nearness` float64[lists]: under l2 minus the squared distance, else
+    the product; and the nearest list of each group to `nearest` int64[groups]. `_take_nearest` takes from these."""
+    for c in range(centres.shape[0]):
+        if metric == COSINE:
+            nearness[c] = _unit_product(query, centres[c])
+        else:
+            nearness[c] = -_square(query, centres[c]) if metric == L2 else inner_product(query, centres[c])
+    for group in range(nearest.shape[0]):
+        nearest[group] = _greatest(nearness, group)
+
+
+@kernel(types.int64(types.float64[::1], types.int64[::1]), allocates=False)
+def _take_nearest(nearness, nearest):  # type: ignore[no-untyped-def]
+    """The nearest list of those that were not taken before; there must be one.
+
+    A search takes some of thousands, and sorting as many would cost more than what it does with them.
+    """
+    own = 0
+    for group in range(1, nearest.shape[0]):
+        if nearness[nearest[group]] > nearness[nearest[own]]:
+            own = group
+    taken = nearest[own]
+    nearness[taken] = -np.inf
+    nearest[own] = _greatest(nearness, own)
+    return taken
 
 
 @kernel(
     types.void(
         _FLOATS,
-        _LISTS,
         _FLOATS,
         _COUNTS,
         _LINKS,
@@ -189,7 +220,8 @@ def nearest_lists(queries, centres, is_l2, out):  # type: ignore[no-untyped-def]
         _STEPS,
         _ROWS,
         _CODES,
-        types.boolean,
+        types.int64,
+        types.int64,
         types.int64,
         types.int64,
         types.int64,
@@ -199,7 +231,6 @@ def nearest_lists(queries, centres, is_l2, out):  # type: ignore[no-untyped-def]
 )
 def search(  # type: ignore[no-untyped-def]
     queries,
-    lists,
     centres,
     counts,
     first,
@@ -208,9 +239,10 @@ def search(  # type: ignore[no-untyped-def]
     steps,
     squares,
     codes,
-    is_l2,
+    metric,
     compared,
     counting,
+    most,
     limit,
     allowed,
     out,
@@ -218,24 +250,26 @@ def search(  # type: ignore[no-untyped-def]
     """Write the rows that are nearest to each query by their codes to `out` int64[q, k], in no order, −1 where there
     are fewer.
 
-    `queries` float32[q, dimension]; `lists` int64[q, p] are the lists to look into, the nearest first, −1 for none.
-    A query ends with the list that makes it `compared` rows or more, of which `counting` or more count: those that are
-    below `limit` and, unless `allowed` bool is empty, allowed. The other arrays are as `append` writes them; of each
-    list, the first `counts` rows are complete.
+    `queries` float32[q, dimension]. A query looks into one list after the other, the nearest first, until it has seen
+    `compared` rows, of which `counting` count, or `most` rows. Those count that are below `limit` and, unless `allowed`
+    bool is empty, allowed. The other arrays are as `append` writes them; of each list, the first `counts` rows are
+    complete.
     """
-    k = out.shape[1]
+    k, is_l2 = out.shape[1], metric == L2
     values = np.empty(k, np.float64)
     rounded = np.empty(queries.shape[1], np.int16)
     products, places = np.empty(BLOCK_ROWS, np.int32), np.empty(BLOCK_ROWS + 1, np.int64)
+    nearness, nearest = np.empty(len(centres), np.float64), np.empty(-(-len(centres) // GROUP), np.int64)
     is_all = len(allowed) == 0
     for q in range(queries.shape[0]):
         query, found = queries[q], out[q]
         size = seen = counted = 0
-        step = 0.0
-        for p in range(lists.shape[1]):
-            own = lists[q, p]
-            if own < 0 or (seen >= compared and counted >= counting):
-                break
+        _rank(query, centres, metric, nearness, nearest)
+        waiting = len(centres)
+        step = 0.0 if is_l2 else _rounded(query, query, False, rounded)
+        while waiting > 0 and (seen < compared or (counted < counting and seen < most)):
+            own = _take_nearest(nearness, nearest)
+            waiting -= 1
             left = counts[own]
             seen += left
             base = 0.0
@@ -244,8 +278,6 @@ def search(  # type: ignore[no-untyped-def]
                 step = _rounded(query, centres[own], True, rounded)
             else:
                 base = inner_product(query, centres[own])
-                if p == 0:
-                    step = _rounded(query, centres[own], False, rounded)
             block = first[own] if left else -1
             while left > 0:
                 count = min(left, BLOCK_ROWS)

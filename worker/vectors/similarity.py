@@ -23,7 +23,9 @@ _ROWS = types.Array(types.int64, 2, "C", readonly=True)
 NOTHING = np.float32(-np.inf)
 """The similarity where there is no candidate."""
 
-_CODES = {"cosine": 0, "dot": 1, "l2": 2}
+COSINE, DOT, L2 = 0, 1, 2
+METRICS = {"cosine": COSINE, "dot": DOT, "l2": L2}
+"""The metrics as kernels know them."""
 
 
 @kernel(types.void(types.float32[:, ::1]), first=True, fastmath={"reassoc", "contract"}, error_model="numpy")
@@ -74,7 +76,7 @@ def _similarities(table, index, queries, metric, out):  # type: ignore[no-untype
                 continue
             vector = table[row]
             total = 0.0
-            if metric == 2:
+            if metric == L2:
                 for d in range(query.shape[0]):
                     difference = np.float64(vector[d]) - np.float64(query[d])
                     total += difference * difference
@@ -82,7 +84,7 @@ def _similarities(table, index, queries, metric, out):  # type: ignore[no-untype
             else:
                 for d in range(query.shape[0]):
                     total += np.float64(vector[d]) * np.float64(query[d])
-                out[q, c] = min(1.0, max(-1.0, total)) if metric == 0 else total
+                out[q, c] = min(1.0, max(-1.0, total)) if metric == COSINE else total
 
 
 def similarities(table: NDArray[np.floating], index: Rows, queries: Floats, metric: str) -> Floats:
@@ -97,5 +99,5 @@ def similarities(table: NDArray[np.floating], index: Rows, queries: Floats, metr
         table = flat
         index = np.where(index >= 0, np.arange(index.size, dtype=np.int64).reshape(index.shape), -1)
     out = np.empty(index.shape, dtype=np.float32)
-    _similarities(table, index, queries, _CODES[metric], out)
+    _similarities(table, index, queries, METRICS[metric], out)
     return out
