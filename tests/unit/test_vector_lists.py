@@ -336,18 +336,6 @@ def test_retrained_lists_are_as_many_as_their_rows_need_and_are_made_in_slices(
     assert np.allclose(lengths, 1, atol=1e-5) == (metric == "cosine")
 
 
-def test_a_fresh_index_has_the_same_centres_and_no_rows(tmp_path: Path) -> None:
-    vectors = drawn(1500, 8, "l2")
-    lists = trained(vectors, "l2")
-    fresh = lists.fresh()
-    assert (len(fresh), fresh.lists) == (0, lists.lists)
-    assert (fresh._lists.centres == lists._lists.centres).all()
-    fresh.add(np.arange(1500), vectors)
-    assert chains(fresh) == chains(lists)
-    fresh.add(np.array([1500]), vectors[:1])
-    assert (len(fresh), len(lists)) == (1501, 1500)
-
-
 def test_memory_is_counted_by_blocks_and_centres() -> None:
     lists, vector = InvertedLists(20, "dot"), drawn(1, 20, "dot")
     sizes = []

@@ -18,6 +18,8 @@ from tests.unit.vector_shard import COSINE, OneShard, clustered
 from worker.vectors import compaction
 from worker.vectors import indexing as indexing_module
 from worker.vectors.query_sample import QUERIES_MAX
+from worker.vectors.similarity import Rows
+from worker.vectors.table import Table, TableView
 from worker.vectors.text import TextIndex
 
 
@@ -252,17 +254,17 @@ def test_a_rebuild_copies_what_is_written_meanwhile_while_writes_go_on(
     shard.delete(ids[:5])
     collection = shard.vectors.find(COSINE)
     assert collection is not None
-    contents_of, locked = collection.contents_of, []
+    append_copies, locked = Table.append_copies, []
 
-    def noted(names: list[bytes], shards: list[int]) -> list[tuple[bytes, bytes] | None]:
+    def noted(table: Table, view: TableView, rows: Rows) -> None:
         if collection.lock._is_owned():  # type: ignore[attr-defined]
-            locked.append(len(names))
-        elif ids[150].encode() in names:
+            locked.append(len(rows))
+        elif ids[150].encode() in view.ids.take(rows):
             shard.write(ids[195:], vectors[195:])  # and while these are copied
             shard.delete(ids[40:60])
-        return contents_of(names, shards)
+        append_copies(table, view, rows)
 
-    monkeypatch.setattr(collection, "contents_of", noted)
+    monkeypatch.setattr(Table, "append_copies", noted)
     rebuilding = shard.vectors.engine._indexing[COSINE.id].compact()
     next(rebuilding)
     shard.write(ids[40:195], vectors[40:195])

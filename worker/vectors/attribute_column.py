@@ -145,15 +145,43 @@ class AttributeColumn:
         kinds, bits = self._encode(values, types)
         self._rows.put(np.asarray(rows, dtype=np.int64), kinds, bits)
 
+    def put_copies(self, first: int, other: AttributeColumn, rows: NDArray[np.int64]) -> bool:
+        """Set the rows from `first` on to the values that `rows` int64[n], ascending, have in another column. Returns
+        whether there were any."""
+        kinds, bits = other.arrays(rows)
+        places = np.flatnonzero(kinds != ABSENT)
+        if not len(places):
+            return False
+        elements, of = other._elements_of(rows)
+        element_kinds, element_bits = other._elements.arrays(elements)
+        if len(element_kinds):
+            self._put_cells(first + of, element_kinds, self._recoded(other, element_kinds, element_bits))
+        kinds = kinds[places]
+        self._rows.put(first + places, kinds, self._recoded(other, kinds, bits[places]))
+        return True
+
+    def _recoded(self, other: AttributeColumn, kinds: Kinds, bits: Bits) -> Bits:
+        """Values of another column, with the codes that their strings have in this one."""
+        are_strings = kinds == STRING
+        if are_strings.any():
+            codes, inverse = np.unique(bits[are_strings], return_inverse=True)
+            bits[are_strings] = self._strings.add(other._strings.take(codes))[inverse]
+        return bits
+
     def _put_elements(self, rows: list[int], arrays: list[list[Value]]) -> None:
         """Add the elements of these rows' arrays: before the rows themselves, so that no reader misses them."""
         values = list(chain.from_iterable(arrays))
         if not values:
             return
-        first, end = self._element_count, self._element_count + len(values)
-        self._elements.put(np.arange(first, end), *self._encode(values, set(map(type, values))))
+        owners = np.repeat(np.asarray(rows, dtype=np.int64), list(map(len, arrays)))
+        self._put_cells(owners, *self._encode(values, set(map(type, values))))
+
+    def _put_cells(self, of: NDArray[np.integer], kinds: Kinds, bits: Bits) -> None:
+        """Add elements, which are not none, of the rows `of` int64[n], ascending."""
+        first, end = self._element_count, self._element_count + len(of)
+        self._elements.put(np.arange(first, end), kinds, bits)
         owners = _with_room(self._owners, end, NO_OWNER)
-        owners[first:end] = np.repeat(rows, list(map(len, arrays)))
+        owners[first:end] = of
         self._owners, self._element_count = owners, end
 
     def _encode(self, values: Sequence[Attribute], types: set[type]) -> tuple[Kinds, Bits]:
@@ -199,12 +227,13 @@ class AttributeColumn:
         has_element[has_element] = owners[elements[has_element]] == rows[has_element]
         kinds[kinds == ARRAY] = ABSENT
         kinds[has_element], bits[has_element] = self._elements.arrays(elements[has_element])
-        texts = self._strings.texts() if (kinds == STRING).any() else []
+        strings = np.flatnonzero(kinds == STRING)
+        texts = dict(zip(strings.tolist(), self._strings.take(bits[strings]), strict=True))
         values: list[Value | None] = [None] * len(rows)
         for place in np.flatnonzero(kinds != ABSENT).tolist():
             kind, number = kinds[place], bits[place]
             if kind == STRING:
-                values[place] = texts[number][:chars_max]
+                values[place] = texts[place][:chars_max]
             elif kind == FLOAT:
                 values[place] = float(number.view(np.float64))
             else:

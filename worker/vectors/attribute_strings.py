@@ -18,8 +18,9 @@ from worker.vectors.instants import NOT_A_NUMBER, Instants, parsed
 Mask = NDArray[np.bool_]
 
 EQUALITY = ("eq", "in")
-STRING_BYTES = 160
-"""Bytes of a distinct string: the object, without its text, and its entries in the dictionary and in the order."""
+STRING_BYTES = 168
+"""Bytes of a distinct string: the object, without its text, and its entries in the dictionary, the list and the
+order."""
 
 
 class AttributeStrings:
@@ -27,6 +28,7 @@ class AttributeStrings:
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         self._codes: dict[str, int] = {text: code for code, text in enumerate(texts)}
+        self._texts = list(self._codes)  # by code
         self._ordered: tuple[list[str], NDArray[np.int64]] = ([], np.zeros(0, dtype=np.int64))
         self._instants: Instants = np.broadcast_to(NOT_A_NUMBER, 0)
 
@@ -41,14 +43,22 @@ class AttributeStrings:
         """The strings in the order of their codes."""
         return list(self._codes)
 
+    def take(self, codes: NDArray[np.int64]) -> list[str]:
+        """The strings with these codes, int64[n]."""
+        texts = self._texts
+        return [texts[code] for code in codes.tolist()]
+
     def code(self, text: str) -> int:
         """The code of a string; −1 if the column never had it."""
         return self._codes.get(text, -1)
 
     def add(self, texts: Sequence[str]) -> NDArray[np.int64]:
         """The codes of these strings, int64[n], new ones for those that have none yet."""
-        codes = self._codes
-        return np.array([codes.setdefault(text, len(codes)) for text in texts], dtype=np.int64)
+        codes, known = self._codes, len(self._codes)
+        added = np.array([codes.setdefault(text, len(codes)) for text in texts], dtype=np.int64)
+        if len(codes) > known:
+            self._texts += [text for text in dict.fromkeys(texts) if codes[text] >= known]
+        return added
 
     def instants(self) -> Instants:
         """The instant of each string, complex128[codes]; NaN for those that are no datetimes."""

@@ -60,6 +60,13 @@ class Attributes:
             else:
                 column.put(field_rows, values[name])
 
+    def append_copies(self, first: int, other: Attributes, rows: NDArray[np.int64]) -> None:
+        """Set the attributes of the rows from `first` on to those that `rows` int64[n], ascending, have in `other`."""
+        for name, theirs in list(other._columns.items()):
+            column = self._columns.get(name) or AttributeColumn()
+            if column.put_copies(first, theirs, rows):
+                self._columns[name] = column
+
     def save(self, size: int) -> bytes:
         """The columns of the first `size` rows as bytes, for a snapshot."""
         return msgspec.msgpack.encode({name: column.state(size) for name, column in list(self._columns.items())})

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shared.messages.vectors import Collection, Floats
 from worker.vectors.attribute_strings import Mask
@@ -23,8 +27,10 @@ class CandidateIndex(Protocol):
     @property
     def memory_bytes(self) -> int: ...
 
-    def fresh(self) -> CandidateIndex:
-        """An empty index for the same kind of vectors."""
+    def renumbered(self, numbers: Rows, table: NDArray[np.floating]) -> Generator[None, None, CandidateIndex]:
+        """Returns an index of some of these rows under other numbers: row i has `numbers[i]`, int64[n], where that is
+        not −1; greater rows have greater ones. `table` float32 or float16 [≥ m, dimension] has the vectors by the new
+        numbers. Yields between slices."""
         ...
 
     def add(self, rows: Rows, vectors: Floats) -> None:

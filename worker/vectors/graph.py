@@ -12,6 +12,7 @@ caller compares by the exact vectors.
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -151,9 +152,14 @@ class Graph:
         """By the number of nodes: the graph cannot be asked while something is added."""
         return self._count * node_bytes(*self._kind)
 
-    def fresh(self) -> Graph:
-        """An empty graph of the same kind."""
-        return Graph(*self._kind)
+    def renumbered(self, numbers: Rows, table: NDArray[np.floating]) -> Generator[None, None, Graph]:
+        """See `CandidateIndex`: another graph."""
+        fresh, rows = Graph(*self._kind), numbers[numbers >= 0]
+        for start in range(0, len(rows), self.slice_rows):
+            chosen = rows[start : start + self.slice_rows]
+            fresh.add(chosen, table[chosen].astype(np.float32, copy=False))
+            yield
+        return fresh
 
     def save(self, path: Path) -> None:
         """Write the index to a file without syncing it: see `Objects.put_by_path`."""

@@ -15,7 +15,7 @@ from shared.telemetry import event
 from worker.storage.faces import Objects
 from worker.vectors import calibration, snapshot
 from worker.vectors.collection import WorkerCollection
-from worker.vectors.compaction import COPY_ROWS, build_aside, copy_aside, copy_rows
+from worker.vectors.compaction import COPY_ROWS, copy_rows, copy_table
 from worker.vectors.inverted_lists import InvertedLists
 from worker.vectors.table import Table
 
@@ -194,7 +194,8 @@ class Indexing:
         return dead and not self.collection.is_left and self.collection.is_settled()
 
     def compact(self) -> Iterator[None]:
-        """Build a fresh table and index without dead rows, then serve it; yields between slices.
+        """Copy the living rows to a fresh table and index, then serve these; yields between slices. It works half of
+        the time only while the collection is searched.
 
         Writes go to the old table meanwhile, and the rows that they add are copied, too; the last few under the lock,
         since writes wait then. The rows that they killed are killed in the fresh table.
@@ -202,21 +203,22 @@ class Indexing:
         collection = self.collection
         old = collection.table
         began = old.view
-        fresh = Table(self._description, began.size - began.dead, collection.directory, began.index.fresh())
+        fresh = Table(self._description, began.size - began.dead, collection.directory)
         copied_rows = np.flatnonzero(began.alive[: began.size])
-        yield from build_aside(old, fresh, collection.contents_of, copied_rows)
+        yield from self._half_of_the_time(copy_table(began, fresh, copied_rows))
         end, gap = began.size, old.view.size
         while COPY_ROWS < old.view.size - end < gap:  # else writes are as fast as this: they have to wait
             now = old.view
             gap = now.size - end
             added_rows = end + np.flatnonzero(now.alive[end : now.size])
-            yield from copy_aside(old, fresh, collection.contents_of, added_rows)
+            yield from copy_rows(now, fresh, added_rows)
             copied_rows, end = np.concatenate([copied_rows, added_rows]), now.size
         with collection.lock:
             if collection.is_left or collection.table is not old:
                 return
             now = old.view
-            copy_rows(old, fresh, collection.contents_of, end + np.flatnonzero(now.alive[end : now.size]))
+            for _ in copy_rows(now, fresh, end + np.flatnonzero(now.alive[end : now.size])):
+                pass
             dead_rows = np.flatnonzero(~now.alive[copied_rows])
             if len(dead_rows):
                 fresh.kill(dead_rows.tolist())

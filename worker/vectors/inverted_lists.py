@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -38,6 +39,8 @@ then coded 1.5 times on average."""
 ROWS_MIN = 1024
 """Fewer rows stay in one list."""
 ADDED_AT_ONCE = 4096
+RENUMBERED_AT_ONCE = 1 << 14
+"""Rows, about: less than a millisecond."""
 SLICE_ROWS, SLICE_ROWS_SEARCHED = 1024, 16
 """Rows to add at once, also while there are searches."""
 SLICE_COMPONENTS = 1 << 20
@@ -141,9 +144,39 @@ class InvertedLists:
         centres = len(self._lists.centres) * (self._dimension * 8 + 28)
         return self._used * (BLOCK_ROWS * row_bytes + 4) + centres
 
-    def fresh(self) -> InvertedLists:
-        """An empty index with the same centres."""
-        return InvertedLists(self._dimension, self._metric, self._lists.centres)
+    def renumbered(self, numbers: Rows, table: NDArray[np.floating]) -> Generator[None, None, InvertedLists]:
+        """See `CandidateIndex`: the rows keep their lists and codes."""
+        old, used = self._lists, 0
+        fresh = InvertedLists(self._dimension, self._metric, old.centres)
+        fresh._has_centres = self._has_centres
+        lists = fresh._lists.with_blocks(self._used, 0)
+        filled = np.zeros(len(old.counts), np.int64)
+        cuts = np.searchsorted(np.cumsum(old.counts), np.arange(RENUMBERED_AT_ONCE, len(self), RENUMBERED_AT_ONCE)) + 1
+        for begin, end in pairwise([0, *cuts.tolist(), len(old.counts)]):
+            used = list_kernels.renumber(
+                numbers,
+                begin,
+                end,
+                old.counts,
+                old.first,
+                old.following,
+                old.rows,
+                old.steps,
+                old.squares,
+                old.codes,
+                used,
+                filled,
+                lists.first,
+                lists.last,
+                lists.following,
+                lists.rows,
+                lists.steps,
+                lists.squares,
+                lists.codes,
+            )
+            yield
+        fresh._use(replace(lists, counts=filled), used)
+        return fresh
 
     def add(self, rows: Rows, vectors: Floats) -> None:
         """Add rows int64[n] with their vectors float32[n, dimension]."""

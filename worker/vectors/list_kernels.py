@@ -33,6 +33,20 @@ _CODES = types.Array(types.int8, 3, "C", readonly=True)
 _MASK = types.Array(types.boolean, 1, "C", readonly=True)
 
 
+@inlined(allocates=False)
+def _with_place(own, used, filled, first, last, following):  # type: ignore[no-untyped-def]
+    """Give a list a block more if its last one is full; returns how many blocks are used then."""
+    if filled[own] % BLOCK_ROWS == 0:
+        following[used] = -1
+        if filled[own] == 0:
+            first[own] = used
+        else:
+            following[last[own]] = used
+        last[own] = used
+        used += 1
+    return used
+
+
 @kernel(
     types.int64(
         _FLOATS,
@@ -64,16 +78,8 @@ def append(  # type: ignore[no-untyped-def]
     """
     for i in range(vectors.shape[0]):
         own = lists[i]
-        place = filled[own] % BLOCK_ROWS
-        if place == 0:
-            following[used] = -1
-            if filled[own] == 0:
-                first[own] = used
-            else:
-                following[last[own]] = used
-            last[own] = used
-            used += 1
-        block = last[own]
+        used = _with_place(own, used, filled, first, last, following)
+        block, place = last[own], filled[own] % BLOCK_ROWS
         filled[own] += 1
         vector, centre, code = vectors[i], centres[own], codes[block, place]
         longest = np.float32(0)
@@ -90,6 +96,76 @@ def append(  # type: ignore[no-untyped-def]
         rows[block, place] = np.int32(numbers[i])
         steps[block, place] = np.float32(step)
         squares[block, place] = square
+    return used
+
+
+@kernel(
+    types.int64(
+        _NUMBERS,
+        types.int64,
+        types.int64,
+        _COUNTS,
+        _LINKS,
+        _LINKS,
+        _ROWS,
+        _STEPS,
+        _ROWS,
+        _CODES,
+        types.int64,
+        types.int64[::1],
+        types.int32[::1],
+        types.int32[::1],
+        types.int32[::1],
+        types.int32[:, ::1],
+        types.float32[:, ::1],
+        types.int32[:, ::1],
+        types.int8[:, :, ::1],
+    ),
+    allocates=False,
+)
+def renumber(  # type: ignore[no-untyped-def]
+    numbers,
+    begin,
+    end,
+    counts,
+    old_first,
+    old_following,
+    old_rows,
+    old_steps,
+    old_squares,
+    old_codes,
+    used,
+    filled,
+    first,
+    last,
+    following,
+    rows,
+    steps,
+    squares,
+    codes,
+):
+    """Copy the rows of the lists begin ≤ i < end to the same lists of another index, each under the number
+    numbers[row], unless that is −1; returns how many blocks are used there then. The old arrays are as `search` gets
+    them, the others as `append` does."""
+    for own in range(begin, end):
+        old, left = old_first[own], counts[own]
+        while left > 0:
+            for i in range(min(left, BLOCK_ROWS)):
+                row = old_rows[old, i]
+                number = numbers[row] if row < len(numbers) else -1
+                if number < 0:
+                    continue
+                used = _with_place(own, used, filled, first, last, following)
+                block, place = last[own], filled[own] % BLOCK_ROWS
+                filled[own] += 1
+                rows[block, place] = np.int32(number)
+                steps[block, place] = old_steps[old, i]
+                squares[block, place] = old_squares[old, i]
+                code, old_code = codes[block, place], old_codes[old, i]
+                for d in range(code.shape[0]):
+                    code[d] = old_code[d]
+            left -= BLOCK_ROWS
+            old = old_following[old]
     return used
 
 
