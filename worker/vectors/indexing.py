@@ -203,7 +203,8 @@ class Indexing:
         collection = self.collection
         old = collection.table
         began = old.view
-        fresh = Table(self._description, began.size - began.dead, collection.directory)
+        # As large as the old one: there is room for the rows that are written meanwhile.
+        fresh = Table(self._description, began.size, collection.directory)
         copied_rows = np.flatnonzero(began.alive[: began.size])
         yield from self._half_of_the_time(copy_table(began, fresh, copied_rows))
         end, gap = began.size, old.view.size

@@ -151,14 +151,18 @@ class Table:
         return first
 
     def append_copies(self, view: TableView, rows: Rows) -> None:
-        """Add copies of `rows` int64[n], ascending, of another table of the same collection."""
+        """Add copies of `rows` int64[n], ascending and not none, of another table of the same collection. Rows that are
+        indexed there get no codes of pending ones: their caller will index them."""
         first, last = self._size, self._size + len(rows)
         self._reserve(last)
         self._vectors[first:last] = view.vectors[rows]
         self._norms[first:last] = view.norms[rows]
         self._versions[first:last] = view.versions[rows]
         self._shards[first:last] = view.shards[rows]
-        self._codes.append(first, self._vectors[first:last].astype(np.float32, copy=False), self._indexed)
+        if rows[-1] < view.indexed:
+            self._codes.clear(last)
+        else:
+            self._codes.append(first, self._vectors[first:last].astype(np.float32, copy=False), self._indexed)
         self._ids.extend_packed(*view.ids.pack(rows))
         self._attributes.append_copies(first, view.attributes, rows)
         self._size = last
