@@ -33,6 +33,8 @@ TYPES = ("absent", "string", "integer", "float", "bool", "array")
 """The names of the kinds."""
 CAPACITY_MIN = 64
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+NO_ROWS = 1 << 62, -1
+"""The first and the last row with a value, where there is none."""
 NO_OWNER = (1 << 31) - 1
 """Fills the capacity behind the owners of the elements: above every row, so that the owners are ascending."""
 
@@ -89,6 +91,7 @@ class AttributeColumn:
     def __init__(self) -> None:
         self._strings = AttributeStrings()
         self._rows = Cells.empty(CAPACITY_MIN)
+        self._span = NO_ROWS
         self._elements = Cells.empty(0)
         self._element_count = 0
         self._owners = np.zeros(0, dtype=np.int32)
@@ -122,6 +125,8 @@ class AttributeColumn:
         owners = np.frombuffer(state.owners, np.int32)
         column._rows, column._elements = Cells(kinds, bits), Cells(element_kinds, element_bits)
         column._owners, column._element_count = owners, len(owners)
+        present = np.flatnonzero(kinds)
+        column._span = (int(present[0]), int(present[-1])) if len(present) else NO_ROWS
         if not len(kinds) == len(bits) == size or len(column._strings) != len(state.texts):
             raise ValueError(
                 f"a column has {len(kinds)} kinds and {len(bits)} values of 64 bits; it must have {size} rows"
@@ -142,12 +147,18 @@ class AttributeColumn:
         if list in types:
             arrays = [(row, value) for row, value in zip(rows, values, strict=True) if isinstance(value, list)]
             self._put_elements([row for row, _ in arrays], [value for _, value in arrays])
-        kinds, bits = self._encode(values, types)
-        self._rows.put(np.asarray(rows, dtype=np.int64), kinds, bits)
+        self._put_rows(np.asarray(rows, dtype=np.int64), *self._encode(values, types))
+
+    def _put_rows(self, rows: NDArray[np.int64], kinds: Kinds, bits: Bits) -> None:
+        self._rows.put(rows, kinds, bits)
+        self._span = min(self._span[0], int(rows[0])), int(rows[-1])
 
     def put_copies(self, first: int, other: AttributeColumn, rows: NDArray[np.int64]) -> bool:
         """Set the rows from `first` on to the values that `rows` int64[n], ascending, have in another column. Returns
         whether there were any."""
+        first_with, last_with = other._span
+        if rows[-1] < first_with or rows[0] > last_with:
+            return False
         kinds, bits = other.arrays(rows)
         places = np.flatnonzero(kinds != ABSENT)
         if not len(places):
@@ -157,7 +168,7 @@ class AttributeColumn:
         if len(element_kinds):
             self._put_cells(first + of, element_kinds, self._recoded(other, element_kinds, element_bits))
         kinds = kinds[places]
-        self._rows.put(first + places, kinds, self._recoded(other, kinds, bits[places]))
+        self._put_rows(first + places, kinds, self._recoded(other, kinds, bits[places]))
         return True
 
     def _recoded(self, other: AttributeColumn, kinds: Kinds, bits: Bits) -> Bits:

@@ -203,8 +203,10 @@ class Indexing:
         collection = self.collection
         old = collection.table
         began = old.view
-        # As large as the old one: there is room for the rows that are written meanwhile.
-        fresh = Table(self._description, began.size, collection.directory)
+        living = began.size - began.dead
+        fresh = Table(
+            self._description, living + living // 4, collection.directory
+        )  # with room for what comes meanwhile
         copied_rows = np.flatnonzero(began.alive[: began.size])
         yield from self._half_of_the_time(copy_table(began, fresh, copied_rows))
         end, gap = began.size, old.view.size
