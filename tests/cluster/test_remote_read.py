@@ -36,6 +36,8 @@ STALE = struct.unpack("<d", struct.pack("<Q", 0x7FF0000000000002))[0]
 T = 1_700_000_000_000
 CHUNK_RANGE_MS = 7_200_000
 """Prometheus ends its chunks at multiples of this, of Unix time."""
+CHUNKS_EVENED_MS = 1_800_000
+"""Chunks that end earlier than this before such a time are hardly longer than usual."""
 _numbers = itertools.count()
 
 
@@ -230,7 +232,7 @@ def _rounded(answer: Any) -> Any:
 @needs_prometheus
 def test_chunks_are_those_that_a_prometheus_streams(cluster: Cluster, name: str, reader: str) -> None:
     """Byte for byte, where a chunk of Prometheus begins and ends as one of ours."""
-    now_ms = int(time.time() * 1000)
+    now_ms = within_a_range(int(time.time() * 1000), 1_400_000)
     random = np.random.default_rng(7)
     shapes = [
         np.cumsum(random.poisson(50, 300)).astype(float),
@@ -286,9 +288,12 @@ def test_chunks_of_float_histograms_are_those_that_a_prometheus_streams(name: st
 
 
 def within_a_range(now_ms: int, length_ms: int) -> int:
-    """The time, or an earlier one if a new chunk of a Prometheus begins so long before it: at every second hour."""
+    """The time, or an earlier one. A Prometheus begins new chunks at every second hour, and makes those before it
+    equally long: there is no such hour in the `length_ms` before the time that is returned, nor soon after it."""
     begin_ms = now_ms - now_ms % CHUNK_RANGE_MS
-    return now_ms if now_ms - begin_ms > length_ms else begin_ms
+    if now_ms - begin_ms <= length_ms:
+        return begin_ms - CHUNKS_EVENED_MS
+    return min(now_ms, begin_ms + CHUNK_RANGE_MS - CHUNKS_EVENED_MS)
 
 
 def streamed(url: str, name: str, sent: bytes) -> bytes:
