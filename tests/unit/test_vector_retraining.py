@@ -210,6 +210,15 @@ def test_it_rests_as_long_as_it_works_while_there_are_searches(
     assert rests == pytest.approx([rest_s] * slices) and slices > 1
 
 
+def test_a_compaction_rests_too_while_there_are_searches(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[float] = []
+    monkeypatch.setattr("worker.vectors.indexing.time.sleep", rests.append)
+    for is_searched in (False, True):
+        monkeypatch.setattr(WorkerCollection, "is_searched", lambda _, is_searched=is_searched: is_searched)
+        assert len(list(own.indexing.compact())) > 1
+        assert bool(rests) == is_searched
+
+
 def test_it_does_not_rest_without_searches(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
     rests: list[float] = []
     monkeypatch.setattr("worker.vectors.indexing.time.sleep", rests.append)
