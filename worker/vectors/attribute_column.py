@@ -125,8 +125,9 @@ class AttributeColumn:
         owners = np.frombuffer(state.owners, np.int32)
         column._rows, column._elements = Cells(kinds, bits), Cells(element_kinds, element_bits)
         column._owners, column._element_count = owners, len(owners)
-        present = np.flatnonzero(kinds)
-        column._span = (int(present[0]), int(present[-1])) if len(present) else NO_ROWS
+        present = kinds != ABSENT
+        if present.any():
+            column._span = int(present.argmax()), len(present) - 1 - int(present[::-1].argmax())
         if not len(kinds) == len(bits) == size or len(column._strings) != len(state.texts):
             raise ValueError(
                 f"a column has {len(kinds)} kinds and {len(bits)} values of 64 bits; it must have {size} rows"
@@ -150,6 +151,7 @@ class AttributeColumn:
         self._put_rows(np.asarray(rows, dtype=np.int64), *self._encode(values, types))
 
     def _put_rows(self, rows: NDArray[np.int64], kinds: Kinds, bits: Bits) -> None:
+        """Set these rows, which are ascending and not empty, behind those that are set."""
         self._rows.put(rows, kinds, bits)
         self._span = min(self._span[0], int(rows[0])), int(rows[-1])
 

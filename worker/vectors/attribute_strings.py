@@ -28,7 +28,7 @@ class AttributeStrings:
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         self._codes: dict[str, int] = {text: code for code, text in enumerate(texts)}
-        self._texts = list(self._codes)  # by code
+        self._texts = list(self._codes)
         self._ordered: tuple[list[str], NDArray[np.int64]] = ([], np.zeros(0, dtype=np.int64))
         self._instants: Instants = np.broadcast_to(NOT_A_NUMBER, 0)
 
@@ -41,7 +41,7 @@ class AttributeStrings:
 
     def texts(self) -> list[str]:
         """The strings in the order of their codes."""
-        return list(self._codes)
+        return list(self._texts)
 
     def take(self, codes: NDArray[np.int64]) -> list[str]:
         """The strings with these codes, int64[n]."""
@@ -63,8 +63,8 @@ class AttributeStrings:
     def instants(self) -> Instants:
         """The instant of each string, complex128[codes]; NaN for those that are no datetimes."""
         known = self._instants
-        if len(known) < len(self._codes):
-            new = parsed(list(self._codes)[len(known) :])
+        if len(known) < len(self._texts):
+            new = parsed(self._texts[len(known) :])
             is_datetime = not np.isnan(new).all() or self._has_datetimes()
             # Most columns have no datetimes: one NaN then stands for all.
             known = (
@@ -85,14 +85,12 @@ class AttributeStrings:
     def order(self) -> tuple[list[str], NDArray[np.int64]]:
         """(the strings in ascending order, the rank of each code in this order, int64[codes])."""
         texts, ranks = self._ordered
-        if len(ranks) != len(self._codes):
-            codes = dict(self._codes)
+        if len(ranks) != len(self._texts):
             # Sorting the ordered strings and the new ones together only merges them.
-            texts = sorted([*texts, *list(codes)[len(texts) :]])
-            ranks = np.empty(len(texts), dtype=np.int64)
-            ranks[np.fromiter((codes[text] for text in texts), dtype=np.int64, count=len(texts))] = np.arange(
-                len(texts)
-            )
+            texts = sorted([*texts, *self._texts[len(texts) :]])
+            codes = np.fromiter(map(self._codes.__getitem__, texts), dtype=np.int64, count=len(texts))
+            ranks = np.empty_like(codes)
+            ranks[codes] = np.arange(len(texts))
             self._ordered = texts, ranks
         return texts, ranks
 

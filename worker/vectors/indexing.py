@@ -204,9 +204,8 @@ class Indexing:
         old = collection.table
         began = old.view
         living = began.size - began.dead
-        fresh = Table(
-            self._description, living + living // 4, collection.directory
-        )  # with room for what comes meanwhile
+        # A quarter more: room for what is written meanwhile.
+        fresh = Table(self._description, living + living // 4, collection.directory)
         copied_rows = np.flatnonzero(began.alive[: began.size])
         yield from self._half_of_the_time(copy_table(began, fresh, copied_rows))
         end, gap = began.size, old.view.size

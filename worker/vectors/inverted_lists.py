@@ -54,7 +54,7 @@ exactly."""
 COUNTING_SHARE = 0.5
 """Of the rows that a filter should leave: a search that has seen fewer of them goes on."""
 FILTERED_MAX = 4
-"""It ends after so many times as many rows, however few it has found."""
+"""But not beyond so many times the rows that it was to compare."""
 SURPLUS = 1.2
 SURPLUS_ROWS = 6
 """Rows that are kept beyond the wanted ones: codes order the last ones by rounded components."""
