@@ -1,11 +1,14 @@
 """Both kinds of vector index beside each other, in one process and without HTTP: how long they are built, and searched.
 
     python -m loadtest.bench.vector_indexes [--vectors 100000] [--dimension 128] [--recall 0.95] [--only KIND]
+                                            [--index lists]
 
 Seeded vectors of three kinds: clustered, along a smooth surface of 20 dimensions as embeddings of texts are, and
 without any structure. Each index has all vectors, as one worker has its part. Searches are for the 10 nearest, one
 after the other, with the least expansion of `calibration.LADDER` that has the recall against brute force. Indexes are
-searched in turns; times are medians of the rounds.
+searched in turns; times are medians of the rounds. A second table has, for each of them, searches behind filters that
+leave 1, 10 and 50 % of the vectors, and compactions of the table without every fourth row: the first, in memory that
+was not used before, and the median of the following.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ import numpy as np
 import worker  # noqa: F401  (one thread for products of matrices, as in a worker)
 from loadtest.bench.vector_data import clustered, gaussian
 from shared.messages.vectors import INDEXES, Collection, Floats
+from worker.vectors.attribute_strings import Mask
 from worker.vectors.calibration import LADDER
+from worker.vectors.compaction import copy_table
 from worker.vectors.inverted_lists import InvertedLists
 from worker.vectors.search import search
 from worker.vectors.similarity import Rows, prepared
@@ -31,6 +36,8 @@ K = 10
 QUERIES = 200
 ROUNDS = 5
 INNER = 20
+LEFT_PERCENT = (100, 1, 10, 50)
+COMPACTIONS = 4
 
 
 def along_surface(count: int, dimension: int, seed: int) -> Floats:
@@ -77,11 +84,30 @@ def built(vectors: Floats, index: str) -> tuple[TableView, float]:
     return table.view, time.perf_counter() - began
 
 
-def found(view: TableView, queries: Floats, expansion: int) -> list[Rows]:
+def found(view: TableView, queries: Floats, expansion: int, mask: Mask | None = None) -> list[Rows]:
     return [
-        search(view, query[None], K, "cosine", expansion, exhaustive=False, mask=None, check=lambda: None).rows
+        search(view, query[None], K, "cosine", expansion, exhaustive=False, mask=mask, check=lambda: None).rows
         for query in queries
     ]
+
+
+def search_s(view: TableView, queries: Floats, expansion: int, mask: Mask | None = None) -> float:
+    """Seconds of one search."""
+    began = time.perf_counter()
+    found(view, queries, expansion, mask)
+    return (time.perf_counter() - began) / len(queries)
+
+
+def compaction_s(view: TableView, dimension: int, index: str) -> list[float]:
+    """Seconds a row of each of some compactions."""
+    rows, seconds = np.flatnonzero(np.arange(view.size) % 4), []
+    for _ in range(COMPACTIONS):
+        fresh = Table(Collection(1, "c", dimension, "cosine", index=index), len(rows))
+        began = time.perf_counter()
+        for _ in copy_table(view, fresh, rows):
+            pass
+        seconds.append((time.perf_counter() - began) / len(rows))
+    return seconds
 
 
 def recall(view: TableView, queries: Floats, expansion: int, expected: list[set[int]]) -> float:
@@ -98,37 +124,56 @@ def least(view: TableView, queries: Floats, expected: list[set[int]], wanted: fl
     return expansion, reached
 
 
+def measure(kind: str, options: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """The lines of both tables for vectors of one kind."""
+    vectors = prepared(KINDS[kind](options.vectors, options.dimension, 1), "cosine")
+    queries = prepared(KINDS[kind](QUERIES, options.dimension, 2), "cosine")
+    expected = [set(np.argpartition(-(vectors @ query), K)[:K].tolist()) for query in queries]
+    tables = {index: built(vectors, index) for index in options.index or INDEXES}
+    chosen = {index: least(view, queries, expected, options.recall) for index, (view, _) in tables.items()}
+    drawn = np.random.default_rng(4).integers(0, 100, options.vectors)
+    masks = {percent: None if percent == 100 else drawn < percent for percent in LEFT_PERCENT}
+    times: dict[tuple[str, int], list[float]] = {(index, percent): [] for index in tables for percent in masks}
+    for _ in range(ROUNDS):
+        for index, (view, _) in tables.items():
+            for percent, mask in masks.items():
+                times[index, percent].append(search_s(view, queries, chosen[index][0], mask))
+    searches, others = [], []
+    for index, (view, seconds) in tables.items():
+        expansion, reached = chosen[index]
+        plain, *filtered = [f"{statistics.median(times[index, percent]) * 1e6:.0f} µs" for percent in LEFT_PERCENT]
+        searches.append(
+            f"| {kind} | {index} | {seconds:.1f} s | {view.index.memory_bytes / options.vectors:.0f} bytes "
+            f"| {expansion} | {reached:.3f} | {plain} |"
+        )
+        first, *later = compaction_s(view, options.dimension, index)
+        compacted = f"{first * 1e6:.1f} µs | {statistics.median(later) * 1e6:.1f} µs"
+        others.append(f"| {kind} | {index} | {' | '.join(filtered)} | {compacted} |")
+    return searches, others
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vectors", type=int, default=100_000)
     parser.add_argument("--dimension", type=int, default=128)
     parser.add_argument("--recall", type=float, default=0.95)
     parser.add_argument("--only", choices=KINDS, action="append", help="a kind of vectors; may be repeated")
+    parser.add_argument("--index", choices=INDEXES, action="append", help="a kind of index; may be repeated")
     options = parser.parse_args()
-    columns = (
-        f"| {options.vectors:,} × {options.dimension} | index | built in | a vector | expansion | recall | a search |"
-    )
-    sys.stdout.write(f"{columns}\n|---|---|---|---|---|---|---|\n")
+    size = f"{options.vectors:,} × {options.dimension}"
+    say(f"| {size} | index | built in | a vector | expansion | recall | a search |", "|---" * 7 + "|")
+    second: list[str] = []
     for kind in options.only or KINDS:
-        draw = KINDS[kind]
-        vectors = prepared(draw(options.vectors, options.dimension, 1), "cosine")
-        queries = prepared(draw(QUERIES, options.dimension, 2), "cosine")
-        expected = [set(np.argpartition(-(vectors @ query), K)[:K].tolist()) for query in queries]
-        tables = {index: built(vectors, index) for index in INDEXES}
-        chosen = {index: least(view, queries, expected, options.recall) for index, (view, _) in tables.items()}
-        times: dict[str, list[float]] = {index: [] for index in INDEXES}
-        for _ in range(ROUNDS):
-            for index, (view, _) in tables.items():
-                began = time.perf_counter()
-                found(view, queries, chosen[index][0])
-                times[index].append((time.perf_counter() - began) / QUERIES)
-        for index, (view, seconds) in tables.items():
-            expansion, reached = chosen[index]
-            sys.stdout.write(
-                f"| {kind} | {index} | {seconds:.1f} s | {view.index.memory_bytes / options.vectors:.0f} bytes "
-                f"| {expansion} | {reached:.3f} | {statistics.median(times[index]) * 1e6:.0f} µs |\n"
-            )
-            sys.stdout.flush()
+        searches, others = measure(kind, options)
+        say(*searches)
+        second += others
+    filtered = " | ".join(f"filtered to {percent} %" for percent in LEFT_PERCENT[1:])
+    say("", f"| {size} | index | {filtered} | compacted, a row: the first | later |", "|---" * 7 + "|", *second)
+
+
+def say(*lines: str) -> None:
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
