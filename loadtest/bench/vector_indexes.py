@@ -24,10 +24,10 @@ import numpy as np
 import worker  # noqa: F401  (one thread for products of matrices, as in a worker)
 from loadtest.bench.vector_data import clustered, gaussian
 from shared.messages.vectors import INDEXES, Collection, Floats
-from worker.vectors.attribute_strings import Mask
 from worker.vectors.calibration import LADDER
 from worker.vectors.compaction import copy_table
 from worker.vectors.inverted_lists import InvertedLists
+from worker.vectors.row_filter import Bits
 from worker.vectors.search import search
 from worker.vectors.similarity import Rows, prepared
 from worker.vectors.table import Table, TableView
@@ -84,17 +84,17 @@ def built(vectors: Floats, index: str) -> tuple[TableView, float]:
     return table.view, time.perf_counter() - began
 
 
-def found(view: TableView, queries: Floats, expansion: int, mask: Mask | None = None) -> list[Rows]:
+def found(view: TableView, queries: Floats, expansion: int, bits: Bits | None = None) -> list[Rows]:
     return [
-        search(view, query[None], K, "cosine", expansion, exhaustive=False, mask=mask, check=lambda: None).rows
+        search(view, query[None], K, "cosine", expansion, exhaustive=False, bits=bits, check=lambda: None).rows
         for query in queries
     ]
 
 
-def search_s(view: TableView, queries: Floats, expansion: int, mask: Mask | None = None) -> float:
+def search_s(view: TableView, queries: Floats, expansion: int, bits: Bits | None = None) -> float:
     """Seconds of one search."""
     began = time.perf_counter()
-    found(view, queries, expansion, mask)
+    found(view, queries, expansion, bits)
     return (time.perf_counter() - began) / len(queries)
 
 
@@ -132,12 +132,12 @@ def measure(kind: str, options: argparse.Namespace) -> tuple[list[str], list[str
     tables = {index: built(vectors, index) for index in options.index or INDEXES}
     chosen = {index: least(view, queries, expected, options.recall) for index, (view, _) in tables.items()}
     drawn = np.random.default_rng(4).integers(0, 100, options.vectors)
-    masks = {percent: None if percent == 100 else drawn < percent for percent in LEFT_PERCENT}
-    times: dict[tuple[str, int], list[float]] = {(index, percent): [] for index in tables for percent in masks}
+    filters = {percent: None if percent == 100 else Bits.of(drawn < percent) for percent in LEFT_PERCENT}
+    times: dict[tuple[str, int], list[float]] = {(index, percent): [] for index in tables for percent in filters}
     for _ in range(ROUNDS):
         for index, (view, _) in tables.items():
-            for percent, mask in masks.items():
-                times[index, percent].append(search_s(view, queries, chosen[index][0], mask))
+            for percent, bits in filters.items():
+                times[index, percent].append(search_s(view, queries, chosen[index][0], bits))
     searches, others = [], []
     for index, (view, seconds) in tables.items():
         expansion, reached = chosen[index]

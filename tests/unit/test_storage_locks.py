@@ -35,8 +35,11 @@ from worker.vectors.engine import Engine
 from worker.vectors.graph import Graph
 from worker.vectors.indexing import Indexing
 from worker.vectors.inverted_lists import InvertedLists
+from worker.vectors.list_filters import ListFilters
+from worker.vectors.list_kernels import BLOCK_ROWS
 from worker.vectors.mask_cache import MaskCache
 from worker.vectors.part import VectorPart
+from worker.vectors.row_filter import Allowed, Bits
 from worker.vectors.text import TextIndex
 
 TIMEOUT_S = 10.0
@@ -342,12 +345,24 @@ def test_lists_are_changed_and_saved_by_one_thread_at_a_time(tmp_path: Path) -> 
     assert waits_for(lists._lock, lambda: lists.save(tmp_path / "lists"))
     assert waits_for(lists._lock, lambda: lists.load(tmp_path / "lists", 2))
     lists._lock.acquire()  # nobody releases it: a search does without
-    assert set(lists.search(np.eye(1, 4, dtype=np.float32), 2, 2, 12, 2, None)[0].tolist()) == {0, 1, -1}
+    assert set(lists.search(np.eye(1, 4, dtype=np.float32), 2, 2, 12, 2, Allowed())[0].tolist()) == {0, 1, -1}
+
+
+def test_the_places_of_filters_are_kept_and_counted_by_one_thread_at_a_time() -> None:
+    filters, bits, none = ListFilters(), Bits.of(np.zeros(1, np.bool_)), np.zeros(0, np.int32)
+    assert waits_for(
+        filters._lock, lambda: filters.places(bits, none.astype(np.int64), none, none, none.reshape(0, BLOCK_ROWS))
+    )
+    assert waits_for(filters._lock, lambda: filters.memory_bytes)
 
 
 def test_the_masks_of_filters_are_kept_and_counted_by_one_thread_at_a_time() -> None:
     masks = MaskCache()
-    for act in (lambda: masks.put(b"a", np.ones(1, np.bool_)), lambda: masks.get(b"a"), lambda: masks.memory_bytes):
+    for act in (
+        lambda: masks.put(b"a", Bits.of(np.ones(1, np.bool_))),
+        lambda: masks.get(b"a"),
+        lambda: masks.memory_bytes,
+    ):
         assert waits_for(masks._lock, act)
 
 

@@ -13,6 +13,7 @@ from shared.messages.vectors import DIMENSION_MAX, Collection
 from worker.vectors import codes as module
 from worker.vectors import search as search_module
 from worker.vectors.codes import CODE_MAX, PendingCodes
+from worker.vectors.row_filter import Bits
 from worker.vectors.search import search
 from worker.vectors.similarity import prepared, similarities
 from worker.vectors.table import Table
@@ -112,7 +113,7 @@ def test_a_part_of_the_rows_is_compared_under_their_own_numbers() -> None:
     assert own.nearest(vectors[6], 103, 108, 1, "dot", None).tolist() == [106]
     mask = np.ones(108, np.bool_)
     mask[106] = False
-    rest = own.nearest(vectors[6], 105, 108, 1, "dot", mask).tolist()
+    rest = own.nearest(vectors[6], 105, 108, 1, "dot", mask[105:]).tolist()
     assert rest == [105, 107]
     assert own.nearest(vectors[6], 108, 108, 3, "dot", None).tolist() == []
     with pytest.raises(AssertionError):
@@ -172,11 +173,11 @@ def test_a_search_finds_the_same_pending_rows_as_without_codes(
     table, queries = filled(storage, metric, 4000, indexed)
     table.kill(list(range(0, 4000, 7)))
     random = np.random.default_rng(3)
-    for mask in (None, random.random(4000) < 0.5):
+    for bits in (None, Bits.of(random.random(4000) < 0.5)):
         for asked in (queries[:1], queries[:8], queries):
 
-            def found(asked: np.ndarray = asked, mask: Any = mask) -> list[Any]:
-                ranking = search(table.view, asked, 10, metric, 48, exhaustive=False, mask=mask, check=lambda: None)
+            def found(asked: np.ndarray = asked, bits: Bits | None = bits) -> list[Any]:
+                ranking = search(table.view, asked, 10, metric, 48, exhaustive=False, bits=bits, check=lambda: None)
                 return [ranking.counts.tolist(), ranking.rows.tolist(), ranking.near.tolist()]
 
             with_codes = found()
@@ -197,7 +198,7 @@ def test_a_few_queries_are_compared_with_codes_and_many_with_vectors(monkeypatch
     monkeypatch.setattr(search_module, "_coded", noted)
 
     def find(some: np.ndarray, exhaustive: bool = False) -> None:
-        search(table.view, some, 10, "dot", 48, exhaustive=exhaustive, mask=None, check=lambda: None)
+        search(table.view, some, 10, "dot", 48, exhaustive=exhaustive, bits=None, check=lambda: None)
 
     for count in (1, 8, 9):
         find(queries[:count])
@@ -214,7 +215,7 @@ def test_a_restored_table_goes_on_behind_its_snapshot() -> None:
     table.restore(old.view.index, joined, lengths, old.view.versions[:300], old.view.attributes)
     table.append([b"new"], 9 * queries[:1], np.array([301], np.uint64), 0, [b""], ())
     assert table.view.codes.first == 300
-    ranking = search(table.view, queries[:1], 1, "dot", 48, exhaustive=False, mask=None, check=lambda: None)
+    ranking = search(table.view, queries[:1], 1, "dot", 48, exhaustive=False, bits=None, check=lambda: None)
     assert ranking.rows.tolist() == [300]
 
 

@@ -21,6 +21,7 @@ from worker.vectors.candidate_index import new_index
 from worker.vectors.compaction import copy_rows, copy_table
 from worker.vectors.inverted_lists import InvertedLists
 from worker.vectors.list_kernels import BLOCK_ROWS
+from worker.vectors.row_filter import Allowed
 from worker.vectors.similarity import Rows
 from worker.vectors.table import Table
 
@@ -111,8 +112,10 @@ def test_a_renumbered_graph_finds_the_rows_it_has(metric: str) -> None:
     own, slices = finished(graph.renumbered(numbered(rows, 500), vectors[rows]))
     assert slices > 1
     if metric != "dot":  # a longer vector may be nearer to a vector than that itself
-        assert (own.search(vectors[rows], 1, 1, 64, len(rows), None)[:, 0] == np.arange(len(rows))).all()
-    assert set(own.search(vectors[:1], len(rows), len(rows), 1000, 1000, None)[0].tolist()) <= set(range(-1, len(rows)))
+        assert (own.search(vectors[rows], 1, 1, 64, len(rows), Allowed())[:, 0] == np.arange(len(rows))).all()
+    assert set(own.search(vectors[:1], len(rows), len(rows), 1000, 1000, Allowed())[0].tolist()) <= set(
+        range(-1, len(rows))
+    )
 
 
 # Attributes
@@ -198,9 +201,9 @@ def test_a_copy_has_the_rows_and_answers_as_they_did(
     assert own.attributes.mask(condition, own.size).tolist() == view.attributes.mask(condition, 2000)[kept].tolist()
     wanted = int((kept < 1500).sum())
     queries = own.vectors[:wanted].astype(np.float32)
-    found = own.index.search(queries, 1, 1, 4000, own.indexed, None)
+    found = own.index.search(queries, 1, 1, 4000, own.indexed, Allowed())
     if metric != "dot" and storage != "b1":  # else others may be nearer to a vector than that itself
         assert (found == np.arange(wanted)[:, None]).any(axis=1).all()
-    everything = own.index.search(queries[:1], wanted, wanted, 4000, own.indexed, None)
+    everything = own.index.search(queries[:1], wanted, wanted, 4000, own.indexed, Allowed())
     assert set(everything[everything >= 0].tolist()) == set(range(wanted))
     assert own.codes.first + fresh._codes._size == own.size

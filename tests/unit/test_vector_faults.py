@@ -91,7 +91,7 @@ def check(directory: Path, states: States) -> None:
         expected = [{there[place] for place in np.argsort(-row)[:10]} for row in near]
         view = held.view()
         for exhaustive, least in ((True, 0.999), (False, 0.95)):
-            found = search(view, queries, 10, "cosine", 64, exhaustive=exhaustive, mask=None, check=lambda: None)
+            found = search(view, queries, 10, "cosine", 64, exhaustive=exhaustive, bits=None, check=lambda: None)
             found_ids = [{int(view.ids[row]) for row in rows} for rows, _ in found.parts()]
             recall = np.mean([len(a & b) / 10 for a, b in zip(found_ids, expected, strict=True)])
             assert recall >= least

@@ -16,12 +16,12 @@ from tests.unit.test_vector_lists import chains
 from worker.damage import DamageReport
 from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
-from worker.vectors import compaction, indexing, inverted_lists
+from worker.vectors import attributes, compaction, indexing, inverted_lists, list_filters
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.indexing import Indexing
 from worker.vectors.inverted_lists import InvertedLists
 from worker.vectors.search import search
-from worker.vectors.similarity import prepared
+from worker.vectors.similarity import Rows, prepared
 
 DIMENSION, IDS, STEPS = 4, 150, 150
 
@@ -79,6 +79,8 @@ class History:
     def index(self) -> None:
         if self.work is None:
             self.indexing.index_step()
+            if self.indexing.attributes_due():
+                self.indexing.index_attributes()
 
     def go_on(self) -> None:
         """With some slices of the work under way, or with other work."""
@@ -113,14 +115,24 @@ class History:
                 bool(entry) and (condition.op == "exists" or entry["n"] == 2) for _, entry in self.written.values()
             ]
             assert view.attributes.mask(condition, view.size)[rows].tolist() == expected
+            if any(expected):
+                self.check_filtered(condition, rows[np.array(expected)])
         if isinstance(view.index, InvertedLists):
             listed = sorted(row for chain in chains(view.index) for row in chain)
             assert len(listed) == len(set(listed))
             assert set(rows[rows < view.indexed].tolist()) <= set(listed) <= set(range(view.indexed))
         for vector_id, row in list(zip(ids, rows.tolist(), strict=True))[:3]:
             query = view.vectors[row : row + 1]
-            found = search(view, query, 1, "cosine", 4096, exhaustive=False, mask=None, check=lambda: None)
+            found = search(view, query, 1, "cosine", 4096, exhaustive=False, bits=None, check=lambda: None)
             assert view.ids[int(found.rows[0])] == vector_id
+
+    def check_filtered(self, condition: Condition, rows: Rows) -> None:
+        """A search that may find these rows finds the nearest one of them."""
+        view = self.own.view()
+        query = view.vectors[rows[-1:]]
+        bits = view.attributes.bits(condition, view.size)
+        found = search(view, query, 1, "cosine", 4096, exhaustive=False, bits=bits, check=lambda: None)
+        assert int(found.rows[0]) == rows[-1]
 
 
 @pytest.mark.parametrize("index", ["lists", "graph"])
@@ -133,6 +145,8 @@ def test_everything_is_where_it_was_written(
     monkeypatch.setattr(inverted_lists, "RENUMBERED_AT_ONCE", 40)
     monkeypatch.setattr(inverted_lists, "ROWS_PER_LIST", 8)
     monkeypatch.setattr(inverted_lists, "SLICE_ROWS", 32)
+    monkeypatch.setattr(attributes, "INDEX_ROWS_MIN", 50)
+    monkeypatch.setattr(list_filters, "PLACED_SHARE", 1)
     history = History(tmp_path, index, seed)
     for _ in range(STEPS):
         history.step()

@@ -16,6 +16,7 @@ from worker.vectors import inverted_lists as module
 from worker.vectors.graph import Graph
 from worker.vectors.inverted_lists import InvertedLists
 from worker.vectors.list_kernels import BLOCK_ROWS
+from worker.vectors.row_filter import Allowed
 
 
 def loaded(data: bytes, directory: Path, rows: int, dimension: int = 8, metric: str = "l2") -> InvertedLists:
@@ -36,8 +37,8 @@ def test_a_saved_index_answers_as_before_and_grows(tmp_path: Path, metric: str, 
         own.add(np.arange(count, 2000), vectors[count:])
     assert content(again, tmp_path) == content(lists, tmp_path)
     for expansion in (1, 10, EVERYTHING):
-        expected = lists.search(queries, K, K, expansion, 2000, None)
-        assert (again.search(queries, K, K, expansion, 2000, None) == expected).all()
+        expected = lists.search(queries, K, K, expansion, 2000, Allowed())
+        assert (again.search(queries, K, K, expansion, 2000, Allowed()) == expected).all()
     assert all_of(again, queries, 2000) == [set(range(2000))] * 10
 
 

@@ -18,6 +18,7 @@ from worker.vectors import inverted_lists as module
 from worker.vectors import list_kernels
 from worker.vectors.inverted_lists import InvertedLists, lists_of
 from worker.vectors.list_kernels import BLOCK_ROWS, CODE_MAX, GROUP, QUERY_MAX
+from worker.vectors.row_filter import Allowed, Bits
 from worker.vectors.similarity import METRICS as METRIC_CODES
 from worker.vectors.similarity import Rows, prepared
 
@@ -73,7 +74,7 @@ def sets(found: Rows) -> list[set[int]]:
 
 
 def all_of(lists: InvertedLists, queries: Floats, rows: int) -> list[set[int]]:
-    return sets(lists.search(queries, rows, rows, EVERYTHING, rows, None))
+    return sets(lists.search(queries, rows, rows, EVERYTHING, rows, Allowed()))
 
 
 def chains(lists: InvertedLists) -> list[list[int]]:
@@ -134,7 +135,7 @@ def test_of_all_rows_the_nearest_are_candidates_except_for_near_ties(metric: str
     expected = nearest_rows(vectors, queries, metric)
     slack = 2 * largest_error(vectors, queries, metric)
     for lists in (filled(vectors, metric), trained(vectors, metric)):
-        found = lists.search(queries, K, K, EVERYTHING, 1500, None)
+        found = lists.search(queries, K, K, EVERYTHING, 1500, Allowed())
         assert found.shape == (20, math.ceil(K * module.SURPLUS) + module.SURPLUS_ROWS)
         assert (found >= 0).all()
         for query, rows in enumerate(sets(found)):
@@ -147,7 +148,7 @@ def test_of_all_rows_the_nearest_are_candidates_except_for_near_ties(metric: str
 def test_a_table_of_half_precision_is_put_into_lists_too(metric: str) -> None:
     halves = drawn(1500, 16, metric).astype(np.float16)
     queries = drawn(20, 16, metric, 2)
-    found = sets(trained(halves, metric).search(queries, K, K, EVERYTHING, 1500, None))
+    found = sets(trained(halves, metric).search(queries, K, K, EVERYTHING, 1500, Allowed()))
     expected = nearest_rows(halves.astype(np.float32), queries, metric)
     assert all(rows >= wanted for rows, wanted in zip(found, expected, strict=True))
 
@@ -155,7 +156,7 @@ def test_a_table_of_half_precision_is_put_into_lists_too(metric: str) -> None:
 def test_vectors_far_from_the_origin_are_told_apart_by_their_lists() -> None:
     vectors = (1e4 + drawn(2000, 16, "l2")).astype(np.float32)
     queries = (1e4 + drawn(20, 16, "l2", 2)).astype(np.float32)
-    found = sets(trained(vectors, "l2").search(queries, K, K, EVERYTHING, 2000, None))
+    found = sets(trained(vectors, "l2").search(queries, K, K, EVERYTHING, 2000, Allowed()))
     expected = nearest_rows(vectors, queries, "l2")
     assert all(rows >= wanted for rows, wanted in zip(found, expected, strict=True))
 
@@ -170,7 +171,7 @@ def test_the_nearest_of_huge_components_are_found(every: int) -> None:
     assert [next(iter(rows)) % 100 for rows in expected] == [0] * 20 + [1] * 20
     for lists in (filled(vectors, "l2"), trained(vectors, "l2")):
         assert all_of(lists, queries, 2000) == [set(range(2000))] * 40
-        found = sets(lists.search(queries, K, K, EVERYTHING, 2000, None))
+        found = sets(lists.search(queries, K, K, EVERYTHING, 2000, Allowed()))
         assert all(rows >= wanted for rows, wanted in zip(found, expected, strict=True))
 
 
@@ -179,7 +180,7 @@ def test_equal_vectors_are_all_found(metric: str) -> None:
     vectors = np.repeat(drawn(1, 8, metric), 1500, axis=0)
     for lists in (filled(vectors, metric), trained(vectors, metric)):
         assert all_of(lists, vectors[:1], 1500) == [set(range(1500))]
-        assert len(sets(lists.search(vectors[:1], K, K, EVERYTHING, 1500, None))[0]) >= K
+        assert len(sets(lists.search(vectors[:1], K, K, EVERYTHING, 1500, Allowed()))[0]) >= K
 
 
 def test_vectors_without_length_are_found_by_their_distance() -> None:
@@ -189,7 +190,7 @@ def test_vectors_without_length_are_found_by_their_distance() -> None:
     one_other = zeros.copy()
     one_other[700] = 1
     for lists in (filled(one_other, "l2"), trained(one_other, "l2")):
-        first, second = sets(lists.search(one_other[[3, 700]], 1, 1, EVERYTHING, 1500, None))
+        first, second = sets(lists.search(one_other[[3, 700]], 1, 1, EVERYTHING, 1500, Allowed()))
         assert 700 not in first and 700 in second
 
 
@@ -206,13 +207,13 @@ def test_only_allowed_rows_below_the_limit_are_found(metric: str, share: float) 
         for limit in (0, 1, 1000, 2000):
             allowed = random.random(limit) < share
             counted = set(np.flatnonzero(allowed).tolist())
-            found = lists.search(queries, 2000, 2000, EVERYTHING, limit, allowed)
+            found = lists.search(queries, 2000, 2000, EVERYTHING, limit, Allowed(Bits.of(allowed)))
             assert sets(found) == [counted] * 5
             assert np.count_nonzero(found == -1) == found.size - 5 * len(counted)
         mask = random.random(2000) < share
         living = np.flatnonzero(mask)
         wanted = nearest_rows(vectors[living], queries, metric)
-        some = sets(lists.search(queries, K, K, EVERYTHING, 2000, mask))
+        some = sets(lists.search(queries, K, K, EVERYTHING, 2000, Allowed(Bits.of(mask))))
         for rows, places in zip(some, wanted, strict=True):
             assert rows >= set(living[list(places)].tolist())
 
@@ -220,7 +221,7 @@ def test_only_allowed_rows_below_the_limit_are_found(metric: str, share: float) 
 def test_without_a_filter_rows_from_the_limit_on_are_left_out() -> None:
     vectors = drawn(1000, 8, "dot")
     for limit in (0, 1, BLOCK_ROWS, 700, 1000, 5000):
-        found = filled(vectors, "dot").search(vectors[:2], 1000, 1000, EVERYTHING, limit, None)
+        found = filled(vectors, "dot").search(vectors[:2], 1000, 1000, EVERYTHING, limit, Allowed())
         assert sets(found) == [set(range(min(limit, 1000)))] * 2
         assert found.min() == -1
 
@@ -231,7 +232,7 @@ def test_without_rows_nothing_is_found(metric: str, count: int) -> None:
     lists = InvertedLists(8, metric, drawn(count, 8, metric))
     for _ in range(2):
         assert (len(lists), lists.is_outgrown()) == (0, False)
-        assert (lists.search(drawn(2, 8, metric), K, K, EVERYTHING, 100, None) == -1).all()
+        assert (lists.search(drawn(2, 8, metric), K, K, EVERYTHING, 100, Allowed()) == -1).all()
         lists.add(np.zeros(0, np.int64), np.zeros((0, 8), np.float32))
 
 
@@ -478,7 +479,7 @@ def test_far_and_huge_vectors_are_found_by_looking_at_few_lists(
     for row in range(0, 6000, 300):
         away = np.square(vectors.astype(np.float64) - vectors[row].astype(np.float64)).sum(axis=1)
         expected = set(np.argpartition(away, 10)[:10].tolist())
-        hits += len(expected & set(own.search(vectors[row][None], 10, 10, 48, 6000, None)[0].tolist()))
+        hits += len(expected & set(own.search(vectors[row][None], 10, 10, 48, 6000, Allowed())[0].tolist()))
     assert hits >= 190
 
 
@@ -488,7 +489,7 @@ def test_a_filter_that_leaves_nothing_near_the_query_makes_the_search_look_furth
     away = np.square(vectors - vectors[0]).sum(axis=1)
     in_order = np.argsort(np.square(centres - vectors[0]).sum(axis=1))
     farthest = (np.square(vectors[:, None] - centres).sum(axis=2).argmin(axis=1)) == in_order[-1]
-    found = own.search(vectors[:1], K, 2 * K, 12, 1000, farthest)[0]
+    found = own.search(vectors[:1], K, 2 * K, 12, 1000, Allowed(Bits.of(farthest)))[0]
     assert set(np.argsort(np.where(farthest, away, np.inf))[:K].tolist()) <= set(found.tolist())
     assert farthest[found[found >= 0]].all()
 
@@ -500,7 +501,7 @@ def test_a_filter_makes_a_search_see_so_many_times_as_many_rows_at_most(monkeypa
     last_seen = module.FILTERED_MAX * 250 - 1
     for row, is_seen in ((0, True), (last_seen, True), (last_seen + 1, False), (1999, False)):
         allowed = np.arange(2000) == row
-        found = own.search(centres[:1], 1, 2, 12, 2000, allowed)
+        found = own.search(centres[:1], 1, 2, 12, 2000, Allowed(Bits.of(allowed)))
         assert sets(found) == [{row} if is_seen else set()]
 
 

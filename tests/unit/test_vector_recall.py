@@ -73,7 +73,7 @@ def finished(slices: Generator[None, None, Result]) -> tuple[Result, int]:
 
 def recall(view: TableView, queries: Floats, expansion: int) -> float:
     def rows(expansion: int, *, exhaustive: bool) -> list[set[int]]:
-        ranking = search(view, queries, K, "cosine", expansion, exhaustive=exhaustive, mask=None, check=lambda: None)
+        ranking = search(view, queries, K, "cosine", expansion, exhaustive=exhaustive, bits=None, check=lambda: None)
         return [set(part.tolist()) for part, _ in ranking.parts()]
 
     pairs = zip(rows(expansion, exhaustive=False), rows(0, exhaustive=True), strict=True)

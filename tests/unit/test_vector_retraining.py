@@ -19,6 +19,7 @@ from worker.vectors.collection import WorkerCollection
 from worker.vectors.indexing import MEASURE_PAUSE_S_MAX, Indexing
 from worker.vectors.inverted_lists import ROWS_MIN, InvertedLists, lists_of
 from worker.vectors.recall_curve import RecallCurve
+from worker.vectors.row_filter import Allowed
 from worker.vectors.search import search
 from worker.vectors.similarity import Rows, prepared
 from worker.vectors.stored_rows import Columns
@@ -67,14 +68,14 @@ class Own:
 
     def rows_in_lists(self) -> Rows:
         size = self.collection.view().size
-        found = self.lists().search(np.ones((1, DIMENSION), np.float32), size, size, size, size, None)[0]
+        found = self.lists().search(np.ones((1, DIMENSION), np.float32), size, size, size, size, Allowed())[0]
         return np.sort(found[found >= 0])
 
     def found(self, queries: Floats) -> list[list[bytes]]:
         """The ids that the index leads to."""
         view = self.collection.view()
         asked = prepared(queries, self.metric)
-        ranking = search(view, asked, K, self.metric, EXPANSION, exhaustive=False, mask=None, check=lambda: None)
+        ranking = search(view, asked, K, self.metric, EXPANSION, exhaustive=False, bits=None, check=lambda: None)
         return [view.ids.take(rows) for rows, _ in ranking.parts()]
 
     def retrain(self) -> int:

@@ -35,6 +35,7 @@ from worker.vectors.collection import WorkerCollection
 from worker.vectors.engine import Engine
 from worker.vectors.fields import chosen
 from worker.vectors.ranking import Ranking
+from worker.vectors.row_filter import Bits
 from worker.vectors.search import expansion_of, share_of
 from worker.vectors.search import search as nearest
 from worker.vectors.selection import Selection
@@ -174,10 +175,10 @@ def search(shards: Shards, request: Request) -> Reply:
         reply.nearest = view.attributes.nearest(reply.unknown)
     ranking = NOBODY
     if len(queries):
-        mask = collection.foreign(view, shards)
-        if body.filter is not None:
-            matching = view.attributes.mask(body.filter, view.size)
-            mask = matching if mask is None else mask & matching
+        bits = None if body.filter is None else view.attributes.bits(body.filter, view.size)
+        foreign = collection.foreign(view, shards)
+        if foreign is not None:
+            bits = Bits.of(foreign if bits is None else foreign & bits.mask(0, view.size))
         share = len(shards) / max(len(shards), body.shards_asked)
         compared = prepared(queries, body.collection.metric)
         collection.sample.offer(compared, collection.searched_at)
@@ -188,7 +189,7 @@ def search(shards: Shards, request: Request) -> Reply:
             body.collection.metric,
             body.expansion or expansion_of(collection.curve, body.recall, body.k),
             exhaustive=body.exact,
-            mask=mask,
+            bits=bits,
             check=lambda: _check(request),
         )
     if body.text is None and body.fields == ():

@@ -14,6 +14,7 @@ from shared.messages.vectors import Attribute, Condition
 from worker.vectors import attribute_index
 from worker.vectors.attribute_column import AttributeColumn, ColumnState, Where
 from worker.vectors.attribute_strings import Mask
+from worker.vectors.row_filter import Bits
 
 COMPARED = ("eq", "in", "lt", "lte", "gt", "gte")
 INDEX_ROWS_MIN = 4096
@@ -107,19 +108,21 @@ class Attributes:
         return {name: names[matches[0]] for name, matches in similar.items() if matches}
 
     def mask(self, condition: Condition, size: int) -> Mask:
-        """Which of the first `size` rows satisfy `condition`, bool[size], for reading only. Of all comparisons, a row
-        without the field satisfies neq only."""
+        """Which of the first `size` rows satisfy `condition`, bool[size]. Of all comparisons, a row without the field
+        satisfies neq only."""
+        return self.bits(condition, size).mask(0, size)
+
+    def bits(self, condition: Condition, size: int) -> Bits:
+        """As `mask`, in bits, for the first `size` rows at least."""
         index = self._index
         if not index.size:
-            return self._compared(condition, slice(0, size))
+            return Bits.of(self._compared(condition, slice(0, size)))
         key = index.masks.key(condition)
         head = index.masks.get(key)
         if head is None:
-            head = self._indexed(condition, index)
+            head = Bits.of(self._indexed(condition, index))
             index.masks.put(key, head)
-        if index.size >= size:
-            return head[:size]
-        return np.concatenate([head, self._compared(condition, slice(index.size, size))])
+        return head if index.size >= size else head.extended(self._compared(condition, slice(index.size, size)))
 
     def column(self, name: str) -> AttributeColumn | None:
         """The column of a field; None if no row ever had it."""

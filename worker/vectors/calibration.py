@@ -58,7 +58,7 @@ def measure(view: TableView, metric: str, share: float, real_queries: Floats) ->
         shares: list[float] = []
         for first in range(0, len(queries), QUERIES_AT_ONCE):
             slice_queries = queries[first : first + QUERIES_AT_ONCE]
-            ranking = search(view, slice_queries, k, metric, expansion, exhaustive=False, mask=None, check=_go_on)
+            ranking = search(view, slice_queries, k, metric, expansion, exhaustive=False, bits=None, check=_go_on)
             parts = zip(ranking.parts(), expected[first : first + QUERIES_AT_ONCE], strict=True)
             shares += [_share(rows.tolist(), expected_rows) for (rows, _), expected_rows in parts]
             yield
@@ -80,7 +80,7 @@ def _nearest(view: TableView, metric: str, queries: Floats, k: int) -> Generator
     expected: list[set[int]] = []
     for first in range(0, len(queries), at_once):
         slice_queries = queries[first : first + at_once]
-        ranking = search(view, slice_queries, k, metric, 0, exhaustive=True, mask=None, check=_go_on)
+        ranking = search(view, slice_queries, k, metric, 0, exhaustive=True, bits=None, check=_go_on)
         expected += [set(rows.tolist()) for rows, _ in ranking.parts()]
         yield
     return expected
@@ -97,7 +97,7 @@ def _queries(view: TableView, metric: str) -> Floats:
     if not len(rows):
         return base
     # An approximate neighbour is good enough for a distance, and cheap to find.
-    near = search(view, base, 2, metric, NEIGHBOUR_EXPANSION, exhaustive=False, mask=None, check=_go_on)
+    near = search(view, base, 2, metric, NEIGHBOUR_EXPANSION, exhaustive=False, bits=None, check=_go_on)
     for place, (near_rows, _) in enumerate(near.parts()):
         neighbour = next((row for row in near_rows.tolist() if row != rows[place]), int(rows[place]))
         distance = np.linalg.norm(base[place] - view.vectors[neighbour].astype(np.float32))

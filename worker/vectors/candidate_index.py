@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.messages.vectors import Collection, Floats
-from worker.vectors.attribute_strings import Mask
 from worker.vectors.graph import Graph
 from worker.vectors.inverted_lists import InvertedLists
+from worker.vectors.row_filter import Allowed
 from worker.vectors.similarity import Rows
 
 
@@ -37,11 +37,11 @@ class CandidateIndex(Protocol):
         """Add `rows` int64[n] with their vectors float32[n, dimension]."""
         ...
 
-    def search(self, queries: Floats, k: int, fetch: int, expansion: int, limit: int, allowed: Mask | None) -> Rows:
+    def search(self, queries: Floats, k: int, fetch: int, expansion: int, limit: int, allowed: Allowed) -> Rows:
         """Candidates for the `k` nearest rows to each query, float32[q, dimension]: int64[q, c], −1 for none.
 
-        Rows count that are below `limit` and, unless it is None, in `allowed` bool[≥ limit]; of the nearest `fetch`
-        rows, about `k` are expected to be. A greater `expansion` takes longer and finds more.
+        Rows count that are below `limit` and allowed; of the nearest `fetch` rows, about `k` are expected to be. A
+        greater `expansion` takes longer and finds more.
         """
         ...
 

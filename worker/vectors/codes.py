@@ -121,8 +121,8 @@ def _products(codes, first, query, out):  # type: ignore[no-untyped-def]
 )
 def _select(codes, bounds, row, first, end, allowed, query, step, rest, length, is_l2, k, out):  # type: ignore[no-untyped-def]
     """The rows of codes[first:end] that may be among the `k` nearest of them to `out` int64[≥ end − first]; returns how
-    many. codes[first] is of the row `row`; `allowed` bool says which rows count, all if it is empty. `query` int16
-    times `step` is `rest` from the query, whose length is `length`."""
+    many. codes[first] is of the row `row`; `allowed` bool[end − first] says which rows count, all if it is empty.
+    `query` int16 times `step` is `rest` from the query, whose length is `length`."""
     count = end - first
     uppers, lowers = np.empty(count, np.float64), np.empty(count, np.float64)
     _products(codes, first, query, uppers)
@@ -140,7 +140,7 @@ def _select(codes, bounds, row, first, end, allowed, query, step, rest, length, 
     heap = np.empty(k, np.float64)
     size = 0
     for i in range(count):
-        if len(allowed) and not allowed[row + i]:
+        if len(allowed) and not allowed[i]:
             uppers[i] = -np.inf
         elif size < k:
             heap[size] = lowers[i]
@@ -172,7 +172,7 @@ class Codes:
     def nearest(self, query: Floats, first: int, end: int, k: int, metric: str, allowed: Mask | None) -> Rows:
         """Those of the rows from `first`, which must have a code, to `end` that may be among the `k` nearest of them,
         int64[n], ascending: `k` or more, if there are so many. `query` float32[dimension] is as `prepared`, `allowed`
-        bool[≥ end] says which rows count, None: all."""
+        bool[end − first] says which of them count, None: all."""
         assert self.first <= first <= end <= self.first + len(self.codes)
         wide = query.astype(np.float64)
         most = min(QUERY_MAX, PRODUCT_MAX // (CODE_MAX * len(query)))

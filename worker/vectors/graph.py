@@ -24,7 +24,7 @@ from usearch.index import Index, MetricKind
 from shared import kernel_types as types
 from shared.kernels import kernel
 from shared.messages.vectors import Floats
-from worker.vectors.attribute_strings import Mask
+from worker.vectors.row_filter import Allowed
 from worker.vectors.similarity import Rows
 
 _COUNTS = types.Array(types.int64, 1, "C", readonly=True)
@@ -136,11 +136,10 @@ class Graph:
         deeper = max(1.0, fetch / k) ** DEPTH_POWER
         return max(math.ceil(expansion * deeper), math.ceil(fetch * (EXPANSION_SHARE if fetch > k else SURPLUS)))
 
-    def search(self, queries: Floats, k: int, fetch: int, expansion: int, limit: int, allowed: Mask | None) -> Rows:
+    def search(self, queries: Floats, k: int, fetch: int, expansion: int, limit: int, allowed: Allowed) -> Rows:
         """See `CandidateIndex`."""
         rows = self.nodes(queries, self._width(k, fetch, expansion), limit)
-        if allowed is not None:
-            rows[~allowed[rows]] = -1
+        rows[~allowed.of(rows)] = -1
         return rows
 
     def _stored(self, vectors: Floats) -> NDArray:

@@ -26,7 +26,9 @@ from shared.allocator import scratch
 from shared.messages.vectors import Floats
 from worker.vectors import clustering, list_kernels
 from worker.vectors.attribute_strings import Mask
+from worker.vectors.list_filters import NOWHERE, ListFilters
 from worker.vectors.list_kernels import BLOCK_ROWS
+from worker.vectors.row_filter import Allowed, PackedBits
 from worker.vectors.similarity import METRICS, Rows
 
 LISTS_FACTOR = 4.0
@@ -69,7 +71,8 @@ ARRAY_BYTES_MIN = 1 << 20
 MAGIC = b"lists 1\n"
 """The beginning of a file."""
 
-_ALL: Mask = np.zeros(0, np.bool_)
+_NO_BITS: PackedBits = np.zeros(0, np.uint8)
+_NO_FLAGS: Mask = np.zeros(0, np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,7 @@ class InvertedLists:
         """Have this content, of which `used` blocks are in use."""
         self._filled, self._used = lists.counts.copy(), used
         self._centres = clustering.Centres(lists.centres)
+        self._filters = ListFilters()
         self._lists = lists
 
     def __len__(self) -> int:
@@ -142,7 +146,7 @@ class InvertedLists:
         """Without spare capacity, which is never touched."""
         row_bytes = self._dimension + 12
         centres = len(self._lists.centres) * (self._dimension * 8 + 28)
-        return self._used * (BLOCK_ROWS * row_bytes + 4) + centres
+        return self._used * (BLOCK_ROWS * row_bytes + 4) + centres + self._filters.memory_bytes
 
     def renumbered(self, numbers: Rows, table: NDArray[np.floating]) -> Generator[None, None, InvertedLists]:
         """See `CandidateIndex`: the rows keep their lists and codes."""
@@ -222,13 +226,16 @@ class InvertedLists:
         selective = max(1.0, fetch / k) ** SELECTIVE_POWER
         return math.ceil(max(ROWS_PER_RESULT * k, EXPANSION_ROWS * expansion) * selective)
 
-    def search(self, queries: Floats, k: int, fetch: int, expansion: int, limit: int, allowed: Mask | None) -> Rows:
+    def search(self, queries: Floats, k: int, fetch: int, expansion: int, limit: int, allowed: Allowed) -> Rows:
         """See `CandidateIndex`."""
         lists = self._lists
         compared = self._compared(k, fetch, expansion)
         # Where a filter leaves far less near the query than elsewhere, the search goes on until it has compared enough.
-        counting = 0 if allowed is None else int(COUNTING_SHARE * compared * min(1.0, k / fetch))
+        counting = 0 if allowed.is_all else int(COUNTING_SHARE * compared * min(1.0, k / fetch))
         found = np.empty((len(queries), math.ceil(k * SURPLUS) + SURPLUS_ROWS), np.int64)
+        places = NOWHERE
+        if allowed.bits is not None:
+            places = self._filters.places(allowed.bits, lists.counts, lists.first, lists.following, lists.rows)
         list_kernels.search(
             queries,
             lists.centres,
@@ -244,7 +251,12 @@ class InvertedLists:
             counting,
             FILTERED_MAX * compared,
             limit,
-            _ALL if allowed is None else allowed,
+            _NO_BITS if allowed.bits is None else allowed.bits.packed,
+            _NO_FLAGS if allowed.alive is None else allowed.alive,
+            places.known,
+            places.start,
+            places.rows,
+            places.places,
             found,
         )
         return found

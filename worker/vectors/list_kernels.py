@@ -30,6 +30,7 @@ _LINKS = types.Array(types.int32, 1, "C", readonly=True)
 _ROWS = types.Array(types.int32, 2, "C", readonly=True)
 _STEPS = types.Array(types.float32, 2, "C", readonly=True)
 _CODES = types.Array(types.int8, 3, "C", readonly=True)
+_BITS = types.Array(types.uint8, 1, "C", readonly=True)
 _MASK = types.Array(types.boolean, 1, "C", readonly=True)
 
 
@@ -222,6 +223,16 @@ def _put(values, rows, value, row, size):  # type: ignore[no-untyped-def]
     values[at], rows[at] = value, row
 
 
+@inlined(allocates=False)
+def _value(base, code_product, scale, step, square, is_l2):  # type: ignore[no-untyped-def]
+    """How near a row is: the product of its code, which is in steps of `scale`, and the query, beyond that of the
+    centre; under l2 as half of what is left of the squared distance."""
+    value = base + code_product * (scale * step)
+    if is_l2:
+        value -= 0.5 * scale * scale * square
+    return value
+
+
 @kernel(types.float64(_FLOATS_1, _FLOATS_1), fastmath={"reassoc", "contract"}, allocates=False)
 def _square(query, centre):  # type: ignore[no-untyped-def]
     """The squared distance of the query from the centre."""
@@ -301,7 +312,12 @@ def _take_nearest(nearness, nearest):  # type: ignore[no-untyped-def]
         types.int64,
         types.int64,
         types.int64,
+        _BITS,
         _MASK,
+        _COUNTS,
+        _NUMBERS,
+        _LINKS,
+        _LINKS,
         types.int64[:, ::1],
     )
 )
@@ -320,23 +336,29 @@ def search(  # type: ignore[no-untyped-def]
     counting,
     most,
     limit,
-    allowed,
+    bits,
+    alive,
+    known,
+    start,
+    placed_rows,
+    places,
     out,
 ):
     """Write the rows that are nearest to each query by their codes to `out` int64[q, k], in no order, −1 where there
     are fewer.
 
     `queries` float32[q, dimension]. A query looks into one list after the other, the nearest first, until it has seen
-    `compared` rows, of which `counting` count, or `most` rows. Those count that are below `limit` and, unless `allowed`
-    bool is empty, allowed. The other arrays are as `append` writes them; of each list, the first `counts` rows are
-    complete.
+    `compared` rows, of which `counting` count, or `most` rows. Those count that are below `limit`, whose bit is set in
+    `bits` uint8, and that are `alive` bool; either may be empty, and then leaves out none. `known`, `start`,
+    `placed_rows` and `places` say where the rows are whose bit is set (`list_filters.Places`), or are empty. The other
+    arrays are as `append` writes them; of each list, the first `counts` rows are complete.
     """
     k, is_l2 = out.shape[1], metric == L2
     values = np.empty(k, np.float64)
     rounded = np.empty(queries.shape[1], np.int16)
-    products, places = np.empty(BLOCK_ROWS, np.int32), np.empty(BLOCK_ROWS + 1, np.int64)
+    products, chosen_ones = np.empty(BLOCK_ROWS, np.int32), np.empty(BLOCK_ROWS + 1, np.int64)
     nearness, nearest = np.empty(len(centres), np.float64), np.empty(-(-len(centres) // GROUP), np.int64)
-    is_all = len(allowed) == 0
+    has_bits, has_dead = len(bits) > 0, len(alive) > 0
     for q in range(queries.shape[0]):
         query, found = queries[q], out[q]
         size = seen = counted = 0
@@ -354,33 +376,94 @@ def search(  # type: ignore[no-untyped-def]
                 step = _rounded(query, centres[own], True, rounded)
             else:
                 base = inner_product(query, centres[own])
-            block = first[own] if left else -1
-            while left > 0:
+            block, begin = first[own] if left else -1, 0
+            if len(known) > 0:
+                for n in range(start[own], start[own + 1]):
+                    row = placed_rows[n]
+                    if row < limit and not (has_dead and not alive[row]):
+                        counted += 1
+                        block, i = places[n] // BLOCK_ROWS, places[n] % BLOCK_ROWS
+                        code_product = product(codes[block, i], rounded)
+                        value = _value(base, code_product, np.float64(steps[block, i]), step, squares[block, i], is_l2)
+                        if size < k or value > values[0]:
+                            _put(values, found, value, row, size)
+                            size = min(k, size + 1)
+                left -= known[own] - known[own] % BLOCK_ROWS
+                begin = known[own] % BLOCK_ROWS
+                block = first[own] if left > begin else -1
+                for _ in range(known[own] // BLOCK_ROWS if left > begin else 0):
+                    block = following[block]
+            while left > begin:
                 count = min(left, BLOCK_ROWS)
                 chosen = 0
-                for i in range(count):
+                for i in range(begin, count):
                     row = rows[block, i]
-                    places[chosen] = i
-                    chosen += row < limit and (is_all or allowed[row])
+                    chosen_ones[chosen] = i
+                    is_allowed = row < limit
+                    if has_bits and is_allowed:
+                        is_allowed = (bits[row >> 3] >> (row & 7)) & 1 != 0
+                    if has_dead and is_allowed:
+                        is_allowed = alive[row]
+                    chosen += is_allowed
                 counted += chosen
                 if SPARSE * chosen < count:
                     for n in range(chosen):
-                        products[places[n]] = product(codes[block, places[n]], rounded)
+                        products[chosen_ones[n]] = product(codes[block, chosen_ones[n]], rounded)
                 else:
                     _products(codes[block], rounded, count, products)
                 for n in range(chosen):
-                    i = places[n]
-                    scale = np.float64(steps[block, i])
-                    value = base + products[i] * (scale * step)
-                    if is_l2:
-                        value -= 0.5 * scale * scale * squares[block, i]
+                    i = chosen_ones[n]
+                    value = _value(base, products[i], np.float64(steps[block, i]), step, squares[block, i], is_l2)
                     if size < k or value > values[0]:
                         _put(values, found, value, rows[block, i], size)
                         size = min(k, size + 1)
                 left -= count
+                begin = 0
                 block = following[block]
         for i in range(size, k):
             found[i] = -1
+
+
+@kernel(
+    types.int64(
+        _COUNTS,
+        _LINKS,
+        _LINKS,
+        _ROWS,
+        _BITS,
+        types.int64,
+        types.int64[::1],
+        types.int64[::1],
+        types.int32[::1],
+        types.int32[::1],
+    ),
+    allocates=False,
+)
+def place(counts, first, following, rows, bits, size, known, start, placed_rows, places):  # type: ignore[no-untyped-def]
+    """Write the rows below `size` whose bit is set in `bits` to `placed_rows` and `places`, as `list_filters.Places`
+    has them, and the beginning of each list's to `start` int64[lists + 1]; count the rows of each list that are below
+    `size` in `known`. Returns how many were written. The other arrays are as in `search`."""
+    at = 0
+    for own in range(counts.shape[0]):
+        start[own] = at
+        left = counts[own]
+        block = first[own] if left else -1
+        while left > 0:
+            count = min(left, BLOCK_ROWS)
+            for i in range(count):
+                row = rows[block, i]
+                if row >= size:
+                    left = 0
+                    break
+                known[own] += 1
+                if (bits[row >> 3] >> (row & 7)) & 1:
+                    placed_rows[at] = row
+                    places[at] = np.int32(block * BLOCK_ROWS + i)
+                    at += 1
+            left -= count
+            block = following[block]
+    start[counts.shape[0]] = at
+    return at
 
 
 @kernel(types.void(_FLOATS, _NUMBERS, types.float64[:, ::1], types.int64[::1]), allocates=False)

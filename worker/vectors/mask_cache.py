@@ -1,4 +1,4 @@
-"""The masks of the latest filters: users send the same filter with many queries."""
+"""Which rows satisfy the latest filters: users send the same filter with many queries."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from threading import Lock
 import msgspec
 
 from shared.messages.vectors import Condition
-from worker.vectors.attribute_strings import Mask
+from worker.vectors.row_filter import Bits
 
-MASKS_MAX = 8
-"""A mask takes a byte for each row."""
+MASKS_MAX = 64
+"""A mask takes a bit for each row."""
 KEY_BYTES_MAX = 1024
 """The masks of longer conditions are not kept."""
 
@@ -20,20 +20,20 @@ class MaskCache:
     """Safe to use from many threads."""
 
     def __init__(self) -> None:
-        self._masks: OrderedDict[bytes, Mask] = OrderedDict()
+        self._masks: OrderedDict[bytes, Bits] = OrderedDict()
         self._lock = Lock()
 
     @property
     def memory_bytes(self) -> int:
         with self._lock:
-            return sum(mask.nbytes for mask in self._masks.values())
+            return sum(mask.packed.nbytes for mask in self._masks.values())
 
     @staticmethod
     def key(condition: Condition) -> bytes:
         """What tells conditions apart: as Python's values, 1 and True would be equal."""
         return msgspec.msgpack.encode(condition)
 
-    def get(self, key: bytes) -> Mask | None:
+    def get(self, key: bytes) -> Bits | None:
         """The mask of the condition with this key, None if it is not kept."""
         with self._lock:
             mask = self._masks.get(key)
@@ -41,9 +41,8 @@ class MaskCache:
                 self._masks.move_to_end(key)
             return mask
 
-    def put(self, key: bytes, mask: Mask) -> None:
-        """Keep a mask, which nobody changes from now on, in the place of the one that was not used for the longest."""
-        mask.flags.writeable = False
+    def put(self, key: bytes, mask: Bits) -> None:
+        """Keep a mask, in the place of the one that was not used for the longest."""
         if len(key) > KEY_BYTES_MAX:
             return
         with self._lock:

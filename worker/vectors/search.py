@@ -9,9 +9,9 @@ import numpy as np
 
 from shared.messages.vectors import Floats
 from worker.vectors import exact
-from worker.vectors.attribute_strings import Mask
 from worker.vectors.ranking import Ranking, best
 from worker.vectors.recall_curve import RECALL, RecallCurve
+from worker.vectors.row_filter import Allowed, Bits
 from worker.vectors.similarity import Rows, similarities
 from worker.vectors.table import TableView
 
@@ -54,11 +54,11 @@ def search(
     expansion: int,
     *,
     exhaustive: bool,
-    mask: Mask | None,
+    bits: Bits | None,
     check: Callable[[], None],
 ) -> Ranking:
-    """The `k` nearest living rows (of those in `mask`, bool[view.size], if given) to each query, equally near ones by
-    id.
+    """The `k` nearest living rows to each query, equally near ones by id; with `bits`, of `view.size` rows at least, of
+    those whose flag is set.
 
     `queries` float32[q, dimension] are as `prepared`. Few rows are all compared. Otherwise the index returns so many
     candidates that `k` of them are expected to be allowed, and more if fewer are. As soon as that would cost as much as
@@ -66,15 +66,14 @@ def search(
     to end the search early.
     """
     check()
-    allowed = mask
-    if view.dead:
-        allowed = view.allowed() if mask is None else mask & view.allowed()
-    rows = None if exhaustive else _from_index(view, queries, k, expansion, allowed, filtered=mask is not None)
+    allowed = Allowed(bits, view.alive if view.dead else None)
+    rows = None if exhaustive else _from_index(view, queries, k, expansion, allowed)
     first = 0 if rows is None else view.indexed
     rest = [] if rows is None else [rows]
     coded = view.size if exhaustive or len(queries) > CODED_QUERIES_MAX else max(first, view.codes.first)
     if first < coded:
-        tail = np.arange(first, coded) if allowed is None else first + np.flatnonzero(allowed[first:coded])
+        is_allowed = allowed.mask(first, coded)
+        tail = np.arange(first, coded) if is_allowed is None else first + np.flatnonzero(is_allowed)
         if len(tail):
             rest.append(exact.candidates(view.vectors, view.norms, tail, queries, k, metric, check))
     if coded < view.size:
@@ -84,25 +83,24 @@ def search(
     return best(similarities(view.vectors, rows, queries, metric), rows, k, view.ids)
 
 
-def _coded(view: TableView, queries: Floats, first: int, k: int, metric: str, allowed: Mask | None) -> Rows:
+def _coded(view: TableView, queries: Floats, first: int, k: int, metric: str, allowed: Allowed) -> Rows:
     """Candidates among the pending rows from `first` on, by their codes: int64[q, c], −1 for none."""
-    found = [view.codes.nearest(query, first, view.size, k, metric, allowed) for query in queries]
+    are_allowed = allowed.mask(first, view.size)
+    found = [view.codes.nearest(query, first, view.size, k, metric, are_allowed) for query in queries]
     rows = np.full((len(queries), max(map(len, found))), -1, dtype=np.int64)
     for own, some in zip(rows, found, strict=True):
         own[: len(some)] = some
     return rows
 
 
-def _from_index(
-    view: TableView, queries: Floats, k: int, expansion: int, allowed: Mask | None, *, filtered: bool
-) -> Rows | None:
+def _from_index(view: TableView, queries: Floats, k: int, expansion: int, allowed: Allowed) -> Rows | None:
     """Allowed rows from the index, int64[q, c], −1 for none; None if comparing every allowed row is cheaper."""
     # Rows from `view.indexed` on are compared in any case, so the index can only save comparing those before.
-    indexed = view.indexed if allowed is None else int(np.count_nonzero(allowed[: view.indexed]))
+    indexed = _indexed(view, k, allowed)
     if not indexed:
         return None
     wanted = min(k, indexed)
-    fetch = math.ceil(k * view.indexed / indexed) + (k if filtered else 0)
+    fetch = math.ceil(k * view.indexed / indexed) + (k if allowed.bits is not None else 0)
     while view.index.exact_rows(wanted, fetch, expansion) < indexed:
         # Rows that were indexed after the view was taken are left out; the exact comparison covers them.
         rows = view.index.search(queries, wanted, fetch, expansion, view.indexed, allowed)
@@ -111,3 +109,16 @@ def _from_index(
             return rows
         fetch *= WIDEN
     return None
+
+
+def _indexed(view: TableView, k: int, allowed: Allowed) -> int:
+    """The number of indexed rows that are allowed. If there are `k` and some are dead, about the number: counting them
+    would take half as long as a search."""
+    flagged = view.indexed if allowed.bits is None else allowed.bits.count_of_first(view.indexed)
+    if not view.dead:
+        return flagged
+    if flagged - view.dead >= k:
+        return max(k, round(flagged * (1 - view.dead / view.size)))
+    mask = allowed.mask(0, view.indexed)
+    assert mask is not None
+    return int(np.count_nonzero(mask))

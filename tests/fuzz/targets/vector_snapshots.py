@@ -25,6 +25,7 @@ from worker.storage.objects import LocalObjects
 from worker.vectors import snapshot
 from worker.vectors.id_table import IdTable
 from worker.vectors.recall_curve import RecallCurve
+from worker.vectors.row_filter import Allowed
 from worker.vectors.snapshot import ATTRIBUTES, INDEX, ROWS, SHARDS
 from worker.vectors.table import Table
 
@@ -61,7 +62,7 @@ def _snapshot(data: bytes) -> None:
     found.attributes.mask(CONDITION, len(ids))
     found.attributes.build_index(len(ids))
     found.attributes.mask(CONDITION, len(ids))
-    nearest = found.index.search(np.zeros((1, 2), np.float32), 3, 3, 12, len(ids), None)
+    nearest = found.index.search(np.zeros((1, 2), np.float32), 3, 3, 12, len(ids), Allowed())
     assert (nearest < len(ids)).all()
 
 
