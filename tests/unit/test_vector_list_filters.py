@@ -25,6 +25,11 @@ def placed(lists: InvertedLists, bits: Bits) -> Places:
     return lists._filters.places(bits, arrays.counts, arrays.first, arrays.following, arrays.rows)
 
 
+def kept_in(lists: InvertedLists) -> list[Bits | None]:
+    """The filters that the lists remember, the latest last."""
+    return [bits() for bits, _ in lists._filters._kept.values()]
+
+
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("expansion", [1, 12, EVERYTHING])
 def test_a_search_finds_the_same_when_it_knows_where_the_rows_are(metric: str, expansion: int) -> None:
@@ -97,19 +102,30 @@ def test_the_places_of_the_filters_that_were_not_used_for_the_longest_give_way(
         assert placed(lists, bits) is not NOWHERE
         assert lists.memory_bytes - before == lists._filters.memory_bytes <= 3 * one_bytes
     assert [places is not None for _, places in lists._filters._kept.values()] == [True] * 3
-    assert [bits for bits, _ in lists._filters._kept.values()] == own[3:]
+    assert kept_in(lists) == own[3:]
     placed(lists, own[3])
-    assert [bits for bits, _ in lists._filters._kept.values()] == [own[4], own[5], own[3]]
+    assert kept_in(lists) == [own[4], own[5], own[3]]
 
 
 def test_not_all_filters_are_remembered_after_their_first_search() -> None:
     lists = filled(drawn(ROWS, DIMENSION, "dot"), "dot")
-    first = some_bits()
-    placed(lists, first)
-    for seed in range(module.SEEN_MAX):
-        placed(lists, some_bits(seed=seed))
-    assert len(lists._filters._kept) == module.SEEN_MAX
-    assert placed(lists, first) is NOWHERE
+    own = [some_bits(seed=seed) for seed in range(module.SEEN_MAX + 1)]
+    for bits in own:
+        placed(lists, bits)
+    assert kept_in(lists) == own[1:]
+    assert placed(lists, own[0]) is NOWHERE
+
+
+def test_places_go_with_their_filter() -> None:
+    lists = filled(drawn(ROWS, DIMENSION, "dot"), "dot")
+    before, first, second = lists.memory_bytes, some_bits(seed=1), some_bits(seed=2)
+    for bits in (first, first, second, second):
+        placed(lists, bits)
+    both = lists.memory_bytes
+    del bits, second
+    placed(lists, some_bits(seed=3))
+    assert before < lists.memory_bytes < both
+    assert first in kept_in(lists) and placed(lists, first) is not NOWHERE
 
 
 def test_lists_that_are_replaced_have_places_of_their_own() -> None:

@@ -19,7 +19,6 @@ from worker.vectors import list_kernels
 from worker.vectors.inverted_lists import InvertedLists, lists_of
 from worker.vectors.list_kernels import BLOCK_ROWS, CODE_MAX, GROUP, QUERY_MAX
 from worker.vectors.row_filter import Allowed, Bits
-from worker.vectors.similarity import METRICS as METRIC_CODES
 from worker.vectors.similarity import Rows, prepared
 
 METRICS = ["cosine", "dot", "l2"]
@@ -252,17 +251,38 @@ def test_a_row_is_in_the_list_of_its_nearest_centre(metric: str, count: int) -> 
         assert (near[rows, number] >= near[rows].max(axis=1) - 1e-5).all()
 
 
+def in_order(query: Floats, centres: Floats, metric: str) -> list[int]:
+    """All lists, as a search takes them."""
+    middle, codes, steps, squares = module.coded_centres(centres)
+    rounded, is_l2 = np.empty(len(query), np.int16), metric == "l2"
+    nearness, nearest = np.empty(len(centres)), np.empty(-(-len(centres) // GROUP), np.int64)
+    step = list_kernels._rounded(query, middle, is_l2, rounded)
+    list_kernels._rank(rounded, step, codes, steps, squares, is_l2, nearness, nearest)
+    return [list_kernels._take_nearest(nearness, nearest) for _ in centres]
+
+
+@pytest.mark.parametrize("away", [0, 1000])
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("count", [1, 2, GROUP - 1, GROUP, GROUP + 1, 5 * GROUP + 7])
-def test_lists_are_looked_into_in_the_order_of_their_centres(metric: str, count: int) -> None:
-    centres, queries = drawn(count, 8, metric), drawn(10, 8, metric, 2)
-    near = near_by_definition(centres, queries, metric)
-    for query, own in zip(queries, near, strict=True):
-        nearness, nearest = np.empty(count), np.empty(-(-count // GROUP), np.int64)
-        list_kernels._rank(query, centres, METRIC_CODES[metric], nearness, nearest)
-        taken = [list_kernels._take_nearest(nearness, nearest) for _ in range(count)]
+def test_lists_are_looked_into_in_the_order_of_their_centres(metric: str, count: int, away: float) -> None:
+    """As far as a byte for each component tells, also where all of them lie in one direction from the origin."""
+    centres, queries = drawn(count, 8, metric) + np.float32(away), drawn(10, 8, metric, 2) + np.float32(away)
+    middle = centres.mean(axis=0, dtype=np.float64)
+    longest = np.abs(centres - middle).max()
+    for query, near in zip(queries, near_by_definition(centres, queries, metric), strict=True):
+        taken = in_order(query, centres, metric)
         assert sorted(taken) == list(range(count))
-        np.testing.assert_allclose(own[taken], -np.sort(-own), rtol=1e-4, atol=1e-4)
+        compared = np.abs(query - middle if metric == "l2" else query)
+        # Half a step of each component of the code, and of the query.
+        error = compared.sum() * longest / CODE_MAX / 2 + 8 * longest * compared.max() / QUERY_MAX
+        assert (near[taken] >= -np.sort(-near) - 2.1 * error).all()
+
+
+def test_a_centre_that_is_the_middle_of_all_has_its_place_in_the_order() -> None:
+    centres = np.array([[1, 1], [1, 1], [3, 1], [-1, 1]], np.float32)
+    assert in_order(np.array([3, 1], np.float32), centres, "l2") == [2, 0, 1, 3]
+    assert in_order(np.array([1, 5], np.float32), centres, "l2") == [0, 1, 2, 3]
+    assert in_order(np.array([5, 0], np.float32), centres[:2], "dot") == [0, 1]
 
 
 def test_a_search_ends_with_the_list_that_makes_enough_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,7 +375,7 @@ def test_memory_is_counted_by_blocks_and_centres() -> None:
     assert a_block == sum(array[0].nbytes for array in arrays)
     more = InvertedLists(20, "dot", drawn(9, 20, "dot")).memory_bytes - InvertedLists(20, "dot").memory_bytes
     arrays = [own.centres, own.counts, lists._filled, own.first, own.last]
-    arrays += [lists._centres._centres, lists._centres._halves]
+    arrays += [lists._centres._centres, lists._centres._halves, *lists._centre_codes[1:]]
     assert more == 8 * sum(array[0].nbytes for array in arrays)
 
 

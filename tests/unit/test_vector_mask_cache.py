@@ -8,6 +8,7 @@ import pytest
 
 from shared.messages.vectors import Condition
 from worker.vectors import mask_cache as module
+from worker.vectors.attribute_column import Where
 from worker.vectors.attribute_index import AttributeIndex
 from worker.vectors.attribute_strings import Mask
 from worker.vectors.attributes import Attributes
@@ -92,12 +93,38 @@ def test_a_filter_means_the_same_the_second_time(attributes: Attributes, monkeyp
     assert [mask.tolist() for mask in again] == [mask.tolist() for mask in compared]
 
 
-def test_rows_that_came_later_are_compared_each_time(attributes: Attributes) -> None:
+def test_rows_that_came_later_are_compared_once(attributes: Attributes, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[Where] = []
+    whole = Attributes._compared
+
+    def noted(self: Attributes, condition: Condition, where: Where) -> Mask:
+        compared.append(where)
+        return whole(self, condition, where)
+
+    monkeypatch.setattr(Attributes, "_compared", noted)
     condition = Condition("gte", "n", (95,))
     assert attributes.mask(condition, ROWS).sum() == 5
     attributes.append(ROWS, [msgspec.msgpack.encode({"n": 200}), msgspec.msgpack.encode({"n": 1})])
     assert attributes.mask(condition, ROWS + 2).tolist() == [False] * 95 + [True] * 6 + [False]
     assert attributes.mask(condition, ROWS - 1).sum() == 4
+    assert compared == [slice(ROWS, ROWS + 2)]
+    head = attributes.bits(condition, ROWS).head
+    assert head.size == ROWS
+    for size in range(ROWS + 3, ROWS + 8):
+        attributes.append(size - 1, [msgspec.msgpack.encode({"n": 100})])
+        bits = attributes.bits(condition, size)
+        assert bits.mask(0, size).tolist() == [False] * 95 + [True] * 6 + [False] + [True] * (size - ROWS - 2)
+        assert (bits.head is head) == (size <= ROWS + 6)
+        assert attributes.bits(condition, size) is bits
+    assert bits.head is bits
+
+
+def test_extended_bits_count_with_those_that_they_extend(attributes: Attributes) -> None:
+    attributes.append(ROWS, [b""])
+    before = attributes.memory_bytes
+    attributes.mask(CONDITIONS[0], ROWS + 1)
+    assert attributes._index.masks.memory_bytes == 2 * -(-ROWS // 8)
+    assert attributes.memory_bytes == before + 2 * -(-ROWS // 8)
 
 
 def test_a_new_index_begins_without_masks_and_they_count_as_memory(attributes: Attributes) -> None:

@@ -27,6 +27,9 @@ COMPARED_CHARS, COMPARED_NAMES, COMPARED_UNKNOWN_NAMES = 32, 128, 4
 NARROW_SHARE = 16
 """If the narrowest condition of an `and` leaves at most 1 in this many rows, the others compare those rows only."""
 
+HEAD_GROWTH = 1.0625
+"""A filter's bits are a head of their own (`Bits.head`) when there are so many times as many rows: what is kept for the
+head says nothing of the rows behind it."""
 COMPARED_COST = 4
 """Comparing a row at a random place costs as much as marking this many rows."""
 
@@ -118,11 +121,16 @@ class Attributes:
         if not index.size:
             return Bits.of(self._compared(condition, slice(0, size)))
         key = index.masks.key(condition)
-        head = index.masks.get(key)
-        if head is None:
-            head = Bits.of(self._indexed(condition, index))
-            index.masks.put(key, head)
-        return head if index.size >= size else head.extended(self._compared(condition, slice(index.size, size)))
+        kept = bits = index.masks.get(key)
+        if bits is None:
+            bits = Bits.of(self._indexed(condition, index))
+        if bits.size < size:
+            bits = bits.extended(self._compared(condition, slice(bits.size, size)))
+            if bits.size > HEAD_GROWTH * bits.head.size:
+                bits = Bits(bits.packed, bits.size, bits.count)
+        if bits is not kept:
+            index.masks.put(key, bits)
+        return bits
 
     def column(self, name: str) -> AttributeColumn | None:
         """The column of a field; None if no row ever had it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 from threading import Lock
+from weakref import ReferenceType, ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +50,7 @@ class ListFilters:
     threads."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[int, tuple[Bits, Places | None]] = OrderedDict()
+        self._kept: OrderedDict[int, tuple[ReferenceType[Bits], Places | None]] = OrderedDict()
         """By the identity of the bits, the latest last; without places after the first search."""
         self._lock = Lock()
 
@@ -76,9 +77,8 @@ class ListFilters:
             return NOWHERE
         with self._lock:
             kept = self._kept.get(id(bits))
-            if kept is None:
-                self._kept[id(bits)] = bits, None
-                self._bound(rows.size)
+            if kept is None or kept[0]() is not bits:
+                self._keep(bits, None, rows.size)
                 return NOWHERE
             self._kept.move_to_end(id(bits))
         if kept[1] is not None:
@@ -90,10 +90,12 @@ class ListFilters:
         )
         found = Places(known, start, found.rows[:total], found.places[:total])
         with self._lock:
-            self._kept[id(bits)] = bits, found
-            self._bound(rows.size)
+            self._keep(bits, found, rows.size)
         return found
 
-    def _bound(self, rows: int) -> None:
+    def _keep(self, bits: Bits, places: Places | None, rows: int) -> None:
+        """Keep it as the latest one, without those whose filter is no longer kept elsewhere."""
+        self._kept = OrderedDict((key, kept) for key, kept in self._kept.items() if kept[0]() not in (None, bits))
+        self._kept[id(bits)] = ref(bits), places
         while len(self._kept) > SEEN_MAX or self._bytes() > max(BYTES_PER_ROW_MAX * rows, BYTES_MIN):
             self._kept.popitem(last=False)

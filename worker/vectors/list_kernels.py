@@ -14,7 +14,7 @@ import numpy as np
 from shared import kernel_types as types
 from shared.kernels import inlined, kernel
 from worker.vectors.codes import CODE_MAX, PRODUCT_MAX, QUERY_MAX, product
-from worker.vectors.similarity import COSINE, L2, inner_product
+from worker.vectors.similarity import L2, inner_product
 
 BLOCK_ROWS = 64
 SPARSE = 2
@@ -24,6 +24,7 @@ GROUP = 64
 
 _FLOATS = types.Array(types.float32, 2, "C", readonly=True)
 _FLOATS_1 = types.Array(types.float32, 1, "C", readonly=True)
+_DOUBLES = types.Array(types.float64, 1, "C", readonly=True)
 _NUMBERS = types.Array(types.int64, 1, "C", readonly=True)
 _COUNTS = types.Array(types.int64, 1, "C", readonly=True)
 _LINKS = types.Array(types.int32, 1, "C", readonly=True)
@@ -254,28 +255,31 @@ def _greatest(values, group):  # type: ignore[no-untyped-def]
     return place
 
 
-@inlined(allocates=False, fastmath={"reassoc", "contract"})
-def _unit_product(a, b):  # type: ignore[no-untyped-def]
-    """As `inner_product` of vectors of length 1 at most, in single precision."""
-    total = np.float32(0)
-    for d in range(a.shape[0]):
-        total += a[d] * b[d]
-    return total
-
-
 @kernel(
-    types.void(_FLOATS_1, _FLOATS, types.int64, types.float64[::1], types.int64[::1]),
-    fastmath={"reassoc", "contract"},
+    types.void(
+        types.int16[::1],
+        types.float64,
+        types.Array(types.int8, 2, "C", readonly=True),
+        _DOUBLES,
+        _DOUBLES,
+        types.boolean,
+        types.float64[::1],
+        types.int64[::1],
+    ),
     allocates=False,
 )
-def _rank(query, centres, metric, nearness, nearest):  # type: ignore[no-untyped-def]
-    """Write how near the centre of each list is to `nearness` float64[lists]: under l2 minus the squared distance, else
-    the product; and the nearest list of each group to `nearest` int64[groups]. `_take_nearest` takes from these."""
-    for c in range(centres.shape[0]):
-        if metric == COSINE:
-            nearness[c] = _unit_product(query, centres[c])
-        else:
-            nearness[c] = -_square(query, centres[c]) if metric == L2 else inner_product(query, centres[c])
+def _rank(rounded, step, codes, steps, squares, is_l2, nearness, nearest):  # type: ignore[no-untyped-def]
+    """Write how near the centre of each list is to `nearness` float64[lists], but for a number that is the same for
+    all: the product, less half of the centre's square under l2; and the nearest list of each group to `nearest`
+    int64[groups]. `_take_nearest` takes from these.
+
+    `rounded` int16 is the query in units of `step`, under l2 from the middle of the centres; the others are as
+    `coded_centres` has them.
+    """
+    for c in range(codes.shape[0]):
+        nearness[c] = product(codes[c], rounded) * (step * steps[c])
+        if is_l2:
+            nearness[c] -= 0.5 * squares[c]
     for group in range(nearest.shape[0]):
         nearest[group] = _greatest(nearness, group)
 
@@ -300,6 +304,10 @@ def _take_nearest(nearness, nearest):  # type: ignore[no-untyped-def]
     types.void(
         _FLOATS,
         _FLOATS,
+        _FLOATS_1,
+        types.Array(types.int8, 2, "C", readonly=True),
+        _DOUBLES,
+        _DOUBLES,
         _COUNTS,
         _LINKS,
         _LINKS,
@@ -324,6 +332,10 @@ def _take_nearest(nearness, nearest):  # type: ignore[no-untyped-def]
 def search(  # type: ignore[no-untyped-def]
     queries,
     centres,
+    middle,
+    centre_codes,
+    centre_steps,
+    centre_squares,
     counts,
     first,
     following,
@@ -362,9 +374,9 @@ def search(  # type: ignore[no-untyped-def]
     for q in range(queries.shape[0]):
         query, found = queries[q], out[q]
         size = seen = counted = 0
-        _rank(query, centres, metric, nearness, nearest)
+        step = _rounded(query, middle, is_l2, rounded)
+        _rank(rounded, step, centre_codes, centre_steps, centre_squares, is_l2, nearness, nearest)
         waiting = len(centres)
-        step = 0.0 if is_l2 else _rounded(query, query, False, rounded)
         while waiting > 0 and (seen < compared or (counted < counting and seen < most)):
             own = _take_nearest(nearness, nearest)
             waiting -= 1

@@ -11,7 +11,7 @@ from shared.messages.vectors import Condition
 from worker.vectors.row_filter import Bits
 
 MASKS_MAX = 64
-"""A mask takes a bit for each row."""
+"""A mask takes a bit for each row, or two."""
 KEY_BYTES_MAX = 1024
 """The masks of longer conditions are not kept."""
 
@@ -26,7 +26,7 @@ class MaskCache:
     @property
     def memory_bytes(self) -> int:
         with self._lock:
-            return sum(mask.packed.nbytes for mask in self._masks.values())
+            return sum(mask.memory_bytes for mask in self._masks.values())
 
     @staticmethod
     def key(condition: Condition) -> bytes:

@@ -14,7 +14,7 @@ from worker.vectors.similarity import Rows
 PackedBits = NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Bits:
     """`size` flags, for reading only: uint8[⌈size / 8⌉], the first flag of each byte in its lowest bit. `count` of them
     are set. `extends`: those of the first rows, that these were made from."""
@@ -45,6 +45,11 @@ class Bits:
         packed = np.concatenate([self.packed[:whole], rest.packed])
         packed.flags.writeable = False
         return Bits(packed, self.size + len(mask), self.count + int(np.count_nonzero(mask)), self.head)
+
+    @property
+    def memory_bytes(self) -> int:
+        """With those that were extended."""
+        return self.packed.nbytes + (0 if self.extends is None else self.extends.packed.nbytes)
 
     @property
     def head(self) -> Bits:
