@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.derived import Derived
 from shared.protobuf_fields import read_varint, varint
 
 METRIC_NAME = "__name__"
@@ -186,16 +187,22 @@ def row_ids(columns: Sequence[Codes], size: int) -> tuple[Rows, Rows]:
     return ids.astype(np.int64), first.astype(np.int64)
 
 
+def _bytes_of(array: Rows) -> int:
+    return array.nbytes
+
+
 @dataclass(slots=True)
 class LabelFrame:
     """The label sets of `size` series as columns: label name → int32[size] of codes, 0 where a series lacks the label.
 
-    Frames are immutable: operations return new frames and share columns, and a column is never written to.
+    Frames are immutable: operations return new frames and share columns, and a column is never written to. `derived`:
+    where to keep what is made from the label sets of a frame that is asked for again and again, in whatever codes.
     """
 
     symbols: Symbols
     size: int
     columns: dict[str, Codes] = field(default_factory=dict)
+    derived: Derived | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, label_sets: Iterable[Mapping[str, str] | Labels], symbols: Symbols) -> LabelFrame:
@@ -249,6 +256,11 @@ class LabelFrame:
         """Rows in ascending order of their label sets, compared as Prometheus does: pair by pair, names then values."""
         if self.size < 2:
             return np.arange(self.size)
+        if self.derived is not None:
+            return self.derived.get("sort order", self._sort_order, _bytes_of)
+        return self._sort_order()
+
+    def _sort_order(self) -> Rows:
         if self.size <= FEW_ROWS:
             label_sets = self._label_sets()
             return np.array(sorted(range(self.size), key=label_sets.__getitem__), dtype=np.int64)
@@ -287,6 +299,11 @@ class LabelFrame:
 
     def to_frames(self) -> list[bytes | memoryview]:
         """Two wire frames: msgpack [size, names, texts], and int32[names, size] of positions in the texts."""
+        if self.derived is not None:
+            return self.derived.get("frames", self._to_frames, lambda frames: sum(map(len, frames)))
+        return self._to_frames()
+
+    def _to_frames(self) -> list[bytes | memoryview]:
         names = list(self.columns)
         stacked = np.array([self.columns[n] for n in names], dtype=np.int32).reshape(len(names), self.size)
         used, local = distinct(stacked.reshape(-1))

@@ -11,6 +11,7 @@ from itertools import accumulate
 import numpy as np
 
 from shared.array_memory import uncounted
+from shared.derived import Derived
 from shared.labels import LabelFrame, Symbols, concat
 from shared.messages.exchange import joined_samples
 from shared.promql.ast import Matcher
@@ -19,7 +20,7 @@ from shared.promql.regex import unchecked
 from worker.series.index.lookup import Lookup
 from worker.series.index.postings import Ids
 from worker.series.part import SeriesPart
-from worker.series.selections import ENTRY_BYTES_MAX, Selected
+from worker.series.selections import DERIVED_BYTES, DERIVED_SERIES_MAX, ENTRY_BYTES_MAX, Selected
 
 LabelsOf = Callable[[Sequence[Ids]], LabelFrame]
 """Gives the labels of some series: the ids that are wanted, of each part that has any."""
@@ -137,6 +138,8 @@ class ShardSource:
                 kept = tuple((place, own.copy()) for place, own in matches)
                 frames = [lookup.frame(own, lookup.symbols) for lookup, (_, own) in zip(having, kept, strict=True)]
                 labels = _together(frames, self._parts[0].symbols)
+            if labels.size <= DERIVED_SERIES_MAX:
+                labels.derived = Derived(DERIVED_BYTES * labels.size)
             codes_end = max((int(column.max()) + 1 for column in labels.columns.values()), default=0)
             selected = Selected(state, kept, labels, codes_end)
             selections.put(matchers, selected)
@@ -157,15 +160,15 @@ def _looked_up(lookups: Sequence[Lookup], symbols: Symbols, wanted: Sequence[Ids
 def _taken(selected: Selected, symbols: Symbols, wanted: Sequence[Ids]) -> LabelFrame:
     """The labels of those selected series that are wanted, in codes of `symbols`, which stands on the frame's table.
     `wanted`: of each part that has any, either the ids that matched or some of them."""
-    frame = selected.labels
+    frame, derived = selected.labels, selected.labels.derived
     if any(ids is not own for ids, (_, own) in zip(wanted, selected.matches, strict=True)):
         firsts = accumulate((len(own) for _, own in selected.matches), initial=0)
         rows = [
             np.searchsorted(own, ids) + first
             for ids, (_, own), first in zip(wanted, selected.matches, firsts, strict=False)
         ]
-        frame = frame.take(np.concatenate(rows))
+        frame, derived = frame.take(np.concatenate(rows)), None
     columns = frame.columns
     if not symbols.knows(selected.codes_end):  # the frame may have codes that its table gave after `symbols` was made
         columns = {name: symbols.adopt(column) for name, column in columns.items()}
-    return LabelFrame(symbols, frame.size, columns)
+    return LabelFrame(symbols, frame.size, columns, derived)

@@ -22,6 +22,10 @@ of such a query."""
 BYTES_MAX = 16 << 20
 ENTRY_BYTES = 1 << 10
 """What a selection takes beside its arrays and texts, about."""
+DERIVED_SERIES_MAX = 64
+DERIVED_BYTES = 512
+"""Of each series of a selection of few: what is made from their labels for an answer, which takes longer than to read
+and evaluate their samples, may take so much."""
 
 State = tuple[tuple[int, int], ...]
 """By part: its epoch, and the number of its series."""
@@ -39,9 +43,19 @@ class Selected:
     codes_end: int
 
     @property
+    def derived_bytes_max(self) -> int:
+        """What `labels.derived` may take, if there is such."""
+        return 0 if self.labels.derived is None else DERIVED_BYTES * self.labels.size
+
+    @property
     def size_bytes(self) -> int:
         columns = self.labels.columns.values()
-        return ENTRY_BYTES + sum(ids.nbytes for _, ids in self.matches) + sum(column.nbytes for column in columns)
+        return (
+            ENTRY_BYTES
+            + self.derived_bytes_max
+            + sum(ids.nbytes for _, ids in self.matches)
+            + sum(column.nbytes for column in columns)
+        )
 
 
 class Selections:

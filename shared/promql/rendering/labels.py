@@ -39,6 +39,10 @@ class LabelTexts:
     offsets: Int
     pieces: NDArray[np.int32]
 
+    @property
+    def size_bytes(self) -> int:
+        return self.pool.nbytes + self.offsets.nbytes + self.pieces.nbytes
+
     def row_bytes(self) -> Int:
         """int64[series]: an upper bound of the length of each series' labels."""
         lengths = np.ones(len(self.offsets), dtype=np.int64)  # piece -1 takes the last one
@@ -48,6 +52,8 @@ class LabelTexts:
 
 def label_texts(labels: LabelFrame) -> LabelTexts:
     """`"name":"value"` of every series."""
+    if labels.derived is not None:
+        return labels.derived.get("texts", lambda: label_pairs(labels, _json_pair), lambda made: made.size_bytes)
     return label_pairs(labels, _json_pair)
 
 

@@ -1,0 +1,104 @@
+"""What is made from a selection's labels is made once, and is what it would be without."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from shared.array_memory import Account
+from shared.derived import Derived
+from shared.labels import LabelFrame, Symbols
+from shared.promql.ast import Matcher
+from shared.promql.rendering import labels as rendering
+from shared.promql.rendering.labels import label_texts
+from tests.unit.series_shard import EVERYTHING, Shard, m
+from worker.queries.source import ShardSource
+from worker.series.selections import DERIVED_BYTES, DERIVED_SERIES_MAX
+
+OF_M = (Matcher("__name__", "=", "m"),)
+
+
+@pytest.fixture
+def shard(tmp_path):  # type: ignore[no-untyped-def]
+    own = Shard(tmp_path)
+    yield own
+    own.close()
+
+
+def frame(shard: Shard, window: tuple[int, int] = EVERYTHING) -> LabelFrame:
+    return ShardSource([shard.part]).select(OF_M, *window, Symbols(shard.symbols)).labels
+
+
+def forms(labels: LabelFrame) -> list[object]:
+    texts = label_texts(labels)
+    size, names, values = msgspec.msgpack.decode(labels.to_frames()[0])
+    places = np.frombuffer(labels.to_frames()[1], np.int32).tolist()
+    return [
+        bytes(texts.pool),
+        texts.offsets.tolist(),
+        texts.pieces.tolist(),
+        labels.sort_order().tolist(),
+        (size, names, [values[place] for place in places]),
+    ]
+
+
+def without(labels: LabelFrame) -> LabelFrame:
+    return LabelFrame(labels.symbols, labels.size, labels.columns)
+
+
+def test_what_was_made_is_kept_as_long_as_there_is_room() -> None:
+    derived, made = Derived(10), []
+
+    def make(kind: str, size: int) -> int:
+        def now() -> int:
+            made.append(kind)
+            return size
+
+        return derived.get(kind, now, lambda size: size)
+
+    assert [make("a", 6), make("b", 5), make("a", 6), make("b", 5), make("c", 4), make("c", 4)] == [6, 5, 6, 5, 4, 4]
+    assert made == ["a", "b", "b", "c"]
+
+
+def test_it_is_in_the_account_of_no_query() -> None:
+    derived = Derived(1 << 20)
+    with Account(1000).open():
+        with pytest.raises(MemoryError):
+            np.zeros(100_000)
+        kept = derived.get("a", lambda: np.zeros(100_000), lambda array: array.nbytes)
+    assert kept is derived.get("a", lambda: np.zeros(0), lambda array: array.nbytes)
+
+
+def test_labels_are_rendered_once_for_the_same_selection(shard, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    shard.write([(m(i=str(i), **({"more": "x"} if i % 2 else {})), [(i, 1.0)]) for i in (3, 1, 2)])
+    rendered: list[int] = []
+    pairs = rendering.label_pairs
+    monkeypatch.setattr(rendering, "label_pairs", lambda own, by: rendered.append(own.size) or pairs(own, by))
+    for _ in range(3):
+        own = frame(shard)
+        assert own.derived is not None and forms(own) == forms(without(own))
+    assert rendered == [3, 3, 3, 3], "once for the selection, and three times without keeping"
+    some = frame(shard, (1, 2))
+    assert (some.size, some.derived) == (2, None)
+    assert forms(some) != forms(frame(shard))
+    shard.write([(m(i="4"), [(1, 1.0)])])
+    own = frame(shard)
+    assert own.size == 4 and forms(own) == forms(without(own))
+
+
+def test_labels_of_a_table_that_knows_only_some_are_the_same(shard) -> None:  # type: ignore[no-untyped-def]
+    early = Symbols(shard.symbols)
+    shard.write([(m(i="new"), [(1, 1.0)]), (m(i="newer"), [(1, 1.0)])])
+    expected = forms(frame(shard))
+    own = ShardSource([shard.part]).select(OF_M, *EVERYTHING, early).labels
+    assert own.column("i").min() < 0
+    assert forms(own) == forms(without(own)) == expected
+
+
+def test_nothing_is_kept_for_many_series_or_beyond_the_bound(shard) -> None:  # type: ignore[no-untyped-def]
+    shard.write([(m(i="x" * 2 * DERIVED_BYTES), [(1, 1.0)])])
+    own = frame(shard)
+    assert own.derived is not None and label_texts(own) is not label_texts(own)
+    shard.write([(m(i=str(i)), [(1, 1.0)]) for i in range(DERIVED_SERIES_MAX)])
+    assert frame(shard).derived is None
