@@ -15,7 +15,7 @@ class Derived:
     and one is kept. Nobody changes what was made."""
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_left = bytes_max
+        self.bytes_max = self._bytes_left = bytes_max
         self._made: dict[object, Any] = {}
 
     def get(self, kind: object, make: Callable[[], Made], size_of: Callable[[Made], int]) -> Made:

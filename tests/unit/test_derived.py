@@ -14,7 +14,7 @@ from shared.promql.rendering import labels as rendering
 from shared.promql.rendering.labels import label_texts
 from tests.unit.series_shard import EVERYTHING, Shard, m
 from worker.queries.source import ShardSource
-from worker.series.selections import DERIVED_BYTES, DERIVED_SERIES_MAX
+from worker.series.selections import DERIVED_BYTES, DERIVED_SERIES_MAX, Selected
 
 OF_M = (Matcher("__name__", "=", "m"),)
 
@@ -102,3 +102,12 @@ def test_nothing_is_kept_for_many_series_or_beyond_the_bound(shard) -> None:  # 
     assert own.derived is not None and label_texts(own) is not label_texts(own)
     shard.write([(m(i=str(i)), [(1, 1.0)]) for i in range(DERIVED_SERIES_MAX)])
     assert frame(shard).derived is None
+
+
+def test_the_room_for_it_counts_in_the_size_of_a_selection(shard) -> None:  # type: ignore[no-untyped-def]
+    def selected(labels: LabelFrame) -> Selected:
+        return Selected((), (), labels, 0)
+
+    shard.write([(m(i=str(i)), [(1, 1.0)]) for i in range(5)])
+    own = frame(shard)
+    assert selected(own).size_bytes - selected(without(own)).size_bytes == 5 * DERIVED_BYTES

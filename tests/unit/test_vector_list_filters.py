@@ -116,6 +116,16 @@ def test_not_all_filters_are_remembered_after_their_first_search() -> None:
     assert placed(lists, own[0]) is NOWHERE
 
 
+def test_places_that_were_found_when_few_rows_were_in_the_lists_are_found_anew() -> None:
+    vectors, bits = drawn(ROWS, DIMENSION, "dot"), some_bits()
+    lists = filled(vectors[:100], "dot")
+    for size, known in ((100, 100), (106, 100), (107, 107), (ROWS, ROWS)):
+        lists.add(np.arange(len(lists), size), vectors[len(lists) : size])
+        placed(lists, bits)
+        assert placed(lists, bits).known.sum() == known
+    assert placed(lists, bits) is placed(lists, bits)
+
+
 def test_places_go_with_their_filter() -> None:
     lists = filled(drawn(ROWS, DIMENSION, "dot"), "dot")
     before, first, second = lists.memory_bytes, some_bits(seed=1), some_bits(seed=2)

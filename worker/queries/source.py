@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 
 import numpy as np
 
 from shared.array_memory import uncounted
-from shared.derived import Derived
 from shared.labels import LabelFrame, Symbols, concat
 from shared.messages.exchange import joined_samples
 from shared.promql.ast import Matcher
@@ -20,7 +19,7 @@ from shared.promql.regex import unchecked
 from worker.series.index.lookup import Lookup
 from worker.series.index.postings import Ids
 from worker.series.part import SeriesPart
-from worker.series.selections import DERIVED_BYTES, DERIVED_SERIES_MAX, ENTRY_BYTES_MAX, Selected
+from worker.series.selections import ENTRY_BYTES_MAX, Selected, derived_of
 
 LabelsOf = Callable[[Sequence[Ids]], LabelFrame]
 """Gives the labels of some series: the ids that are wanted, of each part that has any."""
@@ -138,8 +137,7 @@ class ShardSource:
                 kept = tuple((place, own.copy()) for place, own in matches)
                 frames = [lookup.frame(own, lookup.symbols) for lookup, (_, own) in zip(having, kept, strict=True)]
                 labels = _together(frames, self._parts[0].symbols)
-            if labels.size <= DERIVED_SERIES_MAX:
-                labels.derived = Derived(DERIVED_BYTES * labels.size)
+            labels = replace(labels, derived=derived_of(labels.size))
             codes_end = max((int(column.max()) + 1 for column in labels.columns.values()), default=0)
             selected = Selected(state, kept, labels, codes_end)
             selections.put(matchers, selected)

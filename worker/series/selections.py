@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
 
+from shared.derived import Derived
 from shared.labels import LabelFrame
 from shared.promql.ast import Matcher
 from worker.series.index.postings import Ids
@@ -26,6 +27,12 @@ DERIVED_SERIES_MAX = 64
 DERIVED_BYTES = 512
 """Of each series of a selection of few: what is made from their labels for an answer, which takes longer than to read
 and evaluate their samples, may take so much."""
+
+
+def derived_of(series: int) -> Derived | None:
+    """Where to keep what is made from the labels of a selection of so many series; None for many."""
+    return Derived(DERIVED_BYTES * series) if series <= DERIVED_SERIES_MAX else None
+
 
 State = tuple[tuple[int, int], ...]
 """By part: its epoch, and the number of its series."""
@@ -43,16 +50,11 @@ class Selected:
     codes_end: int
 
     @property
-    def derived_bytes_max(self) -> int:
-        """What `labels.derived` may take, if there is such."""
-        return 0 if self.labels.derived is None else DERIVED_BYTES * self.labels.size
-
-    @property
     def size_bytes(self) -> int:
-        columns = self.labels.columns.values()
+        columns, derived = self.labels.columns.values(), self.labels.derived
         return (
             ENTRY_BYTES
-            + self.derived_bytes_max
+            + (0 if derived is None else derived.bytes_max)
             + sum(ids.nbytes for _, ids in self.matches)
             + sum(column.nbytes for column in columns)
         )

@@ -19,10 +19,13 @@ from worker.vectors import list_kernels
 from worker.vectors.row_filter import Bits
 
 PLACED_SHARE = 8
-"""A filter that leaves less than one row of so many gets places: its searches pass over many rows."""
+"""A filter that leaves one row of so many at most gets places: its searches pass over many rows."""
+GROWTH = 1.0625
+"""Places are found anew when the lists have so many times as many rows."""
 BYTES_PER_ROW_MAX = 4
+"""Of all places, for each row that the lists have room for."""
 BYTES_MIN = 1 << 20
-"""Of all places, for each row of the lists; but so many in any case."""
+"""Of all places, however few rows there are."""
 SEEN_MAX = 64
 """Filters that are remembered after their first search: the second one finds their places, in some milliseconds."""
 
@@ -30,8 +33,10 @@ SEEN_MAX = 64
 @dataclass(frozen=True, slots=True)
 class Places:
     """`known` int64[lists]: of how many rows of each list the places are here. Those of list i are start[i] ≤ n <
-    start[i + 1]: `rows` int32 are the rows, `places` int32 their block times BLOCK_ROWS and their place in it."""
+    start[i + 1]: `rows` int32 are the rows, `places` int32 their block times BLOCK_ROWS and their place in it. `listed`
+    rows were in the lists then."""
 
+    listed: int
     known: NDArray[np.int64]
     start: NDArray[np.int64]
     rows: NDArray[np.int32]
@@ -42,7 +47,7 @@ class Places:
         return self.known.nbytes + self.start.nbytes + self.rows.nbytes + self.places.nbytes
 
 
-NOWHERE = Places(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int32))
+NOWHERE = Places(0, np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int32))
 
 
 class ListFilters:
@@ -81,14 +86,15 @@ class ListFilters:
                 self._keep(bits, None, rows.size)
                 return NOWHERE
             self._kept.move_to_end(id(bits))
-        if kept[1] is not None:
+        listed = int(counts.sum())
+        if kept[1] is not None and listed <= GROWTH * kept[1].listed:
             return kept[1]
         known, start = np.zeros_like(counts), np.zeros(len(counts) + 1, np.int64)
-        found = Places(known, start, np.empty(bits.count, np.int32), np.empty(bits.count, np.int32))
+        placed, places = np.empty(bits.count, np.int32), np.empty(bits.count, np.int32)
         total = list_kernels.place(
-            counts.copy(), first, following, rows, bits.packed, bits.size, known, start, found.rows, found.places
+            counts.copy(), first, following, rows, bits.packed, bits.size, known, start, placed, places
         )
-        found = Places(known, start, found.rows[:total], found.places[:total])
+        found = Places(listed, known, start, placed[:total].copy(), places[:total].copy())
         with self._lock:
             self._keep(bits, found, rows.size)
         return found

@@ -234,6 +234,26 @@ def _value(base, code_product, scale, step, square, is_l2):  # type: ignore[no-u
     return value
 
 
+@inlined(allocates=False)
+def _offered(values, found, size, value, row):  # type: ignore[no-untyped-def]
+    """Put a row into the heap of `size` rows if it belongs to the nearest ones; returns how many there are then."""
+    if size == values.shape[0] and value <= values[0]:
+        return size
+    _put(values, found, value, row, size)
+    return min(values.shape[0], size + 1)
+
+
+@inlined(allocates=False)
+def _is_allowed(row, limit, bits, alive):  # type: ignore[no-untyped-def]
+    """Whether a row counts, as `search` says."""
+    is_allowed = row < limit
+    if len(bits) > 0 and is_allowed:
+        is_allowed = (bits[row >> 3] >> (row & 7)) & 1 != 0
+    if len(alive) > 0 and is_allowed:
+        is_allowed = alive[row]
+    return is_allowed
+
+
 @kernel(types.float64(_FLOATS_1, _FLOATS_1), fastmath={"reassoc", "contract"}, allocates=False)
 def _square(query, centre):  # type: ignore[no-untyped-def]
     """The squared distance of the query from the centre."""
@@ -370,7 +390,6 @@ def search(  # type: ignore[no-untyped-def]
     rounded = np.empty(queries.shape[1], np.int16)
     products, chosen_ones = np.empty(BLOCK_ROWS, np.int32), np.empty(BLOCK_ROWS + 1, np.int64)
     nearness, nearest = np.empty(len(centres), np.float64), np.empty(-(-len(centres) // GROUP), np.int64)
-    has_bits, has_dead = len(bits) > 0, len(alive) > 0
     for q in range(queries.shape[0]):
         query, found = queries[q], out[q]
         size = seen = counted = 0
@@ -392,14 +411,12 @@ def search(  # type: ignore[no-untyped-def]
             if len(known) > 0:
                 for n in range(start[own], start[own + 1]):
                     row = placed_rows[n]
-                    if row < limit and not (has_dead and not alive[row]):
+                    if _is_allowed(row, limit, bits[:0], alive):  # the bit is known to be set
                         counted += 1
                         block, i = places[n] // BLOCK_ROWS, places[n] % BLOCK_ROWS
                         code_product = product(codes[block, i], rounded)
                         value = _value(base, code_product, np.float64(steps[block, i]), step, squares[block, i], is_l2)
-                        if size < k or value > values[0]:
-                            _put(values, found, value, row, size)
-                            size = min(k, size + 1)
+                        size = _offered(values, found, size, value, row)
                 left -= known[own] - known[own] % BLOCK_ROWS
                 begin = known[own] % BLOCK_ROWS
                 block = first[own] if left > begin else -1
@@ -409,14 +426,8 @@ def search(  # type: ignore[no-untyped-def]
                 count = min(left, BLOCK_ROWS)
                 chosen = 0
                 for i in range(begin, count):
-                    row = rows[block, i]
                     chosen_ones[chosen] = i
-                    is_allowed = row < limit
-                    if has_bits and is_allowed:
-                        is_allowed = (bits[row >> 3] >> (row & 7)) & 1 != 0
-                    if has_dead and is_allowed:
-                        is_allowed = alive[row]
-                    chosen += is_allowed
+                    chosen += _is_allowed(rows[block, i], limit, bits, alive)
                 counted += chosen
                 if SPARSE * chosen < count:
                     for n in range(chosen):
@@ -426,9 +437,7 @@ def search(  # type: ignore[no-untyped-def]
                 for n in range(chosen):
                     i = chosen_ones[n]
                     value = _value(base, products[i], np.float64(steps[block, i]), step, squares[block, i], is_l2)
-                    if size < k or value > values[0]:
-                        _put(values, found, value, rows[block, i], size)
-                        size = min(k, size + 1)
+                    size = _offered(values, found, size, value, rows[block, i])
                 left -= count
                 begin = 0
                 block = following[block]
