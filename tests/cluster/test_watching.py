@@ -50,6 +50,16 @@ def wait_for_alert(cluster: Cluster, name: str) -> None:
     wait_until(lambda: result_of(cluster, RULES[name]), f"{name} does not fire: {cluster.log('coordinator')[-2000:]}")
 
 
+def wait_until_quiet(cluster: Cluster, name: str) -> None:
+    """Until the rule's expression gives nothing, and this of all shards: neither a refusal nor half an answer counts."""
+
+    def is_quiet() -> bool:
+        answer = cluster.get("/api/v1/query", query=RULES[name])
+        return answer.status == 200 and "warnings" not in answer.json() and not answer.json()["data"]["result"]
+
+    wait_until(is_quiet, f"{name} goes on: {cluster.log('coordinator')[-2000:]}")
+
+
 def write(cluster: Cluster, series: int = 1, samples: int = 1) -> int:
     now_ms = int(time.time() * 1000) - 600_000
     times = [(now_ms + 1000 * i, float(i)) for i in range(samples)]
@@ -162,7 +172,7 @@ def test_a_worker_that_was_killed_is_told(unwell: Cluster) -> None:
     unwell.kill_worker("worker-1")
     wait_for_alert(unwell, "TriptychWorkerRestarts")
     unwell.wait_ready()
-    wait_until(lambda: not result_of(unwell, RULES["TriptychShardMissing"]), "TriptychShardMissing goes on")
+    wait_until_quiet(unwell, "TriptychShardMissing")
     text = unwell.get("/metrics").body.decode()
     assert 'triptych_worker_exits_total{worker="worker-1"} 1' in text
     assert 'triptych_worker_last_exit_timestamp_seconds{reason="SIGKILL",worker="worker-1"}' in text
@@ -172,7 +182,7 @@ def test_a_worker_that_was_killed_is_told(unwell: Cluster) -> None:
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda pid=pid: unwell.worker_pids().get("worker-1", pid) != pid, "worker-1 does not come back")
     wait_for_alert(unwell, "TriptychWorkerCrashes")
-    wait_until(lambda: not result_of(unwell, RULES["TriptychShardMissing"]), "TriptychShardMissing goes on")
+    wait_until_quiet(unwell, "TriptychShardMissing")
 
 
 def test_a_cluster_that_is_half_gone_says_so_and_when_it_is_whole_again(unwell: Cluster) -> None:
@@ -186,9 +196,9 @@ def test_a_cluster_that_is_half_gone_says_so_and_when_it_is_whole_again(unwell: 
     finally:
         os.kill(frozen, signal.SIGCONT)
     unwell.wait_ready()
-    wait_until(lambda: not result_of(unwell, RULES["TriptychShardMissing"]), "TriptychShardMissing goes on")
-    states = result_of(unwell, "triptych_shard_ready")
-    assert len(states) == 8, "the series of the states that have ended are ended, too"
+    wait_until_quiet(unwell, "TriptychShardMissing")
+    # Long before the 5 minutes of the lookback are over. A slow machine may miss a worker's heartbeat once more.
+    wait_until(lambda: len(result_of(unwell, "triptych_shard_ready")) == 8, "states that have ended go on")
 
 
 def test_a_damaged_block_is_told(new_cluster: Callable[..., Cluster]) -> None:
