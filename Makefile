@@ -12,8 +12,9 @@ COMPILE_KERNELS = $(BIN)/triptych warm
 run: $(VENV)/.warm  ## install what is missing and start the cluster on 127.0.0.1:9090
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
 
-test: $(VENV)/.installed-test  ## install what is missing and run the test suite, a file at a time in each of TEST_JOBS (the page: test-page)
-	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder --ignore tests/page
+test: $(VENV)/.installed-test  ## install what is missing and run the test suite, a file at a time in each of TEST_JOBS, then those whose bound is a time (the page: test-page)
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder --ignore tests/page -m "not alone"
+	$(BIN)/python -m pytest tests/cluster -m alone
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -21,6 +21,8 @@ from loadtest.attacks.running import few_open_files, run
 from loadtest.attacks.target import Target
 from loadtest.harness.cluster import MEASURED, Cluster
 
+pytestmark = pytest.mark.alone
+
 SECONDS, AFTER_S = 1.0, 0.5
 SLACK = 2.0
 ATTEMPTS = 3

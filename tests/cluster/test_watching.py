@@ -51,7 +51,7 @@ def wait_for_alert(cluster: Cluster, name: str) -> None:
 
 
 def wait_until_quiet(cluster: Cluster, name: str) -> None:
-    """Until the rule's expression gives nothing, and this of all shards: neither a refusal nor half an answer counts."""
+    """Until the rule gives nothing, in an answer of all shards: neither a refusal nor half an answer counts."""
 
     def is_quiet() -> bool:
         answer = cluster.get("/api/v1/query", query=RULES[name])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.conformance.generated_data import METRICS, DataSet, Draw, data_sets
 
-COMPARISON_CASES = int(os.environ.get("TRIPTYCH_COMPARISON_CASES", "600"))
+COMPARISON_CASES = int(os.environ.get("TRIPTYCH_COMPARISON_CASES", "300"))
 COMPARISON_SEED = int(os.environ.get("TRIPTYCH_COMPARISON_SEED", "20241"))
 
 STEPS_MS = (7_000, 15_000, 30_000, 60_000, 150_000)

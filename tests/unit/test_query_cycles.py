@@ -68,7 +68,7 @@ def left_by(work: Callable[[], object]) -> list[tuple[object, tuple[int, ...]]]:
     """(holder, shape) of the arrays of more than one number that only the collector frees after this work."""
     work()  # compiles kernels, which leaves objects of the compiler
     gc.collect()
-    gc.freeze()  # what other tests hold need not be looked through once more
+    gc.freeze()  # what other tests hold need not be looked through once more, here and in later tests
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
@@ -83,7 +83,6 @@ def left_by(work: Callable[[], object]) -> list[tuple[object, tuple[int, ...]]]:
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
-        gc.unfreeze()
         gc.enable()
 
 

@@ -81,6 +81,22 @@ def test_images_are_of_one_moment_each_whatever_the_store_does_meanwhile(store: 
         assert len(there) > least[number]
 
 
+def test_a_flush_waits_until_an_image_is_made(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise flushes, one after the other, could keep an image from being made for ever."""
+    flush = threading.Thread(target=store.flush, args=("meta",))
+
+    def make(path: Path, target: Path) -> None:
+        flush.start()
+        flush.join(0.2)
+        assert flush.is_alive()
+
+    put(store, 0)
+    monkeypatch.setattr(image, "make", make)
+    store.make_image(tmp_path / "image")
+    flush.join(10)
+    assert not flush.is_alive()
+
+
 def test_an_image_does_not_change_and_is_a_store(store: Store, tmp_path: Path) -> None:
     put(store, 0)
     store.flush_all()

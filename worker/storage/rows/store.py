@@ -102,6 +102,7 @@ class Store:
         self._failed = False
         self._damage: str | None = None
         self._writing = Lock()
+        self._flushing = Lock()  # taken before `_writing`
         self._synced = self._written = 0
         try:
             self._begin(claim)
@@ -244,27 +245,27 @@ class Store:
     def flush(self, family: str) -> None:
         """Return when every write to the family that returned before this call is on the disk, logged or not. Raises
         Unavailable."""
-        self._usable()
-        try:
-            self._families[family].flush(True)
-        except Exception as error:  # the library raises plain Exception
-            raise self._refused(error) from error
-        self._mark_files()
+        self._flush([self._families[family]])
 
     def flush_all(self) -> None:
         """`flush` of every family, so that an image soon afterwards has little to copy. Raises Unavailable."""
+        self._flush([self._db, *self._families.values()])
+
+    def _flush(self, families: Iterable[Any]) -> None:
         self._usable()
         try:
-            for family in (self._db, *self._families.values()):
-                family.flush(True)
+            with self._flushing:
+                for family in families:
+                    family.flush(True)
         except Exception as error:  # the library raises plain Exception
             raise self._refused(error) from error
         self._mark_files()
 
     def make_image(self, target: Path) -> None:
-        """See `image.make`; also Unavailable after damage or a failed write."""
+        """See `image.make`; also Unavailable after damage or a failed write. Flushes wait for it."""
         self._usable()
-        image.make(self._path, target)
+        with self._flushing:
+            image.make(self._path, target)
 
     def get(self, family: str, key: bytes) -> bytes | None:
         try:
