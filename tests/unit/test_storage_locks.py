@@ -35,8 +35,8 @@ from worker.vectors.engine import Engine
 from worker.vectors.graph import Graph
 from worker.vectors.indexing import Indexing
 from worker.vectors.inverted_lists import InvertedLists
+from worker.vectors.list_blocks import BLOCK_ROWS
 from worker.vectors.list_filters import ListFilters
-from worker.vectors.list_kernels import BLOCK_ROWS
 from worker.vectors.mask_cache import MaskCache
 from worker.vectors.part import VectorPart
 from worker.vectors.row_filter import Allowed, Bits

@@ -20,7 +20,7 @@ from worker.vectors.attributes import Attributes
 from worker.vectors.candidate_index import new_index
 from worker.vectors.compaction import copy_rows, copy_table
 from worker.vectors.inverted_lists import InvertedLists
-from worker.vectors.list_kernels import BLOCK_ROWS
+from worker.vectors.list_blocks import BLOCK_ROWS
 from worker.vectors.row_filter import Allowed
 from worker.vectors.similarity import Rows
 from worker.vectors.table import Table

@@ -11,9 +11,9 @@ import pytest
 
 from tests.unit.test_vector_lists import all_of, apart, chains, content, drawn, filled
 from worker.vectors import inverted_lists as module
-from worker.vectors import list_kernels
+from worker.vectors import list_blocks
 from worker.vectors.inverted_lists import InvertedLists
-from worker.vectors.list_kernels import BLOCK_ROWS
+from worker.vectors.list_blocks import BLOCK_ROWS
 
 SLICES = [
     [1] * 300,
@@ -84,7 +84,7 @@ def test_a_search_beside_an_add_finds_what_was_there_and_nothing_that_is_not_yet
 def test_rows_are_not_found_before_all_of_their_slice_are_written(monkeypatch: pytest.MonkeyPatch, lists: int) -> None:
     vectors, centres = apart(1500, lists, 8)
     own, numbers = InvertedLists(8, "l2", centres), np.arange(1500)
-    append = list_kernels.append
+    append = list_blocks.append
     found: list[set[int]] = []
 
     def noted(*given: object) -> object:
@@ -93,7 +93,7 @@ def test_rows_are_not_found_before_all_of_their_slice_are_written(monkeypatch: p
         found.extend(all_of(own, vectors[:1], 1500))
         return used
 
-    monkeypatch.setattr(list_kernels, "append", noted)
+    monkeypatch.setattr(list_blocks, "append", noted)
     for part in sliced(1500, [1, 10, 200, 3, 64]):
         own.add(numbers[part], vectors[part])
         assert found[-2:] == [set(range(part.start))] * 2

@@ -15,7 +15,7 @@ from tests.unit.test_vector_lists import EVERYTHING, METRICS, K, all_of, apart, 
 from worker.vectors import inverted_lists as module
 from worker.vectors.graph import Graph
 from worker.vectors.inverted_lists import InvertedLists
-from worker.vectors.list_kernels import BLOCK_ROWS
+from worker.vectors.list_blocks import BLOCK_ROWS
 from worker.vectors.row_filter import Allowed
 
 

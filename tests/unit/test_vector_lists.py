@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from shared.messages.vectors import Floats
 from tests.unit.test_vector_recall import finished
 from worker.vectors import inverted_lists as module
-from worker.vectors import list_kernels
+from worker.vectors import list_blocks
+from worker.vectors.codes import CODE_MAX, QUERY_MAX
 from worker.vectors.inverted_lists import InvertedLists, lists_of
-from worker.vectors.list_kernels import BLOCK_ROWS, CODE_MAX, GROUP, QUERY_MAX
+from worker.vectors.list_blocks import BLOCK_ROWS
 from worker.vectors.row_filter import Allowed, Bits
 from worker.vectors.similarity import Rows, prepared
 
@@ -249,40 +250,6 @@ def test_a_row_is_in_the_list_of_its_nearest_centre(metric: str, count: int) -> 
         assert (near[rows, number] >= near[rows].max(axis=1) - 1e-5).all()
 
 
-def in_order(query: Floats, centres: Floats, metric: str) -> list[int]:
-    """All lists, as a search takes them."""
-    middle, codes, steps, squares = module.coded_centres(centres)
-    rounded, is_l2 = np.empty(len(query), np.int16), metric == "l2"
-    nearness, nearest = np.empty(len(centres)), np.empty(-(-len(centres) // GROUP), np.int64)
-    step = list_kernels._rounded(query, middle, is_l2, rounded)
-    list_kernels._rank(rounded, step, codes, steps, squares, is_l2, nearness, nearest)
-    return [list_kernels._take_nearest(nearness, nearest) for _ in centres]
-
-
-@pytest.mark.parametrize("away", [0, 1000])
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("count", [1, 2, GROUP - 1, GROUP, GROUP + 1, 5 * GROUP + 7])
-def test_lists_are_looked_into_in_the_order_of_their_centres(metric: str, count: int, away: float) -> None:
-    """As far as a byte for each component tells, also where all of them lie in one direction from the origin."""
-    centres, queries = drawn(count, 8, metric) + np.float32(away), drawn(10, 8, metric, 2) + np.float32(away)
-    middle = centres.mean(axis=0, dtype=np.float64)
-    longest = np.abs(centres - middle).max()
-    for query, near in zip(queries, near_by_definition(centres, queries, metric), strict=True):
-        taken = in_order(query, centres, metric)
-        assert sorted(taken) == list(range(count))
-        compared = np.abs(query - middle if metric == "l2" else query)
-        # Half a step of each component of the code, and of the query.
-        error = compared.sum() * longest / CODE_MAX / 2 + 8 * longest * compared.max() / QUERY_MAX
-        assert (near[taken] >= -np.sort(-near) - 2.1 * error).all()
-
-
-def test_a_centre_that_is_the_middle_of_all_has_its_place_in_the_order() -> None:
-    centres = np.array([[1, 1], [1, 1], [3, 1], [-1, 1]], np.float32)
-    assert in_order(np.array([3, 1], np.float32), centres, "l2") == [2, 0, 1, 3]
-    assert in_order(np.array([1, 5], np.float32), centres, "l2") == [0, 1, 2, 3]
-    assert in_order(np.array([5, 0], np.float32), centres[:2], "dot") == [0, 1]
-
-
 def test_a_search_ends_with_the_list_that_makes_enough_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, centres = apart(2000, 8, 8)
     lists = filled(vectors, "l2", centres)
@@ -427,7 +394,7 @@ def test_a_filter_makes_a_search_see_so_many_times_as_many_rows_at_most(monkeypa
 def test_room_is_made_for_the_blocks_that_rows_may_need() -> None:
     own = InvertedLists(2000, "l2")
     own.add(np.arange(1000), np.zeros((1000, 2000), np.float32))
-    assert len(own._lists.rows) <= 1000 // list_kernels.BLOCK_ROWS + 2
+    assert len(own._lists.rows) <= 1000 // list_blocks.BLOCK_ROWS + 2
 
 
 @pytest.mark.parametrize(("dimension", "rows"), [(2, 1024), (1024, 1024), (2048, 512), (16_384, 64)])

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.messages.vectors import Floats
-from worker.vectors import list_kernels
+from worker.vectors import list_blocks
 from worker.vectors.similarity import Rows
 
 SAMPLE_PER_LIST = 32
@@ -68,7 +68,7 @@ def train(table: NDArray[np.floating], rows: Rows, lists: int, *, is_normal: boo
         sums, counts = np.zeros(centres.shape, np.float64), np.zeros(lists, np.int64)
         for start in range(0, len(chosen), at_once):
             vectors = table[chosen[start : start + at_once]].astype(np.float32, copy=False)
-            list_kernels.add_up(vectors, own.nearest(vectors), sums, counts)
+            list_blocks.add_up(vectors, own.nearest(vectors), sums, counts)
             yield
         empty = np.flatnonzero(counts == 0)
         sums[empty] = table[random.choice(chosen, len(empty))]

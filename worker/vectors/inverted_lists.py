@@ -1,6 +1,6 @@
 """An inverted file (IVF): each row is in the list of the centre that is nearest to it.
 
-A list has the codes of its rows, with a byte for each component (`list_kernels`). A search finds the centres that are
+A list has the codes of its rows, with a byte for each component (`list_blocks`). A search finds the centres that are
 nearest to the query, and compares the codes of their lists, one list after the other: a row costs a tenth of what a
 distance costs in the walk through a graph, because memory is read in order. As with a graph, what is found are
 candidates only, which the caller compares by the exact vectors.
@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 
 from shared.allocator import scratch
 from shared.messages.vectors import Floats
-from worker.vectors import clustering, list_kernels
+from worker.vectors import clustering, list_blocks, list_search
 from worker.vectors.attribute_strings import Mask
 from worker.vectors.codes import CODE_MAX
+from worker.vectors.list_blocks import BLOCK_ROWS
 from worker.vectors.list_filters import NOWHERE, ListFilters
-from worker.vectors.list_kernels import BLOCK_ROWS
 from worker.vectors.row_filter import Allowed, PackedBits
 from worker.vectors.similarity import METRICS, Rows
 
@@ -78,7 +78,7 @@ _NO_FLAGS: Mask = np.zeros(0, np.bool_)
 
 @dataclass(frozen=True, slots=True)
 class _Lists:
-    """The arrays of one moment, as `list_kernels.append` describes them. `counts` int64[lists] are the rows of a list
+    """The arrays of one moment, as `list_blocks.append` describes them. `counts` int64[lists] are the rows of a list
     that a search may see."""
 
     centres: Floats
@@ -171,7 +171,7 @@ class InvertedLists:
         filled = np.zeros(len(old.counts), np.int64)
         cuts = np.searchsorted(np.cumsum(old.counts), np.arange(RENUMBERED_AT_ONCE, len(self), RENUMBERED_AT_ONCE)) + 1
         for begin, end in pairwise([0, *cuts.tolist(), len(old.counts)]):
-            used = list_kernels.renumber(
+            used = list_blocks.renumber(
                 numbers,
                 begin,
                 end,
@@ -214,7 +214,7 @@ class InvertedLists:
         if needed > len(lists.rows):
             blocks = max(CAPACITY_MIN, needed, int(BLOCK_GROWTH * len(lists.rows)))
             lists = lists.with_blocks(blocks, self._used)
-        self._used = list_kernels.append(
+        self._used = list_blocks.append(
             vectors,
             rows,
             own,
@@ -250,7 +250,7 @@ class InvertedLists:
         places = NOWHERE
         if allowed.bits is not None:
             places = self._filters.places(allowed.bits, lists.counts, lists.first, lists.following, lists.rows)
-        list_kernels.search(
+        list_search.search(
             queries,
             lists.centres,
             *self._centre_codes,

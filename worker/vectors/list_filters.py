@@ -15,7 +15,7 @@ from weakref import ReferenceType, ref
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.vectors import list_kernels
+from worker.vectors import list_search
 from worker.vectors.row_filter import Bits
 
 PLACED_SHARE = 8
@@ -75,7 +75,7 @@ class ListFilters:
         following: NDArray[np.int32],
         rows: NDArray[np.int32],
     ) -> Places:
-        """The places of a filter's rows in these lists, as `list_kernels.append` describes them, whose first `counts`
+        """The places of a filter's rows in these lists, as `list_blocks.append` describes them, whose first `counts`
         rows are complete; NOWHERE if they are not worth it."""
         bits = bits.head
         if bits.count * PLACED_SHARE > bits.size:
@@ -91,7 +91,7 @@ class ListFilters:
             return kept[1]
         known, start = np.zeros_like(counts), np.zeros(len(counts) + 1, np.int64)
         placed, places = np.empty(bits.count, np.int32), np.empty(bits.count, np.int32)
-        total = list_kernels.place(
+        total = list_search.place(
             counts.copy(), first, following, rows, bits.packed, bits.size, known, start, placed, places
         )
         found = Places(listed, known, start, placed[:total].copy(), places[:total].copy())
