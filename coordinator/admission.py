@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from coordinator.clients import Client, share_name, share_of
 from coordinator.limiter import AtWork
-from coordinator.pressure import WRITE_PATHS, is_read, is_state
+from coordinator.request_kinds import WRITE_PATHS, is_read, is_state
 from shared.config import Settings
 from shared.errors import Overloaded
 

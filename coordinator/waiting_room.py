@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from coordinator.clients import Client
-from coordinator.pressure import WRITE_PATHS, Pressure, Queue
+from coordinator.pressure import Pressure, Queue
+from coordinator.request_kinds import WRITE_PATHS
 
 ROOM_CALM, ROOM, ROOM_OVERFULL = 512, 64, 16
 """Requests that may wait for as long as it takes: while work waits no longer than it should, in an overload, and while

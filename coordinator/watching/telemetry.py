@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from coordinator.exposition_format import format_for
-from coordinator.pressure import STATUS_PATHS
+from coordinator.request_kinds import STATUS_PATHS
 from coordinator.watching.catalogue import METRICS, Metric
 from shared.errors import TriptychError
 from shared.measurements import LONG_S, Latencies, Value, Values
