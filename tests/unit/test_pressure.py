@@ -10,6 +10,7 @@ from coordinator import pressure as module
 from coordinator.calls import Waits
 from coordinator.limiter import AtWork
 from coordinator.pressure import LIMIT_MIN, REFUSED_FROM, STANDING_TICKS, Level, Pressure, Queue
+from coordinator.request_kinds import is_read
 from shared.config import Settings
 from shared.errors import Overloaded
 
@@ -213,7 +214,7 @@ def test_reads_wait_for_their_turn_from_the_first_burst_on_and_writes_do_not() -
     ("path", "expected"), [(READ, True), (DELETE, True), (WRITE, False), (STATE, False), (PAGE, False)]
 )
 def test_which_requests_are_reads(path: str, expected: bool) -> None:
-    assert module.is_read(path) is expected
+    assert is_read(path) is expected
 
 
 def test_heavy_queries_are_refused_when_many_wait_for_their_turn(service: Service) -> None:
