@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -20,13 +21,26 @@ COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">=": lambda a, b: a >= b,
     "<=": lambda a, b: a <= b,
 }
-ARITHMETIC: dict[str, Callable[[np.float64, np.float64], np.floating]] = {
+
+
+def _power(base: np.float64, exponent: np.float64) -> float:
+    """As C99 has it; Python raises where that says NaN or infinity."""
+    try:
+        return math.pow(base, exponent)
+    except (ValueError, OverflowError) as error:
+        is_odd = math.isfinite(exponent) and exponent % 2 == 1
+        if isinstance(error, ValueError) and base != 0:
+            return math.nan
+        return math.copysign(math.inf, base) if is_odd else math.inf
+
+
+ARITHMETIC: dict[str, Callable[[np.float64, np.float64], float]] = {
     "+": np.add,
     "-": np.subtract,
     "*": np.multiply,
     "/": np.divide,
     "%": np.fmod,
-    "^": np.power,
+    "^": _power,
     "atan2": np.arctan2,
 }
 SET_OPERATORS = ("and", "or", "unless")

@@ -15,6 +15,7 @@ from shared.promql.engine.binary import evaluate_binary
 from shared.promql.engine.operations import ARITHMETIC_UFUNCS, COMPARISON_UFUNCS
 from shared.promql.model import Matrix, Scalar
 from shared.promql.operators import ARITHMETIC, COMPARISONS
+from tests.oracle_operators import ARITHMETIC as OF_ORACLE
 from tests.unit.operators_setup import Bench, by_labels, rows
 
 SIDE = VectorSelector("m", ())
@@ -69,6 +70,24 @@ def test_arithmetic_has_the_special_cases_of_c99(left, op, right, expected):
     value = operate(bench, op, bench.scalar(left), bench.scalar(right))
     assert isinstance(value, Scalar)
     np.testing.assert_equal(value.values, [expected])
+
+
+@pytest.mark.parametrize("exponent", [0.5, -0.5, 2, 3, -1, 0, 1, -3, math.inf])
+def test_powers_have_the_special_cases_of_c99_however_many_there_are(exponent: float) -> None:
+    bases = [-math.inf, -2.0, -0.0, 0.0, 1.0, 9.0, math.inf]
+    expected = [float(OF_ORACLE["^"](np.float64(base), np.float64(exponent))) for base in bases]
+    across = Bench(len(bases))
+    of_steps = operate(across, "^", across.matrix(({"a": "1"}, bases)), across.scalar(exponent))
+    down = Bench()
+    of_series = operate(
+        down, "^", down.matrix(*(({"a": str(i)}, [x]) for i, x in enumerate(bases))), down.scalar(exponent)
+    )
+    one_by_one = [operate(down, "^", down.matrix(({"a": "1"}, [x])), down.scalar(exponent)).values for x in bases]
+    between = operate(across, "^", across.scalar(*bases), across.scalar(exponent))
+    for values in (of_steps.values, of_series.values, one_by_one, between.values):
+        np.testing.assert_equal(np.ravel(values), expected)
+        is_number = ~np.isnan(expected)
+        assert (np.signbit(np.ravel(values)) == np.signbit(expected))[is_number].all(), "zeros have their sign"
 
 
 def test_series_that_become_one_drop_its_name_if_one_of_them_does():

@@ -20,13 +20,21 @@ from shared.promql.engine.context import EvalContext
 from shared.promql.model import Bool, Float
 from shared.promql.operators import TRIMS
 
+
+def _power(left: Float, right: Float) -> Float:
+    """`left ^ right`. NumPy takes the root where the exponent is 0.5 throughout, and that of -Inf is NaN, that of -0
+    is -0."""
+    values = np.power(left, right)
+    return np.where((right == 0.5) & ((left == 0) | np.isneginf(left)), np.abs(left), values)
+
+
 ARITHMETIC_UFUNCS: dict[str, Any] = {
     "+": np.add,
     "-": np.subtract,
     "*": np.multiply,
     "/": np.divide,
     "%": np.fmod,
-    "^": np.power,
+    "^": _power,
     "atan2": np.arctan2,
 }
 COMPARISON_UFUNCS: dict[str, Any] = {
