@@ -29,3 +29,7 @@ class Derived:
             if left >= 0:
                 self._made[kind], self._bytes_left = made, left
         return made
+
+    def part(self, kind: object) -> Derived:
+        """Where to keep what is made from a part of the value: has half of the room, if there is so much left."""
+        return self.get(kind, lambda: Derived(self.bytes_max // 2), lambda part: part.bytes_max)

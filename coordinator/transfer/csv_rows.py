@@ -88,7 +88,7 @@ class CsvRows:
         texts = self._texts(read.labels)
         floats, _ = float_samples(read.samples)
         series = np.repeat(np.arange(read.labels.size), np.diff(floats.offsets))
-        reach = np.cumsum((texts.row_bytes() + SAMPLE_BYTES_MAX + len(self._names))[series])
+        reach = np.cumsum((texts.row_bytes + SAMPLE_BYTES_MAX + len(self._names))[series])
         begin = 0
         while begin < len(series):
             before = int(reach[begin - 1]) if begin else 0
@@ -116,9 +116,7 @@ class CsvRows:
             ids = [len(texts) + number if value else -1 for number, value in enumerate(values)]
             texts.extend(field(value).encode() for value in values)
             pieces[self._names.index(name)] = np.array(ids, dtype=np.int32)[local]
-        offsets = np.zeros(len(texts) + 1, dtype=np.int64)
-        np.cumsum([len(text) for text in texts], out=offsets[1:])
-        return LabelTexts(np.frombuffer(b"".join(texts), dtype=np.uint8), offsets, pieces)
+        return LabelTexts.of(texts, pieces)
 
 
 def field(text: str) -> str:

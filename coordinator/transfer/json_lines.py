@@ -110,7 +110,7 @@ class JsonLines:
         floats, rows = float_samples(read.samples)
         texts = label_texts(read.labels)
         series, firsts, lasts = _lines(floats.offsets, rows)
-        line_bytes = texts.row_bytes()[series] + _LINE_BYTES + SAMPLE_BYTES_MAX * (lasts - firsts)
+        line_bytes = texts.row_bytes[series] + _LINE_BYTES + SAMPLE_BYTES_MAX * (lasts - firsts)
         reach = np.cumsum(line_bytes)
         begin = 0
         while begin < len(series):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from shared.array_memory import Account
 from shared.derived import Derived
 from shared.labels import LabelFrame, Symbols
 from shared.promql.ast import Matcher
+from shared.promql.engine.rows import name_dropped
 from shared.promql.rendering import labels as rendering
 from shared.promql.rendering.labels import label_texts
 from tests.unit.series_shard import EVERYTHING, Shard, m
@@ -85,6 +88,30 @@ def test_labels_are_rendered_once_for_the_same_selection(shard, monkeypatch) -> 
     shard.write([(m(i="4"), [(1, 1.0)])])
     own = frame(shard)
     assert own.size == 4 and forms(own) == forms(without(own))
+
+
+def test_labels_without_names_are_rendered_once_too(shard, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    shard.write([(m(i="2"), [(1, 1.0)]), (m(i="1"), [(2, 1.0)])])
+    rendered: list[int] = []
+    pairs = rendering.label_pairs
+    monkeypatch.setattr(rendering, "label_pairs", lambda own, by: rendered.append(own.size) or pairs(own, by))
+    for _ in range(3):
+        own = frame(shard)
+        nameless = name_dropped(own)
+        assert "__name__" not in nameless.columns and nameless.labels(0) != own.labels(0)
+        assert nameless.derived is not None and nameless.derived is not own.derived
+        assert forms(own) == forms(without(own)) and forms(nameless) == forms(without(nameless))
+    assert rendered == [2, 2, 2, 2] + [2, 2] * 2, "both once for the selection, and each time without keeping"
+
+
+def test_a_part_has_half_of_the_room_as_long_as_there_is_so_much() -> None:
+    derived = Derived(10)
+    part = derived.part("a")
+    assert part.bytes_max == 5 and part is derived.part("a")
+    assert [derived.get("b", partial(int, size), int) for size in (6, 5)] == [6, 5]
+    full = Derived(10)
+    full.get("b", partial(int, 6), int)
+    assert full.part("a") is not full.part("a")
 
 
 def test_labels_of_a_table_that_knows_only_some_are_the_same(shard) -> None:  # type: ignore[no-untyped-def]

@@ -24,9 +24,9 @@ BYTES_MAX = 16 << 20
 ENTRY_BYTES = 1 << 10
 """What a selection takes beside its arrays and texts, about."""
 DERIVED_SERIES_MAX = 64
-DERIVED_BYTES = 512
+DERIVED_BYTES = 1024
 """Of each series of a selection of few: what is made from their labels for an answer, which takes longer than to read
-and evaluate their samples, may take so much."""
+and evaluate their samples, may take so much, half of it for their labels without names."""
 
 
 def derived_of(series: int) -> Derived | None:

@@ -33,7 +33,7 @@ def without_dropped_names(labels: LabelFrame, drop_name: Bool) -> LabelFrame:
     if not drop_name.any():
         return labels
     if drop_name.all():
-        return labels.without(METADATA_LABELS)
+        return rows.name_dropped(labels)
     for name in METADATA_LABELS:
         if name in labels.columns:
             labels = labels.with_column(name, np.where(drop_name, np.int32(0), labels.columns[name]))

@@ -63,7 +63,9 @@ def without_empty(matrix: Matrix) -> Matrix:
 
 def name_dropped(labels: LabelFrame) -> LabelFrame:
     """`labels` without metric names, and without the type and unit that belong to them."""
-    return labels.without(METADATA_LABELS)
+    own = labels.without(METADATA_LABELS)
+    derived = None if labels.derived is None else labels.derived.part("name dropped")
+    return LabelFrame(own.symbols, own.size, own.columns, derived)
 
 
 def in_order(ids: Rows, first: Rows) -> tuple[Rows, Rows]:

@@ -3,9 +3,8 @@ its series."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -32,22 +31,27 @@ class LabelTexts:
     """The pairs of every series, such as `"name":"value"`, as references into one pool of bytes.
 
     `pool`: uint8[m]; piece i is pool[offsets[i]:offsets[i+1]]; `pieces`: int32[names, series], -1 where a series lacks
-    the label, names in ascending order.
+    the label, names in ascending order; `row_bytes`: int64[series], an upper bound of the length of each series'
+    labels.
     """
 
     pool: Bytes
     offsets: Int
     pieces: NDArray[np.int32]
+    row_bytes: Int
+
+    @classmethod
+    def of(cls, texts: Sequence[bytes], pieces: NDArray[np.int32]) -> LabelTexts:
+        """These pieces of these texts."""
+        lengths = np.array([*map(len, texts), 0], dtype=np.int64)  # piece -1 takes the last one
+        offsets = np.zeros(len(lengths), dtype=np.int64)
+        np.cumsum(lengths[:-1], out=offsets[1:])
+        row_bytes = (lengths + 1)[pieces].sum(axis=0, dtype=np.int64)
+        return cls(np.frombuffer(b"".join(texts), dtype=np.uint8), offsets, pieces, row_bytes)
 
     @property
     def size_bytes(self) -> int:
-        return self.pool.nbytes + self.offsets.nbytes + self.pieces.nbytes
-
-    def row_bytes(self) -> Int:
-        """int64[series]: an upper bound of the length of each series' labels."""
-        lengths = np.ones(len(self.offsets), dtype=np.int64)  # piece -1 takes the last one
-        lengths[:-1] += self.offsets[1:] - self.offsets[:-1]
-        return lengths[self.pieces].sum(axis=0, dtype=np.int64)
+        return self.pool.nbytes + self.offsets.nbytes + self.pieces.nbytes + self.row_bytes.nbytes
 
 
 def label_texts(labels: LabelFrame) -> LabelTexts:
@@ -73,8 +77,7 @@ def label_pairs(labels: LabelFrame, pair_with: Callable[[str], Callable[[str], b
         ids = [len(texts) + number if value else -1 for number, value in enumerate(values)]
         texts.extend([pair(value) for value in values])
         pieces[row] = np.array(ids, dtype=np.int32)[local]
-    offsets = np.array(list(accumulate(map(len, texts), initial=0)), dtype=np.int64)
-    return LabelTexts(np.frombuffer(b"".join(texts), dtype=np.uint8), offsets, pieces)
+    return LabelTexts.of(texts, pieces)
 
 
 @inlined

@@ -83,7 +83,7 @@ class SeriesWriter:
         self._rows = rows
         self._instant = instant
         self._labels = label_texts(value.labels)
-        self._row_bytes = self._labels.row_bytes()[rows] + ROW_BYTES
+        self._row_bytes = self._labels.row_bytes[rows] + ROW_BYTES
         self._histograms = self._of_histograms(value, grid)
         if self._histograms is not None:
             self._counts, sample_bytes = self._histograms.numbers[rows], self._histograms.bytes_max[rows]
@@ -103,20 +103,14 @@ class SeriesWriter:
                 np.ascontiguousarray(samples.values),
             )
         self._bytes_max: Int = self._row_bytes + sample_bytes
+        self.numbers = int(self._counts.sum())
+        """How many numbers the whole text has at most: a histogram has one for each of its buckets, and one more."""
+        self.bytes_max = int(self._bytes_max.sum())
+        """An upper bound of the length of the whole text."""
 
     @property
     def series(self) -> int:
         return len(self._rows)
-
-    @property
-    def numbers(self) -> int:
-        """How many numbers the whole text has at most: a histogram has one for each of its buckets, and one more."""
-        return int(self._counts.sum())
-
-    @property
-    def bytes_max(self) -> int:
-        """An upper bound of the length of the whole text."""
-        return int(self._bytes_max.sum())
 
     @property
     def has_long_series(self) -> bool:
@@ -128,9 +122,9 @@ class SeriesWriter:
         series."""
         if not self.series:
             return []
-        weight = np.cumsum(self._counts + 1)
-        if weight[-1] <= samples:
+        if self.numbers + self.series <= samples:
             return [(0, self.series)]
+        weight = np.cumsum(self._counts + 1)
         cuts = np.searchsorted(weight, np.arange(samples, weight[-1], samples), side="right")
         ends = [*(int(cut) for cut in np.unique(cuts) if 0 < cut < len(weight)), len(weight)]
         return list(zip([0, *ends], ends, strict=False))
@@ -176,7 +170,9 @@ class SeriesWriter:
 
     def write(self, first: int, last: int) -> Text:
         """The text of the series first ≤ i < last of `rows`."""
-        return self._written(self._write, first, last, int(self._bytes_max[first:last].sum()))
+        is_all = last - first == self.series
+        bound = self.bytes_max if is_all else int(self._bytes_max[first:last].sum())
+        return self._written(self._write, first, last, bound)
 
     def heads(self) -> Text:
         """All series as if they had no samples."""
