@@ -25,7 +25,8 @@ def _power(left: Float, right: Float) -> Float:
     """`left ^ right`. NumPy takes the root where the exponent is 0.5 throughout, and that of -Inf is NaN, that of -0
     is -0."""
     values = np.power(left, right)
-    return np.where((right == 0.5) & ((left == 0) | np.isneginf(left)), np.abs(left), values)
+    is_root = right == 0.5
+    return np.where(is_root & ((left == 0) | np.isneginf(left)), np.abs(left), values) if is_root.any() else values
 
 
 ARITHMETIC_UFUNCS: dict[str, Any] = {
