@@ -235,7 +235,7 @@ def test_requests_that_come_after_a_pause_are_not_more_than_before_it(load: Load
     assert not house.room.is_overfull
 
 
-def test_writes_are_refused_before_reads(house: House) -> None:
+def test_writes_are_refused_before_reads(house: House, clock: list[float]) -> None:
     client = Client("a")
     house.fill(client, ROOM - 1)
     house.enters("write", client, WRITE)
@@ -252,7 +252,7 @@ def test_the_client_with_the_fewest_requests_at_work_has_the_first_turn(house: H
     assert house.turns(1) == ["idle"]
 
 
-def test_the_client_with_the_most_requests_here_is_refused_first(house: House) -> None:
+def test_the_client_with_the_most_requests_here_is_refused_first(house: House, clock: list[float]) -> None:
     flood, other = Client("flood"), Client("other")
     house.enters("other", other)
     house.fill(flood, ROOM - 1)
