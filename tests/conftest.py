@@ -31,7 +31,6 @@ LONGEST = (
     "test_vector_crash",
     "test_powerloss",
     "test_check",
-    "test_attacks",
     "test_corpus",
     "test_log_area",
     "test_backup",

@@ -21,7 +21,7 @@ from shared.kernels import kernel
 from shared.labels import LabelFrame
 from shared.promql.model import STALE_NAN_BITS
 from shared.promql.rendering.floats import POWERS, write_float, write_integer
-from shared.promql.rendering.labels import OFFSETS, PIECES, POOL, LabelTexts, copy
+from shared.promql.rendering.labels import OFFSETS, PIECES, POOL, LabelTexts, copy, label_pairs
 
 TIMESTAMP, VALUE = "__timestamp__", "__value__"
 STALE = "stale"
@@ -109,14 +109,7 @@ class CsvRows:
 
     def _texts(self, labels: LabelFrame) -> LabelTexts:
         """The fields of the labels of every series."""
-        texts: list[bytes] = []
-        pieces = np.full((len(self._names), labels.size), -1, dtype=np.int32)
-        names = [name for name in self._names if name in labels.columns]
-        for name, (values, local) in zip(names, labels.values(names), strict=True):
-            ids = [len(texts) + number if value else -1 for number, value in enumerate(values)]
-            texts.extend(field(value).encode() for value in values)
-            pieces[self._names.index(name)] = np.array(ids, dtype=np.int32)[local]
-        return LabelTexts.of(texts, pieces)
+        return label_pairs(labels, lambda _: lambda value: field(value).encode(), self._names)
 
 
 def field(text: str) -> str:

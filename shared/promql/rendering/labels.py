@@ -66,13 +66,17 @@ def _json_pair(name: str) -> Callable[[str], bytes]:
     return lambda value: start + orjson.dumps(value)
 
 
-def label_pairs(labels: LabelFrame, pair_with: Callable[[str], Callable[[str], bytes]]) -> LabelTexts:
-    """The pairs of every series, as the functions that `pair_with` returns for label names write them."""
+def label_pairs(
+    labels: LabelFrame, pair_with: Callable[[str], Callable[[str], bytes]], names: Sequence[str] | None = None
+) -> LabelTexts:
+    """The pairs of every series, as the functions that `pair_with` returns for label names write them. `names`: those
+    of the pieces, ascending; default: all that any series has."""
+    names = sorted(labels.columns) if names is None else names
     texts: list[bytes] = []
-    pieces = np.full((len(labels.columns), labels.size), -1, dtype=np.int32)
-    names = sorted(labels.columns)
-    for row, (name, (values, local)) in enumerate(zip(names, labels.values(names), strict=True)):
-        pair = pair_with(name)
+    pieces = np.full((len(names), labels.size), -1, dtype=np.int32)
+    rows = [row for row, name in enumerate(names) if name in labels.columns]
+    for row, (values, local) in zip(rows, labels.values([names[row] for row in rows]), strict=True):
+        pair = pair_with(names[row])
         # A series without the label has the empty text.
         ids = [len(texts) + number if value else -1 for number, value in enumerate(values)]
         texts.extend([pair(value) for value in values])
