@@ -54,6 +54,7 @@ class Cluster:
     supervisor: subprocess.Popen[bytes] | None = None
     port: int = 0
     tree: Path = ROOT
+    python: str = sys.executable
     tls: ssl.SSLContext | None = None
     """With which this harness connects, where the settings turn TLS on."""
     authorization: str = ""
@@ -82,7 +83,7 @@ class Cluster:
     def compile_kernels(self) -> None:
         """Before `start`: so that no kernel is compiled beside what is measured, which takes a minute or more if none
         is in the cache."""
-        command = [sys.executable, "-m", "coordinator.cli", "warm"]
+        command = [self.python, "-m", "coordinator.cli", "warm"]
         subprocess.run(command, env=self.environment(), cwd=self.directory, check=True, stdout=subprocess.DEVNULL)
 
     def start(self) -> Cluster:
@@ -115,7 +116,7 @@ class Cluster:
     def _spawn(self, module: str) -> subprocess.Popen[bytes]:
         with open(self.directory / f"{module}.log", "ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", module], env=self.environment(), stdout=log, stderr=log, cwd=self.directory
+                [self.python, "-m", module], env=self.environment(), stdout=log, stderr=log, cwd=self.directory
             )
 
     def wait_ready(self, within_s: float = READY_WITHIN_S) -> None:
@@ -241,13 +242,16 @@ def _pairs(parameters: Mapping[str, str | Sequence[str]]) -> list[tuple[str, str
 
 @contextmanager
 def side_by_side(trees: Mapping[str, Path], shards: int, workers: int) -> Iterator[dict[str, Cluster]]:
-    """A running cluster of each of these source trees, by their names, until the context ends. Kernels are compiled
-    before: a tree that is new here would compile its own beside what is measured."""
+    """A running cluster of each of these source trees, by their names, until the context ends. A tree other than this
+    one runs in its own environment `.venv` if it has one, perhaps of another Python, else in the caller's. Kernels are
+    compiled before: a tree that is new here would compile its own beside what is measured."""
     with ExitStack() as stack:
         clusters: dict[str, Cluster] = {}
         for name, tree in trees.items():
             directory = stack.enter_context(tempfile.TemporaryDirectory())
-            clusters[name] = Cluster(Path(directory), shards=shards, workers=workers, tree=tree)
+            own = tree / ".venv" / "bin" / "python"
+            python = str(own) if tree != ROOT and own.exists() else sys.executable
+            clusters[name] = Cluster(Path(directory), shards=shards, workers=workers, tree=tree, python=python)
             stack.callback(clusters[name].stop)
             clusters[name].compile_kernels()
             clusters[name].start()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
+import sysconfig
 import time
 from pathlib import Path
 
 import pytest
 
 from coordinator.doctor import disk, machine
+from shared import interpreter
 from shared.config import Settings
 from shared.processors import usable
 from tests.unit.doctor_findings import level
@@ -64,6 +67,25 @@ def test_swap_huge_pages_overcommit_and_an_old_kernel() -> None:
     assert level(machine.overcommit("2\n")) == "warning"
     assert level(machine.kernel("6.1.0-18-amd64")) == "ok"
     assert level(machine.kernel("4.19.0")) == "warning"
+
+
+def test_a_python_that_was_compiled_without_optimisations(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert level(machine.python(is_optimised=True)) == "ok"
+    found = machine.python(is_optimised=False)
+    assert level(found) == "warning"
+    assert sys.base_prefix in found.seen
+    assert "--enable-optimizations" in found.right
+
+    arguments = {"CONFIG_ARGS": "'--prefix=/opt/python' '--enable-shared'"}
+    monkeypatch.setattr(sysconfig, "get_config_var", arguments.get)
+    monkeypatch.setattr(sys, "base_prefix", "/opt/python")
+    assert not interpreter.is_optimised()
+    arguments["CONFIG_ARGS"] += " '--enable-optimizations'"
+    assert interpreter.is_optimised()
+    arguments.clear()
+    assert not interpreter.is_optimised()
+    monkeypatch.setattr(sys, "base_prefix", "/usr")
+    assert interpreter.is_optimised()
 
 
 def test_a_wrong_clock() -> None:

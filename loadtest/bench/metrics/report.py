@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from loadtest.bench.metrics.servers import Prometheus, Server, Triptych, VictoriaMetrics
+from shared import interpreter
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "benchmarks" / "metrics.md"
 BEGIN = "<!-- metrics: written by python -m loadtest.bench.metrics -->"
@@ -112,12 +113,18 @@ def facts(kinds: Sequence[type[Server]], load: float) -> str:
     memory = psutil.virtual_memory().total / (1 << 30)
     lines = [
         f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores shared with the load generator, {memory:.0f} GiB of "
-        f"memory, Python {platform.python_version()}. Load average of the machine at the start: {load:.1f} (an idle "
+        f"memory, {python()}. Load average of the machine at the start: {load:.1f} (an idle "
         "machine has less than 0.5; other work affects processor times less than the other figures).",
         "",
         *(f"- {kind.name}: {kind.version()}" for kind in kinds),
     ]
     return "\n".join(lines) + "\n"
+
+
+def python() -> str:
+    return f"Python {platform.python_version()}" + (
+        "" if interpreter.is_optimised() else ", compiled without optimisations"
+    )
 
 
 def write_document(text: str) -> None:
