@@ -30,6 +30,7 @@ class Derived:
                 self._made[kind], self._bytes_left = made, left
         return made
 
-    def part(self, kind: object) -> Derived:
-        """Where to keep what is made from a part of the value: has half of the room, if there is so much left."""
-        return self.get(kind, lambda: Derived(self.bytes_max // 2), lambda part: part.bytes_max)
+    def part(self, kind: object, share: int = 2) -> Derived:
+        """Where to keep what is made from a part of the value: has half of the room (1 / `share`), if there is so much
+        left."""
+        return self.get(kind, lambda: Derived(self.bytes_max // share), lambda part: part.bytes_max)

@@ -187,7 +187,7 @@ def row_ids(columns: Sequence[Codes], size: int) -> tuple[Rows, Rows]:
     return ids.astype(np.int64), first.astype(np.int64)
 
 
-def _bytes_of(array: Rows) -> int:
+def _bytes_of(array: Rows | Codes) -> int:
     return array.nbytes
 
 
@@ -250,6 +250,11 @@ class LabelFrame:
 
     def unique(self) -> tuple[Rows, Rows]:
         """`row_ids` over all labels: series with equal label sets get equal ids."""
+        if self.derived is not None and self.size <= FEW_ROWS:  # else the ids depend on the codes
+            return self.derived.get("unique", self._unique, lambda made: sum(map(_bytes_of, made)))
+        return self._unique()
+
+    def _unique(self) -> tuple[Rows, Rows]:
         return row_ids(list(self.columns.values()), self.size)
 
     def sort_order(self) -> Rows:
@@ -259,6 +264,18 @@ class LabelFrame:
         if self.derived is not None:
             return self.derived.get("sort order", self._sort_order, _bytes_of)
         return self._sort_order()
+
+    def in_order(self) -> tuple[Rows, LabelFrame]:
+        """(`sort_order`, the frame with its rows in this order)."""
+        order = self.sort_order()
+        own = self.take(order)
+        if self.derived is not None:
+            own.derived = self.derived.part("in order", share=4)
+        return order, own
+
+    def bytes_with_derived(self) -> int:
+        """Of its columns and of what is kept beside them, at most."""
+        return sum(map(_bytes_of, self.columns.values())) + (0 if self.derived is None else self.derived.bytes_max)
 
     def _sort_order(self) -> Rows:
         if self.size <= FEW_ROWS:

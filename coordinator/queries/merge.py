@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from coordinator.queries.fetched import Fetched
 from coordinator.queries.joining import Joined, SeriesBecameEqual, SeriesTooLong, received, written
+from coordinator.queries.label_memory import JoinedLabels, LabelMemory
 from coordinator.queries.planner import Leaf, Plan
 from shared.errors import OverBudget
 from shared.labels import Symbols
@@ -28,6 +29,8 @@ from shared.promql.engine.finishing import finish
 from shared.promql.model import Annotations, Grid, Matrix, RangeVector, Value
 from shared.promql.rendering.series import SeriesWriter
 from shared.wire import Frame
+
+LABELS = LabelMemory()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +74,7 @@ def message(plan: Plan, terms: Terms) -> EvaluateBody:
     for leaf in plan.leaves:
         require_samples(leaf.grid(clock).steps, terms.samples_max)
     grid = terms.grid
-    # Where the coordinator only joins, the workers' values are already the answer.
-    form = terms.form if isinstance(plan.root, Remote) and plan.leaves[0].mode == "value" else "arrays"
+    form = terms.form if _only_joins(plan) else "arrays"
     return EvaluateBody(
         grid.start_ms,
         grid.end_ms,
@@ -85,6 +87,11 @@ def message(plan: Plan, terms: Terms) -> EvaluateBody:
         terms.is_alone,
         terms.explains,
     )
+
+
+def _only_joins(plan: Plan) -> bool:
+    """Whether the workers' values are already the answer."""
+    return isinstance(plan.root, Remote) and plan.leaves[0].mode == "value"
 
 
 def evaluate_plan(plan: Plan, replies: Sequence[tuple[EvaluateReply, Sequence[Frame]]], terms: Terms) -> Merged:
@@ -107,7 +114,8 @@ def evaluate_plan(plan: Plan, replies: Sequence[tuple[EvaluateReply, Sequence[Fr
         processor=ProcessorTime(terms.processor_s),
         node_seconds={} if terms.explains else None,
     )
-    leaves = _decoded(plan, replies, context.symbols)
+    known = _known_labels(plan, replies)
+    leaves = _decoded(plan, replies, context.symbols, known)
     context.hold(sum(exchange.cells(value) for values in leaves for value in values))
     if any(isinstance(part, exchange.Rendered) for parts in leaves for part in parts):
         _gather_remarks(plan, replies, context.annotations)
@@ -120,7 +128,7 @@ def evaluate_plan(plan: Plan, replies: Sequence[tuple[EvaluateReply, Sequence[Fr
     for leaf, parts in zip(plan.leaves, leaves, strict=True):
         context.check()
         started = time.perf_counter()
-        values.append(_merge(leaf, parts, context, fetched))
+        values.append(_merge(leaf, parts, context, fetched, known))
         leaf_seconds.append(time.perf_counter() - started)
     _gather_remarks(plan, replies, context.annotations)
     context.remote = values
@@ -155,16 +163,29 @@ def _require_shown(numbers: int, terms: Terms) -> None:
         )
 
 
+def _known_labels(plan: Plan, replies: Sequence[tuple[EvaluateReply, Sequence[Frame]]]) -> JoinedLabels | None:
+    """The label sets of arrays that are only joined, if they are few."""
+    if len(replies) < 2 or not _only_joins(plan):
+        return None
+    if any(evaluated.answers[0].shape.kind not in ("matrix", "range") for evaluated, _ in replies):
+        return None
+    return LABELS.joined([frames[:2] for _, frames in replies])
+
+
 def _decoded(
-    plan: Plan, replies: Sequence[tuple[EvaluateReply, Sequence[Frame]]], symbols: Symbols
+    plan: Plan,
+    replies: Sequence[tuple[EvaluateReply, Sequence[Frame]]],
+    symbols: Symbols,
+    known: JoinedLabels | None,
 ) -> list[list[exchange.Shipped]]:
-    """Per leaf, the answer of each worker."""
+    """Per leaf, the answer of each worker; `known`: the label sets of the only leaf."""
     leaves: list[list[exchange.Shipped]] = [[] for _ in plan.leaves]
     hashes: list[list[NDArray[np.uint64]]] = [[] for _ in plan.leaves]
-    for evaluated, frames in replies:
+    for number, (evaluated, frames) in enumerate(replies):
         assert len(evaluated.answers) == len(plan.leaves)
+        labels = None if known is None else known.parts[number]
         for parts, seen, (answer, own) in zip(leaves, hashes, with_frames(evaluated, frames), strict=True):
-            parts.append(exchange.decode(answer.shape, own, symbols))
+            parts.append(exchange.decode(answer.shape, own, symbols, labels))
             if answer.shape.hashed:
                 seen.append(exchange.hashes_of(answer.shape, own))
     for leaf_hashes in hashes:
@@ -175,7 +196,13 @@ def _decoded(
     return leaves
 
 
-def _merge(leaf: Leaf, parts: Sequence[exchange.Shipped], context: EvalContext, fetched: Fetched) -> Value:
+def _merge(
+    leaf: Leaf,
+    parts: Sequence[exchange.Shipped],
+    context: EvalContext,
+    fetched: Fetched,
+    known: JoinedLabels | None,
+) -> Value:
     if leaf.aggregate is not None:
         grid = leaf.grid(context)
         node = leaf.aggregate
@@ -185,7 +212,7 @@ def _merge(leaf: Leaf, parts: Sequence[exchange.Shipped], context: EvalContext, 
         return partial.merge(node, partials, param, grid, context)
     values = [part for part in parts if isinstance(part, Matrix | RangeVector)]
     assert len(values) == len(parts)
-    joined = exchange.joined(values)
+    joined = exchange.joined(values, None if known is None else known.labels)
     if leaf.mode == "samples":
         assert isinstance(joined, RangeVector) and isinstance(leaf.expr, MatrixSelector)
         span = leaf.subquery(context)

@@ -94,12 +94,17 @@ def ordered(value: Value) -> Value:
     """Series sorted by label set."""
     if not isinstance(value, Matrix | RangeVector) or value.labels.size < 2:
         return value
-    return take(value, value.labels.sort_order())
+    return _taken(value, *value.labels.in_order())
 
 
 def take(value: Matrix | RangeVector, rows: Int) -> Matrix | RangeVector:
     """Some series of a value, in the order given."""
-    labels, drop_name = value.labels.take(rows), value.drop_name[rows]
+    return _taken(value, rows, value.labels.take(rows))
+
+
+def _taken(value: Matrix | RangeVector, rows: Int, labels: LabelFrame) -> Matrix | RangeVector:
+    """As `take`; `labels`: of these series."""
+    drop_name = value.drop_name[rows]
     if isinstance(value, Matrix):
         return Matrix(labels, value.values[rows], value.present[rows], drop_name, value.histograms)
     starts, ends = value.samples.offsets[:-1][rows], value.samples.offsets[1:][rows]

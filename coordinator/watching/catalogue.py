@@ -251,7 +251,7 @@ PROCESSES = (
         "(samples not in blocks yet), exemplars, block_cache, log (records in memory), rows (RocksDB), vectors (rows "
         "and index), queries (their arrays), bodies (of requests), known_labels (of remote write 2.0), "
         "otlp_label_sets, series_references (series sent by their numbers), request_templates (of remote write 2.0), "
-        "other (anonymous memory that none of these has)",
+        "query_labels (of queries of few series), other (anonymous memory that none of these has)",
     ),
     _counter("process_cpu_seconds_total", "", "Processor time of the coordinator"),
     _gauge("process_resident_memory_bytes", "", "Memory of the coordinator"),

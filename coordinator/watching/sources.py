@@ -15,6 +15,7 @@ from coordinator.log.area import LogArea
 from coordinator.otlp.known_sets import KnownSets
 from coordinator.pressure import Pressure
 from coordinator.queries.gate import Gate
+from coordinator.queries.merge import LABELS
 from coordinator.rules.schedule import Rules
 from coordinator.series.groups import SampleWrites
 from coordinator.series.known_labels import KnownLabels
@@ -63,6 +64,7 @@ def watch(
     telemetry.watch(lambda values: values.put("triptych_memory_bytes", known_sets.bytes, NAME, "otlp_label_sets"))
     telemetry.watch(lambda values: values.put("triptych_memory_bytes", references.bytes, NAME, "series_references"))
     telemetry.watch(lambda values: values.put("triptych_memory_bytes", templates.bytes, NAME, "request_templates"))
+    telemetry.watch(lambda values: values.put("triptych_memory_bytes", LABELS.bytes, NAME, "query_labels"))
     telemetry.watch(lambda values: put_pressure(values, pressure))
     telemetry.watch(lambda values: put_queues(values, links, gate, samples, spool, log))
     telemetry.watch(lambda values: put_access(values, access))

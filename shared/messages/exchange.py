@@ -130,8 +130,8 @@ def _decode_text(shape: Shape, frames: Sequence[Frame]) -> Rendered:
     return Rendered(texts, shape.cells)
 
 
-def decode(shape: Shape, frames: Sequence[Frame], symbols: Symbols) -> Shipped:
-    """Inverse of `encode`. The label codes are those of `symbols`."""
+def decode(shape: Shape, frames: Sequence[Frame], symbols: Symbols, labels: LabelFrame | None = None) -> Shipped:
+    """Inverse of `encode`. The label codes are those of `symbols`; `labels`: what the frames have, decoded before."""
     assert len(frames) == shape.frames, f"{shape.kind} announces {shape.frames} frames and has {len(frames)}"
     if shape.kind == "text":
         return _decode_text(shape, frames)
@@ -139,7 +139,8 @@ def decode(shape: Shape, frames: Sequence[Frame], symbols: Symbols) -> Shipped:
     histograms = None
     if shape.histograms:
         frames, histograms = frames[:-1], histogram_frames.decode(frames[-1])
-    labels = LabelFrame.from_frames([bytes(frames[0]), memoryview(frames[1])], symbols)
+    if labels is None:
+        labels = LabelFrame.from_frames([bytes(frames[0]), memoryview(frames[1])], symbols)
     series = labels.size
     drop_name = _from_bits(frames[-1], (series,))
     if shape.kind == "range":
@@ -209,11 +210,13 @@ def hashes_of(shape: Shape, frames: Sequence[Frame]) -> NDArray[np.uint64]:
     return np.frombuffer(frames[-1], dtype=np.uint64) if shape.hashed else np.zeros(0, dtype=np.uint64)
 
 
-def joined(values: Sequence[Matrix | RangeVector]) -> Matrix | RangeVector:
-    """The answers of several workers as one value. No series is in two answers, and all use one symbol table."""
+def joined(values: Sequence[Matrix | RangeVector], labels: LabelFrame | None = None) -> Matrix | RangeVector:
+    """The answers of several workers as one value. No series is in two answers, and all use one symbol table. `labels`:
+    those of all values, joined before."""
     if len(values) == 1:
         return values[0]
-    labels = concat([value.labels for value in values])
+    if labels is None:
+        labels = concat([value.labels for value in values])
     drop_name = np.concatenate([value.drop_name for value in values])
     matrices = [value for value in values if isinstance(value, Matrix)]
     if matrices:
