@@ -23,7 +23,9 @@ KEPT = pytest.mark.parametrize("archive_path", formats.kept(), ids=lambda path: 
 def unpacked(archive_path: Path, directory: Path) -> Path:
     """The data directory of the archive."""
     with tarfile.open(archive_path) as archive:
-        archive.extractall(directory, filter="data")
+        if hasattr(tarfile, "data_filter"):  # from Python 3.11.4 on
+            archive.extraction_filter = staticmethod(tarfile.data_filter)
+        archive.extractall(directory)
     return directory / "data"
 
 
