@@ -29,7 +29,7 @@ from coordinator.vectors.values import (
 )
 from shared.errors import BadData, TooLarge
 from shared.messages.vector_text import TextField
-from shared.messages.vectors import DIMENSION_MAX, VECTOR_FIELD, Collection, Floats
+from shared.messages.vectors import DIMENSION_MAX, HALF_MOST, VECTOR_FIELD, Collection, Floats
 
 VECTORS_MAX = 200_000
 """Of a write: what two workers store within half of the time that a write may take by default."""
@@ -76,6 +76,7 @@ class Upserts:
             )
         table = self.flat.reshape(len(self.ids), dimension)
         check_components(table, collection.metric, self.label)
+        check_halves(table, collection, self.label)
         return table
 
     def last_wins(self, table: Floats) -> tuple[list[bytes], Floats, list[bytes]]:
@@ -85,6 +86,18 @@ class Upserts:
             return self.ids, table, self.attributes
         places = list(last_places.values())
         return list(last_places), table[places], [self.attributes[place] for place in places]
+
+
+def check_halves(table: Floats, collection: Collection, label: Any) -> None:
+    """Raises BadData for a component that float16 does not have, where vectors are compared as such."""
+    if collection.storage == "f32" or collection.metric == "cosine" or not table.size:
+        return
+    row, place = divmod(int(np.abs(table).argmax()), table.shape[1])
+    if abs(table[row, place]) > HALF_MOST:
+        raise BadData(
+            f"{label(row)}: component {place} is {table[row, place]:g}; with the storage {collection.storage!r} of the "
+            f"collection {collection.name!r}, components are at most {HALF_MOST:g} in size (f32 has all of them)"
+        )
 
 
 def check_components(table: Floats, metric: str, label: Any) -> None:

@@ -1,8 +1,8 @@
 """Searches grouped by the value of an attribute: the groups are in the order of their best results.
 
-First the groups are found: the best vectors, then the best ones without the values found so far, until there are enough
-groups or no more vectors. Then a search for each group that is not full fills it. So a group that contains most of the
-best vectors costs one more search, not more and more candidates.
+First the groups are found: the best vectors, then the best ones that have more than the values found so far, until
+there are enough groups or no more vectors. Then a search for each group that is not full fills it. So a group that
+contains most of the best vectors costs one more search, not more and more candidates.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class GroupedSearch:
         unfilled = [group for group in groups if not group.is_full]
         for start in range(0, len(unfilled), FILLED_AT_ONCE):
             await asyncio.gather(*map(self._fill, unfilled[start : start + FILLED_AT_ONCE]))
-        return [group for group in groups if group.hits.ids]
+        # A search for one group may find a better result of it than those for all.
+        return sorted((group for group in groups if group.hits.ids), key=lambda group: -float(group.hits.near[0]))
 
     async def _find(self) -> None:
         wanted = self._wanted
@@ -64,36 +65,31 @@ class GroupedSearch:
         present = Condition("exists", wanted.field)
         for _ in range(ROUNDS_MAX):
             values = tuple(group.value for group in self._groups.values())
-            others = (Condition("not", children=(Condition("in", wanted.field, values),)),) if values else ()
+            others = (Condition("not", children=(Condition("within", wanted.field, values),)),) if values else ()
             hits = await self._hits((present, *others), candidates)
-            found_one = self._take(hits, is_first=not values, is_last=len(hits.ids) < candidates)
+            found_one = self._take(hits, is_last=len(hits.ids) < candidates)
             if len(hits.ids) < candidates or not found_one or len(self._groups) == wanted.groups:
                 return
         self.infos.append(
             f"groupBy: {len(self._groups)} groups were found in {ROUNDS_MAX} searches; there may be more of them"
         )
 
-    def _take(self, hits: Hits, *, is_first: bool, is_last: bool) -> bool:
+    def _take(self, hits: Hits, *, is_last: bool) -> bool:
         """Add the groups of these results; False if there are none."""
         places: dict[tuple[bool, Value], list[int]] = {}
-        has_arrays = False
         for place, packed in enumerate(hits.attributes):
             value = msgspec.msgpack.decode(packed).get(self._wanted.field) if packed else None
-            has_arrays |= isinstance(value, list)
-            for element in dict.fromkeys(value) if isinstance(value, list) else [value]:
-                if isinstance(element, str | int | float):
-                    places.setdefault((isinstance(element, bool), element), []).append(place)
+            elements = value if isinstance(value, list) else [value]
+            for key in dict.fromkeys((isinstance(e, bool), e) for e in elements if isinstance(e, str | int | float)):
+                places.setdefault(key, []).append(place)
         found = [(key, own) for key, own in places.items() if key not in self._groups]
-        # A vector with an array may have been left out because of another of its elements.
-        is_whole = is_first or not has_arrays
         for key, own in found[: self._wanted.groups - len(self._groups)]:
             best = np.array(own[: self._wanted.perGroup], dtype=np.int64)
-            is_full = is_whole and (is_last or len(best) == self._wanted.perGroup)
-            self._groups[key] = Group(key[1], hits.take(best), is_full)
+            self._groups[key] = Group(key[1], hits.take(best), is_last or len(best) == self._wanted.perGroup)
         return bool(found)
 
     async def _fill(self, group: Group) -> None:
-        same = Condition("eq", self._wanted.field, (group.value,))
+        same = Condition("has", self._wanted.field, (group.value,))
         group.hits = await self._hits((same,), self._wanted.perGroup)
 
     async def _hits(self, conditions: tuple[Condition, ...], count: int) -> Hits:

@@ -22,6 +22,8 @@ INDEXES = ("lists", "graph")
 """What finds candidates: inverted lists, or an HNSW graph."""
 ID_BYTES_MAX = 64
 DIMENSION_MAX = 16_384  # embeddings in use have at most 12,288 components
+HALF_MOST = 65_504.0
+"""The greatest number that float16 has."""
 K_MAX = 10_000
 READ_WHOLE = 10_000
 """Ids that are read at once whatever their vectors take; of more, the bytes are bounded."""
@@ -71,7 +73,10 @@ class Collection(msgspec.Struct, frozen=True):
 class Condition(msgspec.Struct, frozen=True, array_like=True):
     """One node of a filter. `op` is eq, neq, lt, lte, gt, gte (with `field` and one value), in (with `field` and many
     values), exists (with `field` only), or and, or, not (with `children`). A comparison holds for an array if it holds
-    for one of its elements; neq is the opposite of eq."""
+    for one of its elements; neq is the opposite of eq.
+
+    Only the coordinator asks for `has` and `within`, of many values: the value, or some element, or every element, is
+    one of them. Texts are compared as they are there, also those that are datetimes."""
 
     op: str
     field: str = ""

@@ -105,8 +105,9 @@ class Searches:
             return not self._holds(condition.children[0], tag)
         if condition.op == "exists":
             return tag is not None
-        assert condition.op in ("eq", "in")
-        return bool(own & {(type(value) is bool, value) for value in condition.values})
+        wanted = {(type(value) is bool, value) for value in condition.values}
+        assert condition.op in ("has", "within")
+        return own <= wanted if condition.op == "within" else bool(own & wanted)
 
     async def groups(self, count: int, per_group: int) -> list[tuple[Any, list[str]]]:
         body = SearchBody(Collection(1, "c", 2, "dot"), 10)
@@ -133,6 +134,22 @@ async def test_groups_are_found_and_filled_however_the_values_are_spread() -> No
 async def test_a_vector_with_an_array_is_in_the_group_of_each_element() -> None:
     spread = Searches(["a", "b"], "b", ["c", "a", "a"], "a")
     assert await spread.groups(3, 3) == [("a", ["v0", "v2", "v3"]), ("b", ["v0", "v1"]), ("c", ["v2"])]
+
+
+@pytest.mark.usefixtures("few_candidates")
+async def test_values_that_only_stand_beside_known_ones_are_found_in_the_order_of_their_best_results() -> None:
+    hidden = Searches(*[["a"]] * 20, *["a"] * 20, ["a", "b"], ["c"], ["b"])
+    assert await hidden.groups(9, 2) == [("a", ["v0", "v1"]), ("b", ["v40", "v42"]), ("c", ["v41"])]
+    assert hidden.search.infos == []
+
+
+@pytest.mark.usefixtures("few_candidates")
+async def test_two_texts_of_one_instant_are_two_groups_and_bools_no_numbers() -> None:
+    zulu, other = "2026-01-01T00:00:00Z", "2026-01-01T01:00:00+01:00"
+    spread = Searches(*[zulu] * 9, other, [1, True], other)
+    assert await spread.groups(9, 2) == [
+        (zulu, ["v0", "v1"]), (other, ["v9", "v11"]), (1, ["v10"]), (True, ["v10"]),
+    ]  # fmt: skip
 
 
 @pytest.mark.usefixtures("few_candidates")

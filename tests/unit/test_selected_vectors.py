@@ -216,6 +216,17 @@ def test_facets_count_each_value_of_each_kind(shard: OneShard) -> None:
     assert counted(shard, "nowhere") == {}
 
 
+def test_facets_count_a_vector_once_for_equal_numbers_of_its_array(shard: OneShard) -> None:
+    fill(
+        shard,
+        {"a": {"x": [1, 1.0]}, "b": {"x": [0.0, -0.0]}, "c": {"x": [2, 2]}, "d": {"x": [True, True]}, "e": {"x": 1}},
+    )
+    assert counted(shard, "x") == {("number", 1): 2, ("number", 0.0): 1, ("number", 2): 1, ("bool", True): 1}
+    fill(shard, {"a": {"x": [2**53, 2.0**53, 2**53 + 1]}, "b": {"x": [1e300, 0.5, 0.5]}})
+    counts = counted(shard, "x")
+    assert (counts["number", 2**53], counts["number", 2**53 + 1], counts["number", 0.5]) == (1, 1, 1)
+
+
 def test_facets_of_too_many_values_are_refused(shard: OneShard, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(shard, {f"v{n}": {"x": n * 10**9, "text": f"{n}"} for n in range(12)})
     monkeypatch.setattr(facets, "VALUES_MAX", 12)

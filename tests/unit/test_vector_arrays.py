@@ -145,6 +145,24 @@ FILTERS: list[tuple[dict[str, Any], list[int]]] = [
 ]
 
 
+EXACTLY: list[tuple[Condition, list[int]]] = [
+    (Condition("has", "tags", ("a",)), [0, 1]),
+    (Condition("within", "tags", ("a",)), [1, 2]),
+    (Condition("within", "tags", ("a", "b")), [0, 1, 2]),
+    (Condition("has", "tags", ("2026-01-01T02:00:00+02:00",)), [4]),
+    (Condition("has", "tags", ("2026-01-01T00:00:00Z",)), []),
+    (Condition("within", "tags", ("b", "2026-01-01T00:00:00Z")), [2]),
+    (Condition("within", "tags", ("b", "2026-01-01T02:00:00+02:00")), [2, 4]),
+    (Condition("has", "n", (1.0, 2)), [0, 1]),
+    (Condition("within", "n", (1, 2.5)), [0]),
+    (Condition("within", "n", (True,)), [4]),
+    (Condition("within", "n", (1,)), []),
+    (Condition("not", children=(Condition("within", "nowhere", ("a",)),)), [0, 1, 2, 3, 4]),
+    (Condition("has", "nowhere", ("a",)), []),
+]
+"""What only the coordinator asks for."""
+
+
 def attributes_of(rows: list[dict[str, Any]]) -> Attributes:
     attributes = Attributes()
     attributes.append(0, [packed(row) for row in rows])
@@ -159,6 +177,16 @@ def test_arrays_are_found_by_their_elements(condition: dict[str, Any], expected:
         attributes.build_index(indexed)
         assert np.flatnonzero(attributes.mask(tree, len(ROWS))).tolist() == expected
     assert attributes.unknown(tree) == set()
+
+
+@pytest.mark.parametrize(("condition", "expected"), EXACTLY, ids=lambda value: f"{value}"[:60])
+def test_arrays_are_found_by_all_or_some_of_their_elements_exactly(condition: Condition, expected: list[int]) -> None:
+    attributes = attributes_of(ROWS)
+    for indexed in (0, 2, len(ROWS)):
+        attributes.build_index(indexed)
+        assert np.flatnonzero(attributes.mask(condition, len(ROWS))).tolist() == expected
+    rows = np.array([4, 0, 2])
+    assert attributes.compared(condition, rows).tolist() == [row in expected for row in rows.tolist()]
 
 
 def test_memberships_in_protobuf_are_those_of_json() -> None:

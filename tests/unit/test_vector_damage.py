@@ -18,12 +18,13 @@ from shared.messages.vectors import Collection, Condition
 from tests.unit.test_vector_shards import COLLECTION, Worker, worker
 from tests.unit.test_vector_snapshots import ask, put
 from tests.unit.vector_shard import COSINE, OneShard
+from worker.damage import DamageReport
 from worker.storage.rows.store import Store, StoreBatch
 from worker.vectors import attribute_index as runs
 from worker.vectors import stored_rows
 from worker.vectors.attributes import Attributes
 from worker.vectors.indexing import Indexing
-from worker.vectors.part import KNOWN
+from worker.vectors.part import KNOWN, VectorPart
 
 EYE = np.eye(8, dtype=np.float32)
 WHOLE = (1).to_bytes(8, "little") + EYE[0].tobytes()
@@ -88,6 +89,22 @@ def test_rows_written_while_a_collection_with_a_damaged_vector_is_rebuilt_are_br
     shard.write(["e"], EYE[4:5])
     assert got(shard, "a", "b", "c", "d", "e") == ["a", "c", "d", "e"]
     assert shard.ids(EYE[3], 1) == ["d"]
+
+
+def test_damage_is_said_again_when_the_shard_is_loaded_again(shard: OneShard) -> None:
+    """As after a load that another collection has made fail."""
+    shard.write(["x", "y"], EYE[:2])
+    shard.reopen()
+    store_row(shard, b"y", DAMAGED["short"])
+    shard.reopen()
+    for _ in range(2):
+        assert got(shard, "x", "y") == ["x"]
+        [text] = shard.damage.texts("vector")
+        assert "1 such as 'y'" in text
+        shard.vectors.unload()
+        shard.damage = DamageReport()
+        shard.vectors = VectorPart(shard.store, shard.vectors.engine, 0, shard.damage)
+        shard.vectors.load()
 
 
 def test_row_whose_id_is_not_text_is_missing_and_said(shard: OneShard) -> None:

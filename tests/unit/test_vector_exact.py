@@ -11,7 +11,7 @@ from worker.vectors import exact, search
 from worker.vectors.exact import TIE_SLACK, candidates
 from worker.vectors.ranking import best
 from worker.vectors.recall_curve import RecallCurve
-from worker.vectors.similarity import prepared, similarities
+from worker.vectors.similarity import lengths, prepared, similarities
 
 METRICS = ["cosine", "dot", "l2"]
 QUERIES = 3
@@ -48,6 +48,28 @@ def test_similarities_are_those_of_the_definition(metric: str) -> None:
         np.take_along_axis(near_by_definition(halves, queries, metric), np.maximum(index, 0), axis=1),
     )
     np.testing.assert_allclose(similarities(halves, index, queries, metric), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_similarity_beyond_float32_is_the_greatest_that_there_is() -> None:
+    most = np.finfo(np.float32).max
+    vectors = np.array([[1e20], [-1e20], [3e38], [-3e38]], np.float32)
+    index, queries = np.array([[0, 1, -1]]), np.array([[1e20]], np.float32)
+    assert similarities(vectors, index, queries, "dot").tolist() == [[most, -most, -np.inf]]
+    index = np.array([[2, 3, -1]])
+    assert similarities(vectors, index, vectors[2:3], "l2").tolist() == [[0, -most, -np.inf]]
+
+
+def test_a_vector_that_is_the_query_is_found_however_many_components_are_added_up() -> None:
+    """Sums in float32 of as many equal squares are wrong by so much that others seem nearer."""
+    random = np.random.default_rng(1)
+    sizes = random.uniform(1.0, 1.003, 1500).astype(np.float32)
+    wrong = [float(np.einsum("i,i->", v, v)) - float(s) ** 2 * 16_384 for s in sizes for v in [np.full(16_384, s)]]
+    order = np.argsort(wrong)
+    chosen = sizes[[order[-1], *order[:40]]]
+    table = np.repeat(chosen[:, None], 16_384, axis=1)
+    found = candidates(table, lengths(table), np.arange(41), table[:1], 3, "l2", lambda: None)
+    [near] = similarities(table, found, table[:1], "l2")
+    assert near.max() == 0
 
 
 def test_a_cosine_lies_within_one_whatever_rounding_does() -> None:

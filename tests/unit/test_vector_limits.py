@@ -15,6 +15,7 @@ from coordinator.vectors.decode import (
     IDS_MAX,
     Upserts,
     check_components,
+    check_halves,
     check_ids,
 )
 from coordinator.vectors.fusion import fuse
@@ -33,7 +34,7 @@ from coordinator.vectors.values import (
 )
 from shared.control import LocalControl
 from shared.errors import BadData, TooLarge, Unavailable
-from shared.messages.vectors import DIMENSION_MAX, ID_BYTES_MAX, Collection
+from shared.messages.vectors import DIMENSION_MAX, HALF_MOST, ID_BYTES_MAX, Collection
 
 # Ids, attributes, values
 
@@ -106,6 +107,18 @@ def test_long_values_are_cut_in_messages() -> None:
 
 
 # Components
+
+
+@pytest.mark.parametrize("storage", ["f16", "i8", "b1"])
+def test_a_component_that_float16_does_not_have_is_refused_where_vectors_are_compared_as_such(storage: str) -> None:
+    table = np.ones((3, 4), dtype=np.float32)
+    table[1, 2] = -HALF_MOST
+    check_halves(table, Collection(1, "h", 4, "dot", storage), lambda row: f"row {row}")
+    table[1, 2] = -HALF_MOST - 1
+    with pytest.raises(BadData, match=f"row 1: component 2 is -65505; with the storage '{storage}'"):
+        check_halves(table, Collection(1, "h", 4, "dot", storage), lambda row: f"row {row}")
+    check_halves(table, Collection(1, "h", 4, "cosine", storage), str)
+    check_halves(table, Collection(1, "h", 4, "l2", "f32"), str)
 
 
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])

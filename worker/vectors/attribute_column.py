@@ -291,6 +291,21 @@ class AttributeColumn:
         match."""
         return self._matching(op, (value,), where)
 
+    def has(self, values: Sequence[Value], where: Where) -> Mask:
+        """Which of these rows have one of `values`, be it as an element. Texts are equal if all their characters are:
+        two texts for one instant are two values."""
+        return self._matching("has", values, where)
+
+    def within(self, values: Sequence[Value], where: Where) -> Mask:
+        """Which of these rows have nothing but `values`, compared as in `has`. An empty array has nothing."""
+        tests = list(self._tests("has", values))
+        kinds, bits = self._rows.arrays(where)
+        mask = _any_of(tests, kinds, bits) | (kinds == ARRAY)
+        if len(self._owners):
+            elements, places = self._elements_of(where)
+            mask[places[~_any_of(tests, *self._elements.arrays(elements))]] = False
+        return mask
+
     def _matching(self, op: str, values: Sequence[Value], where: Where) -> Mask:
         tests = list(self._tests(op, values))
         mask = _any_of(tests, *self._rows.arrays(where))
@@ -314,7 +329,8 @@ class AttributeColumn:
 
     def _tests(self, op: str, values: Sequence[Value]) -> Iterator[Test]:
         """Tests of kinds and bits: a value satisfies the comparison with `values` if it satisfies one of the tests."""
-        plain, instants, text = divided(op, values)
+        plain, instants, text = divided(op, values) if op != "has" else (values, np.zeros(0, np.complex128), None)
+        op = op if op != "has" else "in"
         codes = [self.code(value) for value in plain if isinstance(value, str)]
         bools = [int(value) for value in plain if isinstance(value, bool)]
         numbers = [value for value in plain if not isinstance(value, str | bool)]

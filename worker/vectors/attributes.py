@@ -160,6 +160,10 @@ class Attributes:
             return column.present(where)
         if op == "neq":
             return ~column.equal(condition.values[0], where)
+        if op == "has":
+            return column.has(condition.values, where)
+        if op == "within":
+            return column.within(condition.values, where)
         if op in ("eq", "in"):
             return column.equal_any(condition.values, where)
         return column.compare(op, condition.values[0], where)
@@ -178,7 +182,7 @@ class Attributes:
             return np.full(index.size, op == "neq")
         if op == "neq":
             return ~self._indexed(Condition("eq", condition.field, condition.values), index)
-        mask = index.mask(condition, column) if op != "exists" else None
+        mask = index.mask(condition, column) if op in COMPARED else None
         return self._compared(condition, slice(0, index.size)) if mask is None else mask
 
     def _all_of(self, conditions: Sequence[Condition], index: attribute_index.AttributeIndex) -> Mask:

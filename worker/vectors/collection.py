@@ -63,7 +63,7 @@ class WorkerCollection:
         """Guards every change of the collection."""
         self.stores: dict[int, Rows] = {}
         self._damage: dict[int, DamageReport] = {}
-        self._damaged: dict[bytes, str] = {}  # id of a vector whose stored row is damaged → why
+        self._damaged: dict[bytes, int] = {}  # id of a vector whose stored row is damaged → its shard
         self._vector_counts: dict[int, int] = {}  # shard → number of its living vectors
         self.highest: dict[int, int] = {}
         """Shard → the highest version ever given in it."""
@@ -139,7 +139,7 @@ class WorkerCollection:
         `wrong`: id → what is wrong."""
         wrong = {vector_id: why for vector_id, why in wrong.items() if vector_id not in self._damaged}
         if wrong:
-            self._damaged.update(wrong)
+            self._damaged.update(dict.fromkeys(wrong, shard))
             vector_id, why = next(iter(wrong.items()))
             text = (
                 f"vectors of the collection {self.collection.name!r} are damaged and missing: {len(wrong)} "
@@ -303,6 +303,7 @@ class WorkerCollection:
         if self.text is not None:
             for vector_id in view.ids.take(shard_rows):
                 self.text.remove(vector_id)
+        self._damaged = {vector_id: own for vector_id, own in self._damaged.items() if own != shard}
         del self.stores[shard], self._vector_counts[shard], self.highest[shard]
 
     @property

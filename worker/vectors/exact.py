@@ -27,7 +27,9 @@ SCATTERED_QUERIES_MAX = 4
 """For so few queries, scattered rows are compared where they lie: copying them for a product of matrices takes five
 times as long."""
 PRODUCT_ERROR = 4e-6
-"""An upper bound of the relative error of a float32 product of unit vectors of 16,384 components, summed in blocks."""
+"""An upper bound of the relative error of a float32 product of unit vectors of PRODUCT_COMPONENTS components, summed in
+blocks. With more it grows as they do: where all components are equal, 16,384 had up to 8e-6."""
+PRODUCT_COMPONENTS = 4096
 
 
 def candidates(
@@ -50,12 +52,13 @@ def candidates(
     kept_rows = np.empty((len(queries), 0), dtype=np.int64)
     values = np.empty((len(queries), 0), dtype=np.float32)
     lengths = np.sqrt(np.einsum("ij,ij->i", queries, queries))
+    relative_error = PRODUCT_ERROR * max(1.0, queries.shape[1] / PRODUCT_COMPONENTS)
     for start in range(0, len(rows), block_rows):
         check()
         block = rows[start : start + block_rows]
         near = _products(table, norms, block, queries, metric)
         longest = float(norms[block].max())
-        error = PRODUCT_ERROR * (lengths * longest + (longest * longest if metric == "l2" else 0.0))
+        error = relative_error * (lengths * longest + (longest * longest if metric == "l2" else 0.0))
         kept_rows = np.concatenate([kept_rows, np.broadcast_to(block, near.shape)], axis=1)
         values = np.concatenate([values, near], axis=1)
         kept_rows, values = _keep(kept_rows, values, k, error)

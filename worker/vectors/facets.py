@@ -15,6 +15,7 @@ from worker.vectors.selection import Selection
 
 VALUES_MAX = 200_000
 """Distinct values of a field in one worker. More would be counted, sent and merged to be left out of the answer."""
+INT64_END = 2.0**63
 TEXT_BYTES_MAX = 32 << 20
 """Of the distinct strings together."""
 
@@ -49,16 +50,29 @@ def count_values(selection: Selection, field: str) -> dict[tuple[bool, Value], i
 
 
 def _elements(column: AttributeColumn, mask: Mask) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """(the kinds, the bits) of the elements of the arrays in the rows of `mask`, each once for each row."""
+    """(the kinds, the bits) of the elements of the arrays in the rows of `mask`, each once for each row: of equal
+    numbers, one."""
     owners, kinds, bits = column.elements(len(mask))
     places = np.flatnonzero(mask[owners])
     if not len(places):
         return kinds[:0], bits[:0]
-    order = places[np.lexsort((bits[places], kinds[places], owners[places]))]
-    owners, kinds, bits = owners[order], kinds[order], bits[order]
-    is_first = (owners[1:] != owners[:-1]) | (kinds[1:] != kinds[:-1]) | (bits[1:] != bits[:-1])
-    keep = np.append(True, is_first)
-    return kinds[keep], bits[keep]
+    owners, kinds, bits = owners[places], kinds[places], bits[places]
+    same_kinds, same_bits = _by_value(kinds, bits)
+    order = np.lexsort((same_bits, same_kinds, owners))
+    is_first = np.ones(len(order), np.bool_)
+    is_first[1:] = np.any([np.diff(array[order]) != 0 for array in (owners, same_kinds, same_bits)], axis=0)
+    chosen = order[is_first]
+    return kinds[chosen], bits[chosen]
+
+
+def _by_value(kinds: NDArray[np.uint8], bits: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Kinds and bits that are equal for equal values: floats that are whole numbers become integers."""
+    kinds, bits = kinds.copy(), bits.copy()
+    floats = bits.view(np.float64)
+    whole = np.flatnonzero(kinds == FLOAT)
+    whole = whole[(np.floor(floats[whole]) == floats[whole]) & (np.abs(floats[whole]) < INT64_END)]
+    kinds[whole], bits[whole] = INTEGER, floats[whole].astype(np.int64)
+    return kinds, bits
 
 
 def _distinct(bits: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

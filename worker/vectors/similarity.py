@@ -23,6 +23,8 @@ _ROWS = types.Array(types.int64, 2, "C", readonly=True)
 NOTHING = np.float32(-np.inf)
 """The similarity where there is no candidate."""
 
+_MOST = float(np.finfo(np.float32).max)
+"""Similarities beyond it are shown as this: −inf is no candidate."""
 COSINE, DOT, L2 = 0, 1, 2
 METRICS = {"cosine": COSINE, "dot": DOT, "l2": L2}
 """The metrics as kernels know them."""
@@ -55,6 +57,13 @@ def prepared(vectors: Floats, metric: str) -> Floats:
     return copies
 
 
+def lengths(vectors: Floats) -> Floats:
+    """Of vectors float32[n, dimension], summed in double precision: float32[n]. One that float32 does not have is
+    infinite."""
+    with np.errstate(over="ignore"):
+        return np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64)).astype(np.float32)
+
+
 @inlined(allocates=False, fastmath={"reassoc", "contract"})
 def inner_product(a, b):  # type: ignore[no-untyped-def]
     """Of two vectors float32[dimension], summed in double precision."""
@@ -80,11 +89,12 @@ def _similarities(table, index, queries, metric, out):  # type: ignore[no-untype
                 for d in range(query.shape[0]):
                     difference = np.float64(vector[d]) - np.float64(query[d])
                     total += difference * difference
-                out[q, c] = -math.sqrt(total)
+                out[q, c] = -min(_MOST, math.sqrt(total))
             else:
                 for d in range(query.shape[0]):
                     total += np.float64(vector[d]) * np.float64(query[d])
-                out[q, c] = min(1.0, max(-1.0, total)) if metric == COSINE else total
+                most = 1.0 if metric == COSINE else _MOST
+                out[q, c] = min(most, max(-most, total))
 
 
 def similarities(table: NDArray[np.floating], index: Rows, queries: Floats, metric: str) -> Floats:

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.messages.vectors import Collection, Floats
+from shared.messages.vectors import HALF_MOST, Collection, Floats
 from worker.vectors.attributes import Attributes
 from worker.vectors.candidate_index import CandidateIndex, new_index
 from worker.vectors.codes import Codes, PendingCodes
 from worker.vectors.id_table import IdTable
 from worker.vectors.mapped_rows import MappedRows
-from worker.vectors.similarity import Rows, prepared
+from worker.vectors.similarity import Rows, lengths, prepared
 
 CAPACITY_MIN = 64
 MAPPED_STORAGES = ("i8", "b1")
@@ -136,9 +136,9 @@ class Table:
         given, `versions` uint64[n], `shards` uint16[n] or one for all. Returns the first new row."""
         first, count = self._size, len(ids)
         self._reserve(first + count)
-        ready = prepared(vectors, self.collection.metric)
+        ready = self._prepared(vectors)
         self._vectors[first : first + count] = ready
-        self._norms[first : first + count] = np.sqrt(np.einsum("ij,ij->i", ready, ready))
+        self._norms[first : first + count] = lengths(ready)
         self._versions[first : first + count] = versions
         self._shards[first : first + count] = shards
         # As they are stored, which may be rounded.
@@ -149,6 +149,14 @@ class Table:
         self._kill(replaced)
         self._publish()
         return first
+
+    def _prepared(self, vectors: Floats) -> Floats:
+        """A copy as it is compared. Components that float16 does not have, which earlier releases took, become the
+        greatest that it has."""
+        ready = prepared(vectors, self.collection.metric)
+        if self._vectors.dtype == np.float16:
+            np.clip(ready, -HALF_MOST, HALF_MOST, out=ready)
+        return ready
 
     def append_copies(self, view: TableView, rows: Rows) -> None:
         """Add copies of `rows` int64[n], ascending and not none, of another table of the same collection. Rows that are
@@ -198,9 +206,9 @@ class Table:
     def revive(self, rows: Rows, vectors: Floats, shard: int) -> None:
         """Make dead rows of a snapshot living, with the content of the store: `rows` int64[n], `vectors`
         float32[n, dimension] as given."""
-        ready = prepared(vectors, self.collection.metric)
+        ready = self._prepared(vectors)
         self._vectors[rows] = ready
-        self._norms[rows] = np.sqrt(np.einsum("ij,ij->i", ready, ready))
+        self._norms[rows] = lengths(ready)
         self._shards[rows] = shard
         self._alive = self._alive.copy()
         self._alive[rows] = True
