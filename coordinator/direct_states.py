@@ -50,7 +50,10 @@ class DirectStates:
         self._needs_workers = needs_workers
 
     def takes(self, head: PlainHead) -> bool:
-        return head.method == "GET" and not (self._needs_workers and self._context.links.unready())
+        """Not a query with percent escapes: aiohttp refuses those that are malformed."""
+        if head.method != "GET" or b"%" in head.query:
+            return False
+        return not (self._needs_workers and self._context.links.unready())
 
     def work(self, head: PlainHead, body: bytes) -> _StateWork:
         return _StateWork(self._text)

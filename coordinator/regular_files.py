@@ -11,6 +11,11 @@ class NotReadable(Exception):
     """The text says why, and goes on a sentence whose subject is the file: "cannot be read: …"."""
 
 
+def shown(path: str | Path) -> str:
+    """The name as valid text: bytes of it that are not UTF-8 are written as `\\xe9`."""
+    return str(path).encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
 def content(path: Path, bytes_max: int) -> bytes:
     """The content of a regular file. Raises NotReadable."""
     try:

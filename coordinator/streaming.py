@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import cast
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from coordinator.compression import compressed
 from coordinator.connections import Waiting
@@ -68,6 +68,10 @@ class Body:
         """`first`, which is not held any longer."""
         first, self.first = self.first, b""
         return first
+
+    def close(self) -> None:
+        """Let go of what the rest would be produced from."""
+        self.first, self._pieces = b"", iter(())
 
 
 class Outlet:
@@ -146,12 +150,16 @@ async def respond(
     request: web.Request, body: Body, in_thread: InThread, give_back: Callable[[], None] = _nothing
 ) -> web.StreamResponse:
     """The response with this body. `give_back` is called as soon as nothing more has to be produced for a client that
-    is late."""
+    is late, or that asks for the head alone."""
     if body.whole:
         return whole(body)
     response = web.StreamResponse(headers=_headers(body))
     await response.prepare(request)
-    await _send(request, body, in_thread, give_back)
+    if request.method == hdrs.METH_HEAD:
+        body.close()
+        give_back()
+    else:
+        await _send(request, body, in_thread, give_back)
     await response.write_eof()
     return response
 

@@ -62,7 +62,7 @@ def read(path: Path, what: str) -> bytes:
     try:
         return regular_files.content(path, FILE_BYTES_MAX)
     except NotReadable as why:
-        raise ConfigError(f"{what} {path} {why}") from None
+        raise ConfigError(f"{what} {regular_files.shown(path)} {why}") from None
 
 
 def parse(content: bytes, path: str | Path) -> Section:

@@ -145,11 +145,12 @@ def _template(text: str) -> Callable[[Mapping[str, str], float, Surroundings], s
     template = Template.of(text)
 
     def expand(labels: Mapping[str, str], value: float, around: Surroundings) -> str:
-        """An alert with a broken text is better than none."""
+        """An alert with a broken text is better than none. The text is valid UTF-8."""
         try:
-            return template.expand(labels, value, around)
+            text = template.expand(labels, value, around)
         except TemplateError as error:
-            return f"<error expanding template: {error}>"
+            text = f"<error expanding template: {error}>"
+        return text.encode(errors="replace").decode()
 
     return expand
 
@@ -186,8 +187,12 @@ def _named(labels: Labels, *pairs: tuple[str, str]) -> Labels:
 
 
 def last_seen_query(rule: RuleDefinition) -> str:
-    """Gives the Unix time in seconds at which the rule was evaluated last with an alert."""
-    return f"max(max_over_time(timestamp({states_query(rule)})[{OUTAGE_MAX_MS}ms:15s]))"
+    """Gives the Unix time in seconds at which the rule was evaluated last with an alert.
+
+    The steps of the subquery are multiples of 15 s, so an evaluation behind the last one is seen by the first part
+    only."""
+    own = f"timestamp({states_query(rule)})"
+    return f"max({own}) or max(max_over_time({own}[{OUTAGE_MAX_MS}ms:15s]))"
 
 
 def states_query(rule: RuleDefinition) -> str:

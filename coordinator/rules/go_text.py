@@ -253,7 +253,9 @@ def _converted(verb: str, flags: str, precision: int | None, value: object) -> s
     if isinstance(value, int) and verb in "dxXob":
         return format(value, f"{plus}{verb}")
     if isinstance(value, int) and verb in "cq":
-        return (chr(value) if verb == "c" else repr(chr(value))) if 0 <= value < 0x110000 else "\ufffd"
+        is_character = 0 <= value < 0x110000 and not 0xD800 <= value < 0xE000  # no half of a surrogate pair
+        character = chr(value) if is_character else "\ufffd"
+        return character if verb == "c" else repr(character)
     if isinstance(value, float) and verb in "feEgGFv":
         if special(value):
             return special(value).removeprefix("+") if "+" not in flags else special(value)

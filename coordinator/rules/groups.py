@@ -32,7 +32,10 @@ says so."""
 
 
 class Storage(Protocol):
-    """What rules read and write."""
+    """What rules read and write. `lookback_ms`: for how long a query sees a sample of a series that has not ended."""
+
+    @property
+    def lookback_ms(self) -> int: ...
 
     async def query(self, expr: str, time_ms: int) -> Vector:
         """The vector at this time, a scalar as a series without labels. Raises TriptychError."""
@@ -239,11 +242,14 @@ class Group:
         offset_ms = self.definition.query_offset_ms
         # Other rules may have alerts of this name, and may have stored theirs already.
         until_ms = time_ms if self._began_ms is None else min(self._began_ms, time_ms)
-        seen = await self._storage.query(alerting.last_seen_query(rule), until_ms - offset_ms - 1)
+        until_ms -= offset_ms + 1
+        seen = await self._storage.query(alerting.last_seen_query(rule), until_ms)
         if not seen:
             return {}
         seen_ms = round(seen[0][1] * 1000)
-        states = await self._storage.query(alerting.states_query(rule), seen_ms)
+        # As late as an alert that went on can be seen: one that was resolved after `seen_ms` has ended by then.
+        states_ms = min(until_ms, seen_ms + self._storage.lookback_ms - 1)
+        states = await self._storage.query(alerting.states_query(rule), states_ms)
         return alerting.restored(rule, states, seen_ms + offset_ms, time_ms)
 
     def _sent(self, rule: RuleDefinition, alerts: Alerts, time_ms: int) -> Alerts:

@@ -25,7 +25,7 @@ class MemoryStorage:
 
     def __init__(self, lookback_ms: int = LOOKBACK_MS) -> None:
         self._series: dict[Labels, tuple[list[int], list[float]]] = {}
-        self._lookback_ms = lookback_ms
+        self.lookback_ms = lookback_ms
 
     def add(self, labels: Labels, time_ms: int, value: float) -> None:
         """Samples of a series come in order of time; one at the same time replaces the one before."""
@@ -59,7 +59,7 @@ class MemoryStorage:
         """Raises TriptychError."""
         grid = Grid(time_ms, time_ms)
         tree = parser.resolve_durations(parser.parse(expr), grid)
-        context = EvalContext(self, Symbols(), grid, self._lookback_ms)
+        context = EvalContext(self, Symbols(), grid, self.lookback_ms)
         return finish(evaluate(tree, grid, context))
 
     def select(self, matchers: Sequence[Matcher], start_ms: int, end_ms: int, symbols: Symbols) -> Selection:

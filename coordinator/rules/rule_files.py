@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from coordinator import yaml_fields
+from coordinator import regular_files, yaml_fields
 from coordinator.rules.templates import Template, TemplateError
 from coordinator.yaml_fields import Section
 from shared.errors import ConfigError, TriptychError
@@ -54,8 +54,8 @@ class RuleDefinition:
 
 @dataclass(frozen=True, slots=True)
 class GroupDefinition:
-    """Rules that are evaluated one after another, at the same time. `limit`: of the series or alerts of each rule, 0:
-    none."""
+    """Rules that are evaluated one after another, at the same time. `file`: its name as it is shown. `limit`: of the
+    series or alerts of each rule, 0: none."""
 
     file: str
     name: str
@@ -97,16 +97,17 @@ def read_all(patterns: Sequence[str], defaults: Defaults) -> list[GroupDefinitio
         rules += sum(len(group.rules) for group in own)
         if len(groups) > GROUPS_MAX or rules > RULES_MAX:
             raise ConfigError(
-                f"{path} and the rule files before it have {len(groups)} groups and {rules} rules; the limits are "
-                f"{GROUPS_MAX} and {RULES_MAX}"
+                f"{regular_files.shown(path)} and the rule files before it have {len(groups)} groups and {rules} "
+                f"rules; the limits are {GROUPS_MAX} and {RULES_MAX}"
             )
     return groups
 
 
 def parse(content: bytes, path: str | Path, defaults: Defaults = Defaults()) -> list[GroupDefinition]:
     """The groups of one file. Raises ConfigError."""
-    root = yaml_fields.parse(content, path)
-    groups = [_group(section, str(path), defaults) for section in root.sections("groups")]
+    file = regular_files.shown(path)
+    root = yaml_fields.parse(content, file)
+    groups = [_group(section, file, defaults) for section in root.sections("groups")]
     root.finish()
     names: set[str] = set()
     for section, group in zip(root.sections("groups"), groups, strict=True):

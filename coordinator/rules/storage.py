@@ -88,6 +88,11 @@ class RuleStorage:
 
     # Reading
 
+    @property
+    def lookback_ms(self) -> int:
+        """For how long a query sees a sample of a series that has not ended."""
+        return self._settings.lookback_ms
+
     async def query_all(self, exprs: Sequence[str], time_ms: int) -> Sequence[Vector | TriptychError]:
         """What `query` gives or raises for each of these. Light ones are asked together: a message, its reply and the
         wake-ups of processes cost more than what most rules read."""

@@ -120,15 +120,19 @@ _REFERENCE = re.compile(r"\$(?:\$|([A-Za-z0-9_]+)|\{([A-Za-z0-9_]+)\})")
 
 
 def _replaced(pattern: str, replacement: str, text: str) -> str:
-    """As Go's ReplaceAllString: `$1`, `${name}` and `$$`."""
+    """As Go's ReplaceAllString: `$1`, `${name}` and `$$`; an empty match directly behind another one is left out."""
     if len(replacement) > REPLACEMENT_CHARS_MAX:
         raise ValueError(f"the replacement has {len(replacement)} characters; the limit is {REPLACEMENT_CHARS_MAX}")
     compiled = _pattern(pattern)
     names = dict(compiled.groupindex)
-    size = 0
+    size, last_end = 0, -1
 
     def one(match: Any) -> str:
-        nonlocal size
+        nonlocal size, last_end
+        is_left_out = match.start() == match.end() == last_end
+        last_end = match.end()
+        if is_left_out:
+            return ""
 
         def group(reference: re.Match[str]) -> str:
             name = reference[1] or reference[2]

@@ -198,7 +198,8 @@ class _Parser:
                     raise TemplateError("unexpected else")
                 block = blocks[-1][0]
                 self._scopes.pop()
-                self._scopes.append(set())
+                declared = block.pipeline.names if block.pipeline.declares and block.kind != "range" else ()
+                self._scopes.append(set(declared))
                 blocks[-1] = (block, block.otherwise, True)
                 nodes = block.otherwise
                 if self._tokens:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from coordinator.rules import template_syntax as syntax
-from coordinator.rules.go_text import text_of
+from coordinator.rules.go_text import GoTime, text_of
 from coordinator.rules.template_functions import FUNCTIONS, LAZY, Call, Sample, require_size
 from coordinator.rules.template_syntax import Node, Operand, Pipeline, TemplateError
 
@@ -236,7 +236,7 @@ class _Run:
                 return _field(self._value(operand.base), operand.name)
 
     def _method(self, base: Any, name: str, arguments: list[Any]) -> Any:
-        if hasattr(base, "format") and name == "Format" and len(arguments) == 1 and isinstance(arguments[0], str):
+        if isinstance(base, GoTime) and name == "Format" and len(arguments) == 1 and isinstance(arguments[0], str):
             try:
                 require_size(arguments)
                 return base.format(arguments[0])

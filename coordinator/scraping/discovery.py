@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from coordinator import yaml_fields
+from coordinator import regular_files, yaml_fields
 from coordinator.outgoing import blocking
 from coordinator.scraping.fetching import Client, Fetches, FetchFailed, inflated
 from coordinator.scraping.jobs import FileDiscovery, Group, HttpDiscovery, group_of
@@ -105,7 +105,9 @@ class Files(Discovery):
                 stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
                 read[path] = before if before is not None and before[0] == stamp else (stamp, groups_of_file(path))
             except (OSError, ConfigError) as error:
-                problem = problem or (error if isinstance(error, ConfigError) else ConfigError(f"{path}: {error}"))
+                problem = problem or (
+                    error if isinstance(error, ConfigError) else ConfigError(f"{regular_files.shown(path)}: {error}")
+                )
                 if before is not None:
                     read[path] = before
         self._read = read
@@ -116,13 +118,14 @@ class Files(Discovery):
 def groups_of_file(path: Path) -> Groups:
     """Raises ConfigError, which names the file."""
     content = yaml_fields.read(path, "the file of targets")
+    file = regular_files.shown(path)
     if path.suffix == ".json":
-        return _groups_of_json(content, str(path), {FILE_PATH: str(path)})
+        return _groups_of_json(content, file, {FILE_PATH: file})
     found = []
-    for section in yaml_fields.parse_list(content, path):
+    for section in yaml_fields.parse_list(content, file):
         addresses, labels = tuple(section.texts("targets")), section.mapping("labels")
         section.finish()
-        found.append(Group(addresses, {**labels, FILE_PATH: str(path)}))
+        found.append(Group(addresses, {**labels, FILE_PATH: file}))
     return tuple(found)
 
 

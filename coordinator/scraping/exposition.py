@@ -19,13 +19,20 @@ def read(
     *,
     with_histograms: bool,
     keeps_classic: bool,
+    honors_times: bool,
 ) -> Samples:
     """The samples of an answer. `fallback`: the protocol of PROTOCOLS that it is in where its Content-Type says none of
-    them, or "". Raises BadData for what cannot be read."""
+    them, or "". `honors_times`: as in `protobuf_families.read`; times of the text formats are always given. Raises
+    BadData for what cannot be read."""
     kind = _kind(content_type) or _kind(PROTOCOLS.get(fallback, ""))
     if kind == PROTOBUF:
         return protobuf_families.read(
-            series, body, time_ms, with_histograms=with_histograms, keeps_classic=keeps_classic
+            series,
+            body,
+            time_ms,
+            with_histograms=with_histograms,
+            keeps_classic=keeps_classic,
+            honors_times=honors_times,
         )
     if kind:
         return series.read_text(body, is_openmetrics=kind == OPENMETRICS, time_ms=time_ms)

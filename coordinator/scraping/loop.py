@@ -230,6 +230,7 @@ class ScrapeLoop:
             time_ms,
             with_histograms=job.with_native_histograms,
             keeps_classic=job.keeps_classic_histograms,
+            honors_times=job.honor_timestamps,
         )
         kept = len(samples.numbers) + len(samples.histograms)
         if job.limits.samples and kept > job.limits.samples:
@@ -290,10 +291,11 @@ def _labelling(job: Job, target: Target, settings: Settings) -> Labelling:
 
 def _numbers_without_time(samples: Samples, job: Job) -> Ints:
     """Those that are ended when they vanish: a target that gives the time tells by itself how old a sample is."""
-    numbers = samples.numbers
+    numbers, histograms = samples.numbers, samples.histograms
     if job.honor_timestamps and not job.tracks_timestamped:
         numbers = numbers[~samples.is_timed]
-    return np.unique(np.concatenate([numbers, np.array([number for number, *_ in samples.histograms], np.int64)]))
+        histograms = [histogram for histogram in histograms if not histogram[1]]
+    return np.unique(np.concatenate([numbers, np.array([number for number, *_ in histograms], np.int64)]))
 
 
 def _first_of_each(numbers: Ints, times_ms: Ints, series: int) -> Ints | slice:

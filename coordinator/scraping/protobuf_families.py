@@ -36,13 +36,21 @@ _TYPES = {
 }
 
 
-def read(series: TargetSeries, body: bytes, time_ms: int, *, with_histograms: bool, keeps_classic: bool) -> Samples:
-    """The samples; those without a time have this one. `with_histograms`: native ones are stored, and of a family that
-    has them the classic buckets only if `keeps_classic`. Raises BadData."""
+def read(
+    series: TargetSeries,
+    body: bytes,
+    time_ms: int,
+    *,
+    with_histograms: bool,
+    keeps_classic: bool,
+    honors_times: bool = True,
+) -> Samples:
+    """The samples; those without a time have this one, and all of them unless `honors_times`. `with_histograms`: native
+    ones are stored, and of a family that has them the classic buckets only if `keeps_classic`. Raises BadData."""
     if len(body) > BODY_BYTES_MAX:
         raise BadData(f"the answer has {len(body)} bytes; in protobuf the limit is {BODY_BYTES_MAX}")
     series.tidy()
-    reading = _Reading(series, time_ms, with_histograms, keeps_classic)
+    reading = _Reading(series, time_ms, with_histograms, keeps_classic, honors_times)
     for family in _families(body):
         reading.add_family(family)
     return reading.samples()
@@ -70,10 +78,11 @@ class _Reading:
     time_ms: int
     with_histograms: bool
     keeps_classic: bool
+    honors_times: bool
     rows: list[tuple[int, float, int, bool, int]] = field(default_factory=list)
     """(number, value, time, whether the target gave it, start timestamp)."""
     exemplars: list[tuple[int, Exemplar]] = field(default_factory=list)
-    histograms: list[tuple[int, int, bytes]] = field(default_factory=list)
+    histograms: list[tuple[int, bool, bytes]] = field(default_factory=list)
     families: dict[str, Family] = field(default_factory=dict)
     total: int = 0
 
@@ -101,7 +110,8 @@ class _Reading:
             self._add_metric(name, family.type, metric)
 
     def _add_metric(self, name: str, kind: int, metric: exposition_pb2.Metric) -> None:
-        time_ms, is_timed = (metric.timestamp_ms, True) if metric.timestamp_ms else (self.time_ms, False)
+        is_timed = self.honors_times and metric.timestamp_ms != 0
+        time_ms = metric.timestamp_ms if is_timed else self.time_ms
         own = _Metric(name, metric, time_ms, is_timed)
         if kind == exposition_pb2.COUNTER:
             number = self._add(own, "", metric.counter.value, _ms(metric.counter.created_timestamp))
@@ -158,7 +168,7 @@ class _Reading:
             return
         stored = _stored(own.metric.histogram, own.time_ms)
         stored.reset_hint = GAUGE_RESET if kind == exposition_pb2.GAUGE_HISTOGRAM else 0
-        self.histograms.append((number, own.time_ms, stored.SerializeToString()))
+        self.histograms.append((number, own.is_timed, stored.SerializeToString()))
         exemplars = own.metric.histogram.exemplars or [
             bucket.exemplar for bucket in own.metric.histogram.bucket if bucket.HasField("exemplar")
         ]

@@ -137,8 +137,8 @@ class Samples:
     starts_ms: Ints | None
     total: int
     exemplars: list[tuple[int, Exemplar]] = field(default_factory=list)
-    histograms: list[tuple[int, int, bytes]] = field(default_factory=list)
-    """(number, time in ms, message of remote write)."""
+    histograms: list[tuple[int, bool, bytes]] = field(default_factory=list)
+    """(number, whether the target gave the time, message of remote write)."""
     families: Mapping[str, Family] | None = None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from coordinator.rules.alerts import Vector
 from shared.errors import BadData, TriptychError
 from shared.labels import Labels
+from shared.promql.engine.context import LOOKBACK_MS
 
 
 def labels_of(text: Mapping[str, str]) -> Labels:
@@ -21,6 +22,8 @@ def series(value: float = 1.0, **labels: str) -> tuple[Labels, float]:
 class FakeStorage:
     """`answers`: expression → its vector, or an error; `asked` and `written`: in order, with their times;
     `invalid`: series that are refused."""
+
+    lookback_ms = LOOKBACK_MS
 
     def __init__(self) -> None:
         self.answers: dict[str, Vector | TriptychError | Callable[[int], Vector]] = {}

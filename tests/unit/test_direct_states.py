@@ -53,3 +53,12 @@ async def test_health_is_told_while_no_other_request_has_a_place(service: Servic
     client = await service.client()
     assert (await client.ask(get(HEALTHY)))[0] == 200
     assert (service.direct, admission.requests) == (1, admission._ordinary_max)
+
+
+@pytest.mark.parametrize(("query", "status"), [("x=%zz", 400), ("x=%41", 200)])
+async def test_percent_escapes_are_read_by_aiohttp(service: Service, query: str, status: int) -> None:
+    client = await service.client()
+    for headers in (USUAL, USUAL[:2]):
+        assert (await client.ask(get(f"{HEALTHY}?{query}", headers)))[0] == status
+        client = await service.client()
+    assert service.direct == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,17 @@ def test_too_many_rules_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "a.yml").write_text("groups: [{name: g, rules: [{record: r, expr: '1'}, {record: s, expr: '1'}]}]")
     with pytest.raises(ConfigError, match="2 rules; the limits are"):
         rule_files.read_all([str(tmp_path / "a.yml")], Defaults())
+
+
+def test_a_file_whose_name_is_no_utf8_is_shown_with_its_bytes_escaped(tmp_path: Path) -> None:
+    for name in (b"caf\xe9.yml", b"caf\xe8.yml"):
+        (tmp_path / os.fsdecode(name)).write_text("groups: [{name: g, rules: [{record: r, expr: '1'}]}]")
+    groups = rule_files.read_all([str(tmp_path / "*.yml")], Defaults())
+    assert [group.file for group in groups] == [str(tmp_path / "caf\\xe8.yml"), str(tmp_path / "caf\\xe9.yml")]
+    (tmp_path / os.fsdecode(b"caf\xe9.yml")).write_text("groups: 1")
+    with pytest.raises(ConfigError) as refused:
+        rule_files.read_all([str(tmp_path / "*.yml")], Defaults())
+    assert "caf\\xe9.yml: " in str(refused.value)
+    with pytest.raises(ConfigError) as refused:
+        rule_files.read_all([str(tmp_path / os.fsdecode(b"none\xe9.yml"))], Defaults())
+    assert "none\\xe9.yml cannot be read" in str(refused.value)

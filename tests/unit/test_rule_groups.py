@@ -12,6 +12,7 @@ from coordinator.rules.alerts import Alert, last_seen_query, states_query
 from coordinator.rules.groups import Group
 from coordinator.rules.rule_files import RuleDefinition, parse
 from coordinator.rules.templates import Template
+from shared import labels as label_sets
 from shared.errors import NotExecutable, Unavailable
 from tests.unit.rule_storage import FakeStorage, labels_of, series
 
@@ -282,10 +283,13 @@ async def test_pending_time_is_taken_over_after_a_restart(
 ) -> None:
     rig = Rig(f"alert: Down, expr: m, for: {held}m")
     rule = rig.definition.rules[0]
-    seen_s = (T - outage * MINUTE) / 1000
+    seen_ms = T - outage * MINUTE
+    seen_s = seen_ms / 1000
     state = series(seen_s - active_before * 60, name="ALERTS_FOR_STATE", alertname="Down", i="a")
     rig.storage.answers[last_seen_query(rule)] = [series(seen_s)]
-    rig.storage.answers[states_query(rule)] = lambda time_ms: [state] if time_ms == seen_s * 1000 else []
+    rig.storage.answers[states_query(rule)] = lambda time_ms: (
+        [state] if seen_ms <= time_ms < seen_ms + rig.storage.lookback_ms else []
+    )
     await rig.at(0, m=[series(1.0, i="a"), series(1.0, i="b")])
     since = {dict(one.labels)["i"]: one.active_at_ms for one in rig.group.rules[0].alerts.active()}
     assert since == {"a": T + expected * MINUTE, "b": T}
@@ -356,3 +360,12 @@ async def test_templates_that_ask_too_long_are_given_up(monkeypatch: pytest.Monk
     await rig.at(0, m=[series(1.0, i="a"), series(1.0, i="b")])
     texts = [alert.annotations["s"] for alert in rig.group.rules[0].alerts.active()]
     assert "did not answer within" in texts[0] and "take too long" in texts[1]
+
+
+async def test_a_text_that_is_no_unicode_harms_no_other_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Template, "expand", lambda self, labels, value, around: "a\ud800")
+    rig = Rig("record: r, expr: m\nalert: Down, expr: m, labels: {half: x}, annotations: {text: y}")
+    written = await rig.at(0, m=[series(1.0, i="a")])
+    (alert,) = rig.sent
+    assert (dict(alert.labels)["half"], alert.annotations) == ("a?", {"text": "a?"})
+    assert b"a?" in b"".join(map(label_sets.encode, written))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,18 @@ def test_files_of_targets_are_lists_in_yaml_or_json(tmp_path: Path) -> None:
     assert first.labels["__meta_filepath"] == str(tmp_path / "a.yml")
     (third,) = discovery.groups_of_file(tmp_path / "a.json")
     assert third.addresses == ("d:4",) and third.labels["e"] == "f"
+
+
+@pytest.mark.parametrize(("name", "shown"), [(b"caf\xe9.yml", "caf\\xe9.yml"), (b"caf\xe9.json", "caf\\xe9.json")])
+def test_the_name_of_a_file_of_targets_is_valid_text(name: bytes, shown: str, tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(name)
+    path.write_text('[{"targets": ["a:1"]}]')
+    (group,) = discovery.groups_of_file(path)
+    assert group.labels["__meta_filepath"] == str(tmp_path / shown)
+    path.write_text("{}")
+    with pytest.raises(ConfigError) as refused:
+        discovery.groups_of_file(path)
+    assert shown in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -271,6 +271,35 @@ async def test_native_histograms_are_stored_as_such() -> None:
     assert own(await place.scrape(b"")) == {"lat": None}
 
 
+@pytest.mark.parametrize(
+    ("honors", "tracks", "time_ms", "is_ended"), [(0, 0, NOW, 1), (0, 1, NOW, 1), (1, 0, 77, 0), (1, 1, 77, 1)]
+)
+async def test_times_of_native_histograms_count_as_those_of_other_samples(
+    honors: int, tracks: int, time_ms: int, is_ended: int
+) -> None:
+    place = Place(scrape_native_histograms=True, honor_timestamps=bool(honors), track_timestamps_staleness=bool(tracks))
+    place.content_type = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+    histogram = exposition_pb2.Histogram(sample_count=3, positive_span=[exposition_pb2.BucketSpan(length=1)])
+    histogram.positive_delta.append(3)
+    messages = [
+        exposition_pb2.MetricFamily(
+            name="lat",
+            type=exposition_pb2.HISTOGRAM,
+            metric=[exposition_pb2.Metric(histogram=histogram, timestamp_ms=77)],
+        ).SerializeToString(),
+        exposition_pb2.MetricFamily(
+            name="g",
+            type=exposition_pb2.GAUGE,
+            metric=[exposition_pb2.Metric(gauge=exposition_pb2.Value(value=1), timestamp_ms=77)],
+        ).SerializeToString(),
+    ]
+    await place.scrape(b"".join(bytes([len(message)]) + message for message in messages))
+    assert place.samples()["g"] == (time_ms, 1)
+    (encoded,) = next(series.histograms for series in place.requests[-1].timeseries if series.histograms)
+    assert exposition_pb2.StoredHistogram.FromString(encoded).timestamp == time_ms
+    assert own(await place.scrape(b"")) == ({"lat": None, "g": None} if is_ended else {})
+
+
 async def test_an_answer_of_an_unknown_type_needs_a_fallback() -> None:
     place = Place()
     place.content_type = "text/html"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from aiohttp import web
 
-from coordinator.streaming import gathered
+from coordinator.streaming import PIECE_BYTES, Body, Piece, gathered, respond
+from tests.unit.direct_service import USUAL, Service, get
 
 
 def test_chunks_are_gathered_into_pieces_of_a_size() -> None:
@@ -30,3 +33,38 @@ def test_a_piece_that_was_given_away_is_not_held(size: int) -> None:
     next(pieces)
     assert [one() for one in held] == [None] * len(held)
     assert held
+
+
+@pytest.mark.parametrize("gzip", [False, True])
+async def test_the_answer_to_head_has_no_body_and_holds_nothing(gzip: bool) -> None:
+    released: list[str] = []
+
+    def chunks() -> Iterator[Piece]:
+        try:
+            for _ in range(9):
+                yield np.random.default_rng(1).bytes(PIECE_BYTES)
+        finally:
+            released.append("what the body is made from")
+
+    async def beside(call: Callable[[], Piece | None]) -> Piece | None:
+        return await asyncio.to_thread(call)
+
+    async def long(request: web.Request) -> web.StreamResponse:
+        body = Body(chunks(), gzip=gzip)
+        response = await respond(request, body, beside, lambda: released.append("its account"))
+        assert len(released) == 2 and not body.first
+        return response
+
+    async def short(request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    service = Service("/long", [web.get("/long", long), web.get("/short", short)])
+    await service.start()
+    try:
+        client = await service.client()
+        client.writer.write(get("/long", USUAL).replace(b"GET", b"HEAD"))
+        head = (await client._reader.readuntil(b"\r\n\r\n")).decode()
+        assert head.startswith("HTTP/1.1 200") and ("Content-Encoding: gzip" in head) == gzip
+        assert (await client.ask(get("/short", USUAL)))[::2] == (200, b"ok")
+    finally:
+        await service.stop()
