@@ -82,7 +82,7 @@ class _Rows:
         self._starts, self._counts = _spans(times)
         milliseconds = times.values
         if milliseconds.type != pa.int64():
-            milliseconds = milliseconds.cast(pa.timestamp("ms", tz=milliseconds.type.tz), safe=False).cast(pa.int64())
+            milliseconds = _milliseconds(pa, milliseconds)
         self._times_ms = _numbers(milliseconds)
         self._value_starts, self._value_counts = np.zeros((2, batch.num_rows), dtype=np.int64)
         self._values = np.zeros(0)
@@ -162,6 +162,18 @@ def _spans(column: Any) -> tuple[Any, Any]:
     counts = np.diff(offsets)
     counts[column.is_null().to_numpy(zero_copy_only=False)] = 0
     return offsets[:-1], counts
+
+
+def _milliseconds(pa: Any, times: Any) -> Any:
+    """The timestamps as int64 milliseconds. Raises BadData for one that is out of their range."""
+    import pyarrow.compute
+
+    kind = pa.timestamp("ms", tz=times.type.tz)
+    options = pyarrow.compute.CastOptions(kind, allow_time_truncate=True, allow_time_overflow=False)
+    try:
+        return times.cast(options=options).cast(pa.int64())
+    except pa.ArrowInvalid as error:
+        raise BadData(f"a timestamp is out of the range of int64 milliseconds: {str(error)[:200]}") from error
 
 
 def _numbers(column: Any) -> Any:

@@ -72,17 +72,21 @@ class Columns:
 
     @classmethod
     def of_header(cls, names: Sequence[str]) -> Columns:
-        """Of a header as exports write it. Raises BadData."""
-        for wanted in (TIMESTAMP, VALUE):
-            if names.count(wanted) != 1:
-                raise BadData(
-                    f"the header must have the column {wanted} once, and is {','.join(names)[:200]!r}; describe other "
-                    "files with the parameter 'format', such as 1:label:job,2:metric:up,3:time:unix_ms"
-                )
-        known = {TIMESTAMP, VALUE}
-        columns = cls([(at, name) for at, name in enumerate(names) if name not in known])
-        columns.metrics = [(names.index(VALUE), None)]
-        columns.time_at = names.index(TIMESTAMP)
+        """Of a header as exports write it: where it ends with both columns of the sample, all others are labels,
+        whatever their names are. Raises BadData."""
+        if list(names[-2:]) == [TIMESTAMP, VALUE]:
+            time_at, value_at = len(names) - 2, len(names) - 1
+        else:
+            for wanted in (TIMESTAMP, VALUE):
+                if names.count(wanted) != 1:
+                    raise BadData(
+                        f"the header must have the column {wanted} once, and is {','.join(names)[:200]!r}; describe "
+                        "other files with the parameter 'format', such as 1:label:job,2:metric:up,3:time:unix_ms"
+                    )
+            time_at, value_at = names.index(TIMESTAMP), names.index(VALUE)
+        columns = cls([(at, name) for at, name in enumerate(names) if at not in (time_at, value_at)])
+        columns.metrics = [(value_at, None)]
+        columns.time_at = time_at
         return columns
 
     @classmethod

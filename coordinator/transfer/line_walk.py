@@ -32,6 +32,15 @@ _QUOTE, _COMMA, _OPEN, _CLOSE, _BRACE, _END_BRACE = (ord(c) for c in '",[]{}')
 _MINUS, _PLUS, _POINT, _ZERO, _NINE, _E, _BIG_E, _NEWLINE = (ord(c) for c in "-+.09eE\n")
 _STALE = np.int64(STALE_NAN_BITS)
 
+_METRIC_NAME, _VALUES_NAME, _TIMESTAMPS_NAME, _HISTOGRAMS_NAME = (
+    np.frombuffer(name, dtype=np.uint8) for name in (b"metric", b"values", b"timestamps", b"histograms")
+)
+_NULL_WORD, _INF_WORD, _INFINITY_WORD, _NAN_WORD, _STALE_WORD = (
+    np.frombuffer(word, dtype=np.uint8) for word in (b"null", b"inf", b"infinity", b"nan", b"stale")
+)
+_CASE = 32
+"""The bit by which the lower-case and the upper-case form of an ASCII letter differ."""
+
 _PAIR = types.UniTuple(types.int64, 2)
 _TABLE = types.Array(types.int64, 2, "C")
 _INTS, _FLOATS = types.int64[::1], types.float64[::1]
@@ -83,11 +92,22 @@ def _number(text: np.ndarray, at: int, end: int) -> tuple[int, float, bool]:
     return at, -value if is_negative else value, is_exact
 
 
+@kernel(types.boolean(Bytes, types.int64, types.int64, Bytes, types.int64), allocates=False)
+def _is(text: np.ndarray, at: int, end: int, word: np.ndarray, fold: int) -> bool:
+    """Whether text[at:end] is this word of lower-case letters; `fold`: _CASE to ignore the case, else 0."""
+    if end - at != len(word):
+        return False
+    i = 0
+    while i < len(word) and text[at + i] | fold == word[i]:
+        i += 1
+    return i == len(word)
+
+
 @kernel(types.Tuple((types.int64, types.int64))(Bytes, types.int64, types.int64), allocates=False)
 def _word(text: np.ndarray, at: int, end: int) -> tuple[int, int]:
     """A value that is no number, `null` or a text: (where it ends or -1, the bits that it stands for)."""
     nan, infinity = np.int64(0x7FF8000000000000), np.int64(0x7FF0000000000000)
-    if at + 4 <= end and text[at] == 110 and text[at + 1] == 117 and text[at + 2] == 108 and text[at + 3] == 108:
+    if at + 4 <= end and _is(text, at, at + 4, _NULL_WORD, 0):
         return at + 4, nan
     if at >= end or text[at] != _QUOTE:
         return -1, nan
@@ -98,15 +118,13 @@ def _word(text: np.ndarray, at: int, end: int) -> tuple[int, int]:
     begin = at
     while at < end and text[at] != _QUOTE:
         at += 1
-    size = at - begin
-    if at >= end or size < 3:
+    if at >= end:
         return -1, nan
-    a, b, c = text[begin] | 32, text[begin + 1] | 32, text[begin + 2] | 32
-    if (size == 3 or size == 8) and a == 105 and b == 110 and c == 102:
+    if _is(text, begin, at, _INF_WORD, _CASE) or _is(text, begin, at, _INFINITY_WORD, _CASE):
         return at + 1, infinity | np.int64(-0x8000000000000000) if is_negative else infinity
-    if size == 3 and a == 110 and b == 97 and c == 110:
+    if _is(text, begin, at, _NAN_WORD, _CASE):
         return at + 1, nan
-    if size == 5 and a == 115 and b == 116 and c == 97:
+    if _is(text, begin, at, _STALE_WORD, _CASE):
         return at + 1, _STALE
     return -1, nan
 
@@ -191,14 +209,14 @@ _LABELS, _VALUES, _TIMES, _HISTOGRAMS = range(1, 5)
 @kernel(types.int64(Bytes, types.int64, types.int64), allocates=False)
 def _name(text: np.ndarray, at: int, end: int) -> int:
     """Which member has this name, whose quotes are at `at` and before `end`; 0 for one that means nothing here."""
-    size, first = end - at - 2, text[at + 1]
-    if size == 6 and first == 109 and text[at + 2] == 101 and text[at + 6] == 99:  # metric
+    at, end = at + 1, end - 1
+    if _is(text, at, end, _METRIC_NAME, 0):
         return _LABELS
-    if size == 6 and first == 118 and text[at + 2] == 97 and text[at + 6] == 115:  # values
+    if _is(text, at, end, _VALUES_NAME, 0):
         return _VALUES
-    if size == 10 and first == 116 and text[at + 2] == 105 and text[at + 10] == 115:  # timestamps
+    if _is(text, at, end, _TIMESTAMPS_NAME, 0):
         return _TIMES
-    if size == 10 and first == 104 and text[at + 2] == 105 and text[at + 10] == 115:  # histograms
+    if _is(text, at, end, _HISTOGRAMS_NAME, 0):
         return _HISTOGRAMS
     return 0
 

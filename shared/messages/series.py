@@ -65,13 +65,11 @@ class ExemplarsReply(msgspec.Struct):
 
 
 class DeleteBody(msgspec.Struct):
+    """Body of series.delete, whose reply is empty."""
+
     selectors: Selectors
     start_ms: int
     end_ms: int
-
-
-class DeleteReply(msgspec.Struct):
-    samples: int
 
 
 class FamilyMetadata(msgspec.Struct, frozen=True, array_like=True):

@@ -12,6 +12,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from shared.messages.series import TextsReply
 from shared.wall_clock import DRIFT_MS, SETTLE_MS, WallClock
@@ -252,8 +254,10 @@ def test_a_clock_may_drift_a_hundredth_of_the_time_that_passed() -> None:
         assert clock.believed(SETTLE_MS + DRIFT_MS + SETTLE_MS // 100 + over, SETTLE_MS) == (not over)
 
 
-def block(latest_ms: int, size_bytes: int = 10) -> Block:
-    return cast(Block, SimpleNamespace(row=SimpleNamespace(latest_ms=latest_ms, size_bytes=size_bytes)))
+def block(latest_ms: int, size_bytes: int = 10, earliest_ms: int | None = None, generation: int = 1) -> Block:
+    earliest_ms = latest_ms if earliest_ms is None else earliest_ms
+    row = SimpleNamespace(earliest_ms=earliest_ms, latest_ms=latest_ms, size_bytes=size_bytes, generation=generation)
+    return cast(Block, SimpleNamespace(row=row))
 
 
 def test_one_window_of_what_is_too_old_is_dropped_at_a_time() -> None:
@@ -269,6 +273,40 @@ def test_the_oldest_are_dropped_until_the_rest_has_room(bytes_max: int, left: in
     blocks = [block(3), block(1), block(2)]
     dropped: list[Any] = surplus(blocks, bytes_max)
     assert [b.row.latest_ms for b in dropped] == [1, 2, 3][: 3 - left]
+
+
+def test_a_block_is_not_dropped_before_one_of_lower_generation_that_it_overlaps_directly_or_through_others() -> None:
+    wide, bridge = block(450, earliest_ms=300, generation=1), block(310, earliest_ms=90, generation=2)
+    correction, unrelated = block(95, earliest_ms=80, generation=3), block(85, generation=1)
+    below = block(99, earliest_ms=60, generation=4)
+    blocks = [correction, bridge, wide, unrelated, below]
+    assert expired(blocks, 200, 100) == [unrelated]
+    assert expired(blocks[:3] + blocks[4:], 450, 100) == []
+    assert expired(blocks[:3] + blocks[4:], 451, 100) == [wide, bridge, correction, below]
+    assert surplus(blocks, 1) == [unrelated, wide, bridge, correction, below]
+    same_generation = [block(95, earliest_ms=80), block(450, earliest_ms=60)]
+    assert expired(same_generation, 200, 100) == same_generation[:1]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 20), st.integers(1, 5)), max_size=9),
+    st.integers(0, 60),
+    st.integers(1, 100),
+)
+def test_whatever_is_dropped_covers_no_block_that_is_left(
+    rows: list[tuple[int, int, int]], before_ms: int, bytes_max: int
+) -> None:
+    blocks = [block(first + length, 10, first, generation) for first, length, generation in rows]
+    for dropped in (expired(blocks, before_ms, 7), surplus(blocks, bytes_max)):
+        left = [b.row for b in blocks if b not in dropped]
+        for upper in (b.row for b in dropped):
+            assert not any(
+                lower.generation < upper.generation
+                and lower.earliest_ms <= upper.latest_ms
+                and lower.latest_ms >= upper.earliest_ms
+                for lower in left
+            )
 
 
 # Lists of texts

@@ -16,6 +16,7 @@ from shared.promql.ast import Matcher
 from tests.unit.series_shard import EVERYTHING, TIMEOUT_S, A, Quiet, m
 from worker.damage import DamageReport
 from worker.series import upkeep
+from worker.series.blocks.block import Block
 from worker.series.blocks.writer import BlockWriter
 from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart
@@ -141,11 +142,32 @@ def test_a_deletion_reaches_what_a_broken_block_has_when_it_comes_back(shard: Qu
     [block] = shard.part.contents.layers.blocks
     Path(block.location).rename(shard.path / "elsewhere")
     shard.reopen()
-    assert shard.part.delete([[Matcher("job", "=", "a")]], 0, 9, TIMEOUT_S) == 0
+    shard.part.delete([[Matcher("job", "=", "a")]], 0, 9, TIMEOUT_S)
     shard.compact()
     (shard.path / "elsewhere").rename(Path(block.location))
     shard.reopen()
     assert [points for points in shard.samples().values() if points] == []
+
+
+def test_a_deletion_reads_no_samples_and_reaches_those_of_a_damaged_chunk_that_is_repaired(
+    shard: Quiet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard.write([(m(job="a"), [(1, 1.0), (500, 2.0)])])
+    shard.seal()
+    shard.write([(m(job="a"), [(2, 3.0)])])
+    [block] = shard.part.contents.layers.blocks
+    whole = Path(block.location).read_bytes()
+    Path(block.location).write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    shard.reopen()
+    with monkeypatch.context() as patch:
+        patch.setattr(Block, "chunk", lambda *_: pytest.fail("a deletion has read samples of a block"))
+        shard.part.delete([[Matcher("job", "=", "a")]], 0, 400, TIMEOUT_S)
+    assert shard.part.damage(0, 600) == []
+    assert [points for points in shard.samples().values() if points] == []
+    assert [text for text in shard.part.damage(0, 600) if block.row.name in text]
+    Path(block.location).write_bytes(whole)
+    shard.reopen()
+    assert shard.samples() == {A: [(500, 2.0)]}
 
 
 @pytest.mark.parametrize("is_full_at_the_start", [False, True])

@@ -99,7 +99,7 @@ def test_deletion_is_honoured_at_once_and_done_at_compaction(shard: Quiet) -> No
     shard.write([(m(job="a"), [(1, 1.0), (2, 2.0), (3, 3.0)]), (m(job="b"), [(2, 4.0)])])
     shard.seal()
     shard.write([(m(job="a"), [(2, 5.0), (4, 6.0)])])
-    assert shard.part.delete([[Matcher("job", "=", "a")]], 2, 3, TIMEOUT_S) == 2
+    shard.part.delete([[Matcher("job", "=", "a")]], 2, 3, TIMEOUT_S)
     shard.write([(m(job="a"), [(3, 9.0)])])
     expected = {A: [(1, 1.0), (3, 9.0), (4, 6.0)], B: [(2, 4.0)]}
     assert shard.samples() == expected
@@ -271,7 +271,7 @@ def test_whatever_happens_a_shard_equals_a_dictionary(
             job, *bounds = argument
             start, end = sorted(bounds)
             gone = [at for at in expected[job] if start <= at <= end]
-            assert shard.part.delete([[Matcher("job", "=", job)]], start, end, TIMEOUT_S) == len(gone)
+            shard.part.delete([[Matcher("job", "=", job)]], start, end, TIMEOUT_S)
             for at in gone:
                 del expected[job][at]
         elif step == "compact":

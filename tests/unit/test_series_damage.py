@@ -117,7 +117,7 @@ def test_whoever_asks_about_a_damaged_block_is_told(tmp_path: Path, ask: str) ->
     [block] = shard.part.contents.layers.blocks
     whole = bytearray(Path(block.location).read_bytes())
     whole[3] ^= 1
-    whole[block.row.directory_at + 3] ^= 1 if ask == "select" else 0
+    whole[block.row.directory_at + 3] ^= 1 if ask in ("select", "delete") else 0
     Path(block.location).write_bytes(whole)
     shard.reopen()
     everything = [[Matcher("job", "=", "a")]]

@@ -71,7 +71,7 @@ def test_whatever_happens_a_shard_has_what_was_written(
             elif step == "delete":
                 job, first, last = argument[0], *sorted(argument[1:])
                 deleted = [time for time in written.get(job, {}) if first <= time <= last]
-                assert shard.part.delete([[Matcher("job", "=", job)]], first, last, TIMEOUT_S) == len(deleted)
+                shard.part.delete([[Matcher("job", "=", job)]], first, last, TIMEOUT_S)
                 for time in deleted:
                     del written[job][time]
             elif step == "compact":

@@ -9,6 +9,7 @@ import pytest
 
 from shared.config import Settings
 from shared.errors import Unavailable
+from shared.labels import encode
 from tests.unit.series_shard import A, B, Shard, m
 from worker.series.index import registry
 from worker.series.journal import Deletion, Written
@@ -105,6 +106,42 @@ def test_a_shard_gives_no_ids_that_records_have_no_room_for(shard: Shard, monkey
     monkeypatch.setattr(registry, "IDS_MAX", 2)
     with pytest.raises(Unavailable, match="has had 1 series, and may have 2"):
         shard.write([(m(job="b"), [(1, 1.0)]), (m(job="c"), [(1, 1.0)])])
+
+
+def test_a_sweep_begins_another_row_after_a_large_hole(shard: Shard) -> None:
+    series = shard.part._registry
+    gap = 100 * registry.HOLE_MAX
+    alive = [0, 2, 2 + registry.HOLE_MAX, gap, gap + 1]
+    for number in [*alive, gap + 2]:
+        series.next_id = number
+        label_bytes = np.frombuffer(encode((("__name__", "m"), ("i", str(number)))), np.uint8)
+        batch = shard.store.batch()
+        series.put(batch, label_bytes, np.array([0, len(label_bytes)]))
+        shard.store.write(batch)
+    assert series.sweep(np.array(alive)) == 1
+    rows = list(shard.store.scan("series"))
+    assert [int.from_bytes(key, "big") for key, _ in rows] == [0, gap, gap + 2]
+    assert max(len(value) for _, value in rows) < 5 * registry.HOLE_MAX
+    shard.reopen()
+    assert ids_of(shard) == alive
+    found = shard.part.lookup()
+    assert [dict(found.frame(np.array([i]), found.symbols).labels(0))["i"] for i in range(5)] == list(map(str, alive))
+    assert shard.part._registry.next_id == gap + 3
+
+
+def test_rows_that_large_holes_need_are_not_swept_again(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "ROWS_MAX", 2)
+    series = shard.part._registry
+    alive = [number * 2 * registry.HOLE_MAX for number in range(4)]
+    for number in [*alive, alive[-1] + 1]:
+        series.next_id = number
+        label_bytes = np.frombuffer(encode((("__name__", "m"), ("i", str(number)))), np.uint8)
+        batch = shard.store.batch()
+        series.put(batch, label_bytes, np.array([0, len(label_bytes)]))
+        shard.store.write(batch)
+    assert series.sweep(np.array(alive)) == 1
+    monkeypatch.setattr(shard.store, "write", lambda *_, **__: pytest.fail("the rows were written again"))
+    assert series.sweep(np.array(alive)) == 0
 
 
 def test_ids_of_swept_series_are_not_given_again(shard: Shard) -> None:

@@ -69,13 +69,13 @@ def test_everything_is_back_after_opening_again(shard: Shard) -> None:
 
 def test_deletion_is_durable_and_does_not_touch_what_is_written_later(shard: Shard) -> None:
     shard.write([(m(job="a"), [(1, 1.0), (2, 2.0), (3, 3.0)]), (m(job="b"), [(2, 4.0)])])
-    assert shard.part.delete([[Matcher("job", "=", "a")]], 2, 3, TIMEOUT_S) == 2
+    shard.part.delete([[Matcher("job", "=", "a")]], 2, 3, TIMEOUT_S)
     shard.write([(m(job="a"), [(3, 9.0)])])
     expected = {A: [(1, 1.0), (3, 9.0)], B: [(2, 4.0)]}
     assert shard.samples() == expected
     shard.reopen()
     assert shard.samples() == expected
-    assert shard.part.delete([[Matcher("job", "=", "a")], [Matcher("job", "=~", ".+")]], *EVERYTHING, TIMEOUT_S) == 3
+    shard.part.delete([[Matcher("job", "=", "a")], [Matcher("job", "=~", ".+")]], *EVERYTHING, TIMEOUT_S)
     assert shard.samples() == {}
     shard.reopen()
     assert shard.samples() == {}

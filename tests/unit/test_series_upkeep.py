@@ -224,9 +224,34 @@ def test_the_oldest_blocks_go_while_all_are_larger_than_there_is_space_for(shard
     assert retention.surplus(blocks, sizes[-1] - 1) == list(blocks)
 
 
-def test_counting_what_is_to_be_deleted_ends_with_its_time(shard: Quiet) -> None:
+@pytest.mark.parametrize("limit", ["age", "bytes"])
+def test_retention_brings_no_replaced_value_back(shard: Quiet, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    times = [window * WINDOW_MS + 100 for window in range(4)]
+    shard.write([(m(job="a"), [(t, 1.0) for t in times])])
+    shard.seal()
+    assert shard.compact(10_000) == 1
+    shard.seal_each((times[0], 2.0))
+    assert shard.compact() == 0
+    wide, correction = shard.part.contents.layers.blocks
+    replaced = {A: [(times[0], 2.0), *((t, 1.0) for t in times[1:])]}
+    assert shard.samples() == replaced
+    if limit == "bytes":
+        monkeypatch.setitem(Quiet.options, "retention_bytes", wide.row.size_bytes + correction.row.size_bytes - 1)
+        shard.reopen()
+        shard.part._upkeep._drop(None)
+        assert shard.samples() == {A: [(times[0], 2.0)]}
+        return
+    monkeypatch.setitem(Quiet.options, "retention_ms", 1000)
+    shard.reopen()
+    shard.part._upkeep._drop(times[3] + 1000)
+    assert shard.samples() == replaced
+    shard.part._upkeep._drop(times[3] + 1001)
+    assert [points for points in shard.samples().values() if points] == []
+
+
+def test_the_selection_of_a_deletion_ends_with_its_time(shard: Quiet) -> None:
     shard.seal_each((1, 1.0))
-    with pytest.raises(DeadlineExceeded, match="deleted"):
+    with pytest.raises(DeadlineExceeded, match="delete"):
         shard.part.delete([[Matcher("job", "=", "a")]], 0, 9, -1.0)
     assert shard.samples() == {A: [(1, 1.0)]}
 

@@ -23,6 +23,7 @@ from worker.series.head import NEVER
 from worker.series.index import registry
 from worker.series.journal import Deletion, Sealed, Written
 from worker.series.verify import SeriesRows, check_journal, series_rows
+from worker.storage.wal import reading
 
 # Series
 
@@ -119,6 +120,32 @@ def test_the_journal_is_checked_from_its_cut_on() -> None:
     first, second = check_journal(held, [memoryview(b"x"), *unknown, memoryview(b"")])
     assert first == "2 records of samples cannot be decoded"
     assert second.startswith("9 samples")
+
+
+def test_sealed_samples_of_series_that_are_gone_are_not_missing() -> None:
+    sealed = Sealed(sequence=7, before_ms=2, cut=5)
+    held = SeriesRows(np.array([1]), sealed, (), frozenset(), ())
+    record = Written(np.array([0, 1]), np.array([2, 1]), np.array([0, 1, 2]), np.zeros(3))
+    assert list(check_journal(held, [payload(record, 5)])) == []
+    [text] = check_journal(held, [payload(record, 7)])
+    assert text.startswith("2 samples are of 1 series")
+    young = Written(np.array([0]), np.array([2]), np.array([1, 2]), np.zeros(2))
+    [text] = check_journal(held, [payload(young, 5)])
+    assert text.startswith("1 samples are of 1 series")
+
+
+def test_the_check_agrees_with_a_start_about_what_retention_has_dropped(tmp_path: Path) -> None:
+    shard = Quiet(tmp_path)
+    shard.write([*((m(job=str(i)), [(1, 1.0)]) for i in range(19)), (m(job="live"), [(9000, 1.0)])])
+    shard.seal(9000)
+    shard.part._upkeep._replace(shard.part.contents.layers.blocks, [])
+    shard.reopen()
+    assert (shard.part.series, shard.journal()) == (1, 1)
+    held = series_rows(shard.store)  # type: ignore[arg-type]
+    shard.close()
+    payloads = [payload for file in reading.survey(tmp_path / "wal").used for _, payload in file.records]
+    assert len(payloads) == 1
+    assert list(check_journal(held, payloads)) == []
 
 
 # The log

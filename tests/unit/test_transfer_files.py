@@ -272,6 +272,25 @@ def test_an_arrow_stream_is_what_pyarrow_reads_and_is_read_back() -> None:
     assert held(read_arrow(stream_of(in_order))[0][0]) == held(arrays)[1:]
 
 
+def timestamps(unit: str, *times: int) -> bytes:
+    pa = library()
+    column = pa.array([list(times)], pa.list_(pa.int64())).cast(pa.list_(pa.timestamp(unit)))
+    metric = pa.array([[("__name__", "a")]], pa.map_(pa.string(), pa.string()))
+    values = pa.array([[1.0] * len(times)], pa.list_(pa.float64()))
+    return stream_of(pa.table({"metric": metric, "timestamps": column, "values": values}))
+
+
+def test_timestamps_of_arrow_become_milliseconds_and_those_out_of_their_range_are_refused() -> None:
+    for unit, time in (("s", 7), ("ms", 7000), ("us", 7_000_999), ("ns", 7_000_999_999)):
+        (arrays,), refusals = read_arrow(timestamps(unit, time))
+        assert not refusals.count
+        assert held(arrays) == [({"__name__": "a"}, [(7000, bits(1.0))])]
+    far_s = 2**64 // 1000 + 1_700_000_000
+    for sign in (1, -1):
+        with pytest.raises(BadData, match=f"a timestamp is out of the range of int64 milliseconds: .*{far_s}"):
+            read_arrow(timestamps("s", 7, sign * far_s))
+
+
 def test_without_the_library_arrow_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     for use in (ArrowStream, ParquetFile, lambda: read_arrow(b"")):

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -130,6 +131,17 @@ def test_csv_has_a_column_for_each_label_and_quotes_where_it_must() -> None:
     assert text == b'__name__,instance,job,__timestamp__,__value__\nup,,"a""b,c",5,0.5\n'
 
 
+def test_labels_named_as_the_columns_of_a_sample_are_read_back() -> None:
+    label_set = {"__name__": "up", "__timestamp__": "9", "__value__": "x"}
+    one = replace(slice_of({"up": [(5, 0.5)]}), labels=LabelFrame.of([label_set], Symbols()))
+    writer = CsvRows(label_set)
+    arrays, refusals = read_csv((writer.head + b"".join(writer.chunks(one))).decode())
+    assert not refusals.count
+    assert held(arrays) == [(label_set, [(5, bits(0.5))])]
+    with pytest.raises(BadData, match="must have the column __value__ once"):
+        read_csv("__value__,__timestamp__,__value__,job\n1,2,3,a\n")
+
+
 def test_a_series_with_many_samples_has_several_lines() -> None:
     pairs = [(i, float(i)) for i in range(LINE_SAMPLES_MAX + 7)]
     lines = b"".join(JsonLines().chunks(slice_of({"a": pairs, "b": [(1, 1.0)]}))).splitlines()
@@ -200,6 +212,38 @@ def test_a_line_that_is_wrong_is_named_and_the_others_are_read(line: str, reason
     assert refusals.texts[0] == "line 8: it has 1 values and 0 timestamps"
     assert refusals.texts[1].startswith("line 10: ")
     assert reason in refusals.texts[1]
+
+
+@pytest.mark.parametrize(
+    "name", ["timeseries", "valves", "Values", "value", "values ", "meteoric", "mettic", "tiiiiiiiis", "historians"]
+)
+def test_a_member_of_another_name_is_passed_over(name: str) -> None:
+    line = '{"metric":{"__name__":"a"},"values":[1],"timestamps":[1000]}'
+    for other in ("[2000]", '"x"', "{}"):
+        arrays, refusals = read_json(f'{line[:-1]},"{name}":{other}}}'.encode())
+        assert not refusals.count
+        assert held(arrays) == [({"__name__": "a"}, [(1000, bits(1.0))])]
+
+
+def test_words_that_are_values_are_known_in_any_case() -> None:
+    words = ['"Inf"', '"-iNF"', '"+infinity"', '"-INFINITY"', '"NaN"', '"nan"', "null", '"stale"', '"Stale"']
+    expected = [math.inf, -math.inf, math.inf, -math.inf, math.nan, math.nan, math.nan, STALE, STALE]
+    times = list(range(len(words)))
+    arrays, refusals = read_json(
+        f'{{"metric":{{"__name__":"a"}},"values":[{",".join(words)}],"timestamps":{times}}}'.encode()
+    )
+    assert not refusals.count
+    assert arrays.values[: len(words)].tobytes() == np.array(expected).tobytes()
+
+
+@pytest.mark.parametrize(
+    "word", ['"start"', '"stall"', '"infantry"', '"INFINITI"', '"in"', '"info"', '"nad"', '"nano"', '""', "nul", "Null"]
+)
+def test_words_that_only_look_like_a_value_are_refused(word: str) -> None:
+    arrays, refusals = read_json(f'{{"metric":{{"__name__":"a"}},"values":[{word}],"timestamps":[1]}}'.encode())
+    assert not arrays.labels
+    [text] = refusals.texts
+    assert text.startswith(f"line 1: a value is '{word}")
 
 
 def test_columns_of_csv_can_be_described() -> None:

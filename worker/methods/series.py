@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import wait
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 from shared.labels import Codes, LabelFrame, concat
 from shared.messages.series import (
     DeleteBody,
-    DeleteReply,
     ExemplarsReply,
     ListReply,
     MetadataBody,
@@ -31,8 +29,6 @@ from worker.series.index.lookup import Lookup
 from worker.series.index.postings import Ids, distinct
 from worker.series.writing import write
 from worker.shard import Shard
-
-T = TypeVar("T")
 
 VALUES_AT_ONCE = 1 << 14
 """Label values taken out of the symbol table between two looks at the deadline: some 10 ms."""
@@ -57,26 +53,27 @@ def _write(shards: Mapping[int, Shard], request: Request) -> Reply:
 
 def _delete(shards: Mapping[int, Shard], request: Request) -> Reply:
     wanted = unpack(request.body, DeleteBody)
-    gone = _each(
+    _each(
         shards,
         lambda number: shards[number].series.delete(
             wanted.selectors, wanted.start_ms, wanted.end_ms, request.time_left
         ),
     )
-    return Reply(pack(DeleteReply(sum(gone))))
+    return Reply()
 
 
-def _each(shards: Mapping[int, Shard], work: Callable[[int], T]) -> list[T]:
+def _each(shards: Mapping[int, Shard], work: Callable[[int], None]) -> None:
     """Call `work` for all shards in parallel, for one of them in this thread. Waits for all, then raises the first
     error."""
     here, *elsewhere = shards
     pool = shards[here].series.services.deletes
     futures = [pool.submit(work, number) for number in elsewhere]
     try:
-        answers = [work(here)]
+        work(here)
     finally:
         wait(futures)
-    return answers + [future.result() for future in futures]
+    for future in futures:
+        future.result()
 
 
 def _selected(shards: Mapping[int, Shard], request: Request) -> Iterable[tuple[Lookup, Ids]]:

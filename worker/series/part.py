@@ -39,8 +39,6 @@ from worker.storage.faces import JournalStream, Objects, Rows
 
 T = TypeVar("T")
 
-DELETE_SERIES = 1024
-"""A deletion counts the samples of this many series at a time."""
 HEAD_OVERRUN_MAX = 4
 """Writes are refused when the head is this many times as large as a head that is due to be sealed."""
 HOLD_UP_POLL_S = 0.01
@@ -154,14 +152,14 @@ class SeriesPart:
         answered."""
         self._upkeep.stop()
 
-    def delete(self, selectors: Iterable[Sequence[Matcher]], start_ms: int, end_ms: int, timeout_s: float) -> int:
-        """Delete the samples and exemplars with start ≤ t ≤ end of the series that any selector matches. Returns the
-        number of samples shortly before the deletion.
+    def delete(self, selectors: Iterable[Sequence[Matcher]], start_ms: int, end_ms: int, timeout_s: float) -> None:
+        """Delete the samples and exemplars with start ≤ t ≤ end of the series that any selector matches. No sample of a
+        block is read for this.
 
         When this returns, the deletion is in the journal, durably unless the durability is "buffered"; samples that are
-        written later stay. Raises BadData for an expression that RE2 refuses, DeadlineExceeded if counting takes too
-        long or the store is busy too long, and Unavailable if the head grows faster than it is sealed or the store
-        refuses writes.
+        written later stay. Raises BadData for an expression that RE2 refuses, DeadlineExceeded if selecting the series
+        takes too long or the store is busy too long, and Unavailable if the head grows faster than it is sealed or the
+        store refuses writes.
         """
         contents = self.contents
         give_up_s = time.monotonic() + timeout_s
@@ -169,7 +167,7 @@ class SeriesPart:
 
         def check() -> None:
             if time.monotonic() > give_up_s:
-                raise DeadlineExceeded(f"counting the samples to be deleted took longer than {timeout_s:.1f} s")
+                raise DeadlineExceeded(f"selecting the series to delete from took longer than {timeout_s:.1f} s")
 
         lookup, ids = self.select(selectors, start_ms, end_ms, check)
         if self.damage(start_ms, end_ms):
@@ -180,11 +178,8 @@ class SeriesPart:
             with_exemplars = self.exemplars.having(lookup.select_any(selectors, check), start_ms, end_ms)
             ids = np.union1d(ids, with_exemplars)
         if not len(ids):
-            return 0
-        counted = 0
-        for first in range(0, len(ids), DELETE_SERIES):
-            check()
-            counted += len(self.read(ids[first : first + DELETE_SERIES], start_ms, end_ms).values)
+            return
+        check()
         with self.turn.exclusive(timeout_s):
             self._refuse_overrun()  # a deletion rewrites the remaining samples of a series, which makes the head grow
             permanent = contents.permanent.data[ids]
@@ -202,7 +197,6 @@ class SeriesPart:
                 contents.head.delete(ids, start_ms, end_ms)
             self._may_be_overrun = True  # the remaining samples were written again
             self.exemplars.delete(ids, start_ms, end_ms)
-        return counted
 
     def select(
         self,

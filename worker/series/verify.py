@@ -110,7 +110,8 @@ def _nonsense(family: str, key: bytes, error: Exception) -> str:
 
 
 def check_journal(rows: SeriesRows, payloads: Iterable[memoryview]) -> Iterator[str]:
-    """Texts about what is wrong with the journal's records in the write-ahead log, except those that are cut."""
+    """Texts about what is wrong with the journal's records in the write-ahead log, except those that are cut and the
+    samples that are sealed. Retention may have dropped sealed samples, and a start then removes their series."""
     unreadable, missing, names = 0, 0, np.zeros(0, dtype=np.int64)
     for payload in payloads:
         try:
@@ -120,6 +121,8 @@ def check_journal(rows: SeriesRows, payloads: Iterable[memoryview]) -> Iterator[
             continue
         if sequence < rows.sealed.cut:
             continue
+        if isinstance(record, journal.Written) and sequence < rows.sealed.sequence:
+            record = record.since(rows.sealed.before_ms)
         unknown = rows.unknown(record.series)
         names = np.union1d(names, unknown)
         if isinstance(record, journal.Written) and len(unknown):

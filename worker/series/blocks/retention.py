@@ -1,30 +1,59 @@
-"""Chooses the blocks to drop, by age or by size."""
+"""Chooses the blocks to drop, by age or by size.
+
+A sample of a block of higher generation replaces one with the same time in a block of lower generation. If the higher
+block were dropped first, the replaced value would reappear. So a block counts as ending no earlier than the blocks of
+lower generation whose times overlap its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from worker.series.blocks.block import Block
 
 
 def expired(blocks: Sequence[Block], before_ms: int, window_ms: int) -> list[Block]:
-    """The blocks to drop next because of their age: of those whose newest sample is older than `before_ms`, the blocks
-    that end in the same window as the oldest of them."""
-    old = sorted((b for b in blocks if b.row.latest_ms < before_ms), key=lambda block: block.row.latest_ms)
+    """The blocks to drop next because of their age: of those that end before `before_ms`, the blocks that end in the
+    same window as the one that ends first. `blocks` must be all blocks of the shard."""
+    old = sorted((end for end in _ends(blocks) if end[0] < before_ms), key=lambda end: end[:2])
     if not old:
         return []
-    window = old[0].row.latest_ms // window_ms
-    return [block for block in old if block.row.latest_ms // window_ms == window]
+    window = old[0][0] // window_ms
+    return [block for end_ms, _, block in old if end_ms // window_ms == window]
 
 
 def surplus(blocks: Sequence[Block], bytes_max: int) -> list[Block]:
-    """The oldest blocks, as many as must be dropped for the others to take at most `bytes_max` together; 0 sets no
-    bound."""
-    dropped = []
+    """The blocks that end first, as many as must be dropped for the others to take at most `bytes_max` together; 0 sets
+    no bound. `blocks` must be all blocks of the shard."""
+    dropped: list[Block] = []
     size_bytes = sum(block.row.size_bytes for block in blocks)
-    for block in sorted(blocks, key=lambda block: block.row.latest_ms):
-        if not bytes_max or size_bytes <= bytes_max:
+    if not bytes_max or size_bytes <= bytes_max:
+        return dropped
+    for _, _, block in sorted(_ends(blocks), key=lambda end: end[:2]):
+        if size_bytes <= bytes_max:
             break
         dropped.append(block)
         size_bytes -= block.row.size_bytes
     return dropped
+
+
+def _ends(blocks: Sequence[Block]) -> list[tuple[int, int, Block]]:
+    """(when it ends in Unix ms, generation, block) of each block. A block ends no earlier than each block of lower
+    generation whose times overlap its own."""
+    ascending = sorted(blocks, key=lambda block: block.row.generation)
+    earliest_ms = _column([block.row.earliest_ms for block in ascending])
+    latest_ms = _column([block.row.latest_ms for block in ascending])
+    generations = _column([block.row.generation for block in ascending])
+    lower = np.searchsorted(generations, generations)  # how many blocks have a lower generation
+    ends_ms = latest_ms.copy()
+    for i, below in enumerate(lower.tolist()):
+        overlaps = (earliest_ms[:below] <= latest_ms[i]) & (latest_ms[:below] >= earliest_ms[i])
+        ends_ms[i] = ends_ms[:below].max(where=overlaps, initial=latest_ms[i])
+    return list(zip(ends_ms.tolist(), generations.tolist(), ascending, strict=True))
+
+
+def _column(numbers: list[int]) -> NDArray[np.int64]:
+    return np.array(numbers, dtype=np.int64)

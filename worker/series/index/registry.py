@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,10 @@ BULK_BYTES = 8 << 20
 BULK_SERIES = 1 << 16
 """Series in one row after a sweep, at most."""
 ROWS_MAX = 4096
-"""Above this number of rows, a sweep rewrites them."""
+"""Above this number of rows more than large holes need, a sweep rewrites them."""
+HOLE_MAX = 1 << 10
+"""A sweep writes a hole of up to this many ids between two series, 4 bytes each, into a row, and begins another row
+after a larger one."""
 DEAD_SHARE = 0.1
 """Above this share of series without samples, a sweep rewrites the rows."""
 
@@ -97,7 +101,8 @@ class Registry:
         for ids, _, _ in stored.load():
             known += len(ids)
             dead += int(np.count_nonzero(~np.isin(ids, alive)))
-        if dead <= DEAD_SHARE * known and stored.rows <= ROWS_MAX:
+        large_holes = int(np.count_nonzero(np.diff(alive) > HOLE_MAX))
+        if dead <= DEAD_SHARE * known and stored.rows <= ROWS_MAX + large_holes:
             return 0
         end = stored.next_id
         batch = self._store.batch()
@@ -133,12 +138,15 @@ def _row(lengths: NDArray, label_bytes: NDArray[np.uint8]) -> bytes:
 
 
 def _put_sparse(batch: RowBatch, ids: NDArray, label_bytes: NDArray, starts: NDArray, ends: NDArray) -> None:
-    """Add one row to `batch`, with length 0 for the ids in between that are not among `ids`."""
-    lengths = np.zeros(int(ids[-1] - ids[0]) + 1, dtype=np.int64)
-    lengths[ids - ids[0]] = ends - starts
-    sizes = ends - starts
-    places = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
-    batch.put("series", _KEY.pack(int(ids[0])), _row(lengths, label_bytes[places]))
+    """Add rows to `batch`, one for all `ids` up to a hole of more than HOLE_MAX, with length 0 for the ids in between
+    that are not among `ids`."""
+    cuts = [0, *(np.flatnonzero(np.diff(ids) > HOLE_MAX) + 1).tolist(), len(ids)]
+    for begin, end in pairwise(cuts):
+        own, own_starts, sizes = ids[begin:end], starts[begin:end], (ends - starts)[begin:end]
+        lengths = np.zeros(int(own[-1] - own[0]) + 1, dtype=np.int64)
+        lengths[own - own[0]] = sizes
+        places = np.repeat(own_starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
+        batch.put("series", _KEY.pack(int(own[0])), _row(lengths, label_bytes[places]))
 
 
 def _joined(ids: list[NDArray], lengths: list[NDArray], texts: list[bytes]) -> Labels:
