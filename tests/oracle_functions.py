@@ -41,7 +41,7 @@ def full_match(pattern: str, text: str) -> Any:
 
 
 def _sign(value: float) -> float:
-    return value if math.isnan(value) else float(np.sign(value))
+    return math.copysign(1.0, value) if value < 0 or value > 0 else value
 
 
 def _round(value: float, to: float = 1.0) -> float:
@@ -91,7 +91,8 @@ def _expanded(template: str, match: Any) -> str:
         name = reference[1] or reference[2]
         if name is None:
             return "$"
-        key: int | str = int(name) if name.isdigit() else name
+        is_number = name.isascii() and name.isdigit() and (name == "0" or name[0] != "0")
+        key: int | str = int(name) if is_number else name
         try:
             return match[key] or ""
         except IndexError:

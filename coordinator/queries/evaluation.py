@@ -77,9 +77,11 @@ class Query:
         return time.monotonic() + self.timeout_ms / 1000 - spent_s
 
     def identity(self) -> int:
-        """The same for the same query at another time, and as good as never for another one. A number, because it is
-        remembered, and texts may be long."""
-        return hash((self.text, self.grid.steps, self.is_range, self.is_arrow))
+        """The same for the same query at another time, and as good as never for another one. The length and the step of
+        the grid belong to it, since `range()` and `step()` depend on them. A number, because it is remembered, and
+        texts may be long."""
+        grid = self.grid
+        return hash((self.text, grid.end_ms - grid.start_ms, grid.step_ms, self.is_range, self.is_arrow))
 
     def terms(self, form: Form, place: Place, workers: int, *, is_alone: bool = False) -> Terms:
         return Terms(
@@ -261,13 +263,13 @@ def coordinator_account(query: Query, place: Place) -> Account:
 
 async def made(call: Callable[[], T], query: Query, replies: Replies) -> tuple[T, Account | None]:
     """The result of `call`, which makes the answer, and the account of what it holds: in a thread, or on the event loop
-    and without an account if that was quick the last time. Raises what `call` raises, NotExecutable when there is too
-    little in the account, or TooHeavy."""
+    and without an account if that was quick the last time and the query runs as a light one, whose processor time is
+    bounded. Raises what `call` raises, NotExecutable when there is too little in the account, or TooHeavy."""
     received_bytes = sum(size_of(frame) for reply in replies.fan_out.replies for frame in reply.message.frames)
     identity = query.identity()
     account = None
     try:
-        if _QUICK.has(identity, received_bytes):
+        if replies.place.is_light and _QUICK.has(identity, received_bytes):
             result, seconds = _timed(call)
         else:
             account = coordinator_account(query, replies.place)

@@ -50,9 +50,8 @@ class Leaf:
     """One sub-query: `text` is sent, `expr` is the subtree it stands for.
 
     `path` are the subqueries around it, outermost first: they decide its grid. `starts` are the positions in the query
-    at which the sent text begins (or would, where words were put before it): a text that stands several times at the
-    same place of the time line is sent once. `aggregate` is the node whose partial forms are merged; `finds_resets`
-    as in `EvalContext`.
+    at which the sent text begins: a text that stands several times at the same place of the time line is sent once.
+    `aggregate` is the node whose partial forms are merged; `finds_resets` as in `EvalContext`.
     """
 
     mode: Mode
@@ -202,14 +201,10 @@ class _Cut:
         return self._leaf("info", times, path, text=printer.to_text(times))
 
     def _presence(self, expr: Expr, path: tuple[Subquery, ...]) -> Expr:
-        """A leaf for `absent`, which asks only whether there is any series: one series without labels comes, if so."""
-        prefix, suffix = "group(", ")"
-        series = expr
-        if types.type_of(expr) is ValueType.MATRIX:
-            prefix, suffix = "group(present_over_time(", "))"
-            series = Call("present_over_time", (expr,), span=expr.span)
-        node = Aggregate("group", series, span=expr.span)
-        leaf = self._leaf("partial", node, path, aggregate=node, prefix=prefix, suffix=suffix)
+        """A leaf for `absent`, which asks only whether there is any series: one series without labels comes, if so.
+        Its text is a part of the query, so that it is no longer or deeper than workers accept."""
+        node = types.presence(expr)
+        leaf = self._leaf("presence", node, path, aggregate=node)
         return replace(leaf, expr=expr)  # whose matchers say what labels the answer has
 
     def _leaf(
@@ -219,13 +214,10 @@ class _Cut:
         path: tuple[Subquery, ...],
         *,
         aggregate: Aggregate | None = None,
-        prefix: str = "",
-        suffix: str = "",
         text: str | None = None,
     ) -> Remote:
-        first, last = expr.span
-        text = prefix + self._text[first:last] + suffix if text is None else text
-        start = first - len(prefix)
+        start, last = expr.span
+        text = self._text[start:last] if text is None else text
         index = self._known.setdefault((text, mode, path, self._finds_resets), len(self.leaves))
         if index == len(self.leaves):
             if index == LEAVES_MAX:
@@ -255,4 +247,4 @@ def _reach(expr: Expr, grid: Grid, clock: EvalContext) -> Grid:
     """The time range that a range selector reads for all of the grid, as its two ends."""
     assert isinstance(expr, MatrixSelector)
     windows = windows_of(expr.vector, resolved(expr.range), grid, clock)
-    return Grid(windows.read_start_ms, windows.read_end_ms)
+    return Grid(windows.read_start_ms, windows.read_end_ms, 1)

@@ -14,7 +14,7 @@ from collections.abc import Hashable
 QUICK_S = 0.0015
 """Seconds of processor time that making a quick query's answer may take. The event loop does nothing else meanwhile."""
 QUICK_BYTES_MAX = 32 << 10
-"""What workers may reply to a quick query. Since its text and its number of steps are the same as the last time, and it
+"""What workers may reply to a quick query. Since its text, length and step are the same as the last time, and it
 touched no more memory then than fits into the time, it holds little, and no account of it is kept."""
 REMEMBERED_MAX = 1024
 

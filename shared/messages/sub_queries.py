@@ -6,12 +6,12 @@ from typing import Literal
 
 import msgspec
 
-Mode = Literal["value", "partial", "relabelled", "samples", "series", "info", "newest"]
+Mode = Literal["value", "partial", "relabelled", "presence", "samples", "series", "info", "newest"]
 """What a sub-query returns: its value; the partial form of its top aggregation; the same with the hashes of the label
-sets that were aggregated, if a label function made them; for a range selector whose function cannot run in the workers,
-the samples of its series between the ends of the grid, or only the series that have any there; for `timestamp` of the
-info series of `info`, its value, but NaN where a sample is a histogram; or, for a selector at one time, the sample that
-it chooses of each series, with the time of the sample."""
+sets that were aggregated, if a label function made them; the partial form of the aggregation that tells whether it has
+any series (`types.presence`); for a range selector whose function cannot run in the workers, the samples of its series
+between the ends of the grid, or only the series that have any there; for `timestamp` of the info series of `info`, its
+value, but NaN where a sample is a histogram; or, for a selector at one time, the sample that it chooses of each series, with the time of the sample."""
 
 
 Form = Literal["arrays", "vector", "matrix"]

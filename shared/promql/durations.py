@@ -134,8 +134,6 @@ def _seconds(duration: DurationExpr, grid: Grid | None) -> float:
             return max(_seconds(arg, grid) for arg in args)
     if grid is None:
         raise ValueError(f"{duration.func}() is known only when the query is evaluated")
-    if grid.instant:
-        return 0.0
     return (grid.step_ms if duration.func == "step" else grid.end_ms - grid.start_ms) / 1000
 
 

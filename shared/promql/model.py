@@ -26,21 +26,23 @@ STALE_NAN_BITS = 0x7FF0000000000002
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The evaluation timestamps: start, start + step … ≤ end, in Unix milliseconds. An instant has start = end."""
+    """The evaluation timestamps: start, start + step … ≤ end, in Unix milliseconds. An instant query's is one time,
+    with a step of 0; a range query may have one time as well, but its step is at least 1."""
 
     start_ms: int
     end_ms: int
-    step_ms: int = 1
+    step_ms: int = 0
 
     @property
     def steps(self) -> int:
-        return (self.end_ms - self.start_ms) // self.step_ms + 1 if self.end_ms >= self.start_ms else 0
+        if self.end_ms <= self.start_ms:
+            return int(self.end_ms == self.start_ms)
+        return (self.end_ms - self.start_ms) // self.step_ms + 1
 
     @property
     def instant(self) -> bool:
-        """Whether the grid is an instant query's: one point, and the default step. For such a query, `step()` and
-        `range()` are 0."""
-        return self.start_ms == self.end_ms and self.step_ms == 1
+        """Whether the grid is an instant query's. For such a query, `step()` and `range()` are 0."""
+        return self.step_ms == 0
 
     def times_ms(self) -> Int:
         """int64[steps]."""

@@ -48,6 +48,13 @@ class Typed(NamedTuple):
     fault: Fault | None = None
 
 
+def presence(expr: Expr) -> Aggregate:
+    """The aggregation whose value is one series without labels wherever a vector, or each window of a range vector, has
+    any series."""
+    series = Call("present_over_time", (expr,), span=expr.span) if type_of(expr) is ValueType.MATRIX else expr
+    return Aggregate("group", series, span=expr.span)
+
+
 def type_of(expr: Expr) -> ValueType:
     """The type of an expression that has passed the parser."""
     match expr:

@@ -24,7 +24,7 @@ class Bench:
     """One symbol table, one grid of `steps` steps a minute apart from 0, and the remarks made."""
 
     def __init__(self, steps: int = 1) -> None:
-        self.grid = Grid(0, (steps - 1) * STEP_MS, STEP_MS if steps > 1 else 1)
+        self.grid = Grid(0, (steps - 1) * STEP_MS, STEP_MS if steps > 1 else 0)
         self.context = EvalContext(None, Symbols(), self.grid)
 
     def matrix(self, *rows: Row, drop_name: bool = False) -> Matrix:

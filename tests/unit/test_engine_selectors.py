@@ -10,7 +10,10 @@ import pytest
 from loadtest.harness.local_queries import instant, range_query
 from loadtest.harness.memory_source import MemorySource
 from shared.errors import BadData, DeadlineExceeded, NotExecutable, OverBudget
-from shared.promql.model import Grid, RangeVector
+from shared.promql.model import Grid, Matrix, RangeVector
+from shared.promql.parser import parse
+from shared.promql.printer import to_text
+from tests.sharded import evaluate_sharded, split
 from tests.unit.engine_answers import STALE, at, rows, source
 
 
@@ -44,6 +47,32 @@ def test_nan_is_a_value() -> None:
 def test_series_without_a_sample_on_the_grid_is_left_out() -> None:
     data = source({'m{a="1"}': [1], 'm{a="2"}': [None] * 100 + [1]})
     assert rows("m", data, 0, 10, 10) == {'m{a="1"}': [1, 1]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "m @ {}",
+        "m @ {} offset 1y",
+        "m @ {} offset -1y",
+        "m @ {} smoothed",
+        "sum_over_time(m[5m] @ {})",
+        "rate(m[5m] @ {} smoothed)",
+        "max_over_time(m[5m:1m] @ {})",
+        "max_over_time(sum(m)[5m:1m] @ {} offset -1y)",
+        "quantile_over_time(scalar(sum(m)), m[5m] @ {})",
+        "max_over_time(max_over_time(m[1y:200d])[1y:200d] @ {})",
+    ],
+)
+@pytest.mark.parametrize("seconds", ["9223372036854774", "-9223372036854774"])
+def test_nothing_is_found_at_the_furthest_times(text: str, seconds: str) -> None:
+    samples = [np.array([0, 10_000]), np.array([1.0, 2.0])]
+    value = evaluate_sharded(text.format(seconds), split({(("__name__", "m"),): samples}, 2), Grid(0, 0)).value
+    assert isinstance(value, Matrix) and value.labels.size == 0
+
+
+def test_the_furthest_times_are_printed_as_they_are() -> None:
+    assert to_text(parse("m @ 9223372036854774")) == "m @ 9223372036854773.760"  # the nearest float
 
 
 def test_offset_shifts_back_and_a_negative_one_forward() -> None:

@@ -51,6 +51,7 @@ def on_value(name, value, *params):
         ("sgn", -math.inf, (), -1.0),
         ("sgn", math.nan, (), math.nan),
         ("sgn", 0.0, (), 0.0),
+        ("sgn", 5e-324, (), 1.0),
         ("round", 2.5, (), 3.0),
         ("round", -2.5, (), -2.0),
         ("round", 5.25, (0.1,), 5.3),
@@ -67,6 +68,11 @@ def on_value(name, value, *params):
 )
 def test_functions_of_one_number(name, value, params, expected):
     np.testing.assert_allclose(on_value(name, value, *params), expected, rtol=1e-12)
+
+
+def test_the_sign_of_a_zero_is_the_zero_itself():
+    assert math.copysign(1.0, on_value("sgn", -0.0)) == -1.0
+    assert math.copysign(1.0, on_value("sgn", 0.0)) == 1.0
 
 
 def test_clamp_answers_nothing_where_the_bounds_are_the_wrong_way_round():
@@ -166,6 +172,11 @@ def test_label_replace_sets_a_label_where_the_whole_value_matches():
 def test_templates_are_those_of_regexp_expand():
     assert _template("a$1b${1}b$$ $ $9", {}, 1) == [b"a", 1, b"b", b"$", b" $ "]
     assert _template("$0${name}", {"name": 2}, 2) == [0, 2]
+
+
+def test_digits_with_a_leading_0_are_the_name_of_a_group():
+    assert _template("$01-${00}-${10}", {}, 1) == [b"-", b"-"]
+    assert _template("${01}", {"01": 2}, 2) == [2]
 
 
 def test_a_name_set_by_label_replace_is_not_dropped():

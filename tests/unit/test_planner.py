@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 
+import numpy as np
 import pytest
 
 from coordinator.queries import planner
@@ -17,6 +18,8 @@ from shared.promql import parser
 from shared.promql.ast import MatrixSelector, Remote, ValueType
 from shared.promql.engine.context import EvalContext
 from shared.promql.model import Grid, Matrix
+from shared.promql.tokens import NESTING_MAX
+from shared.promql.types import presence
 from tests.sharded import Terms, evaluate_sharded
 from tests.unit.test_planner_equivalence import QUERIES, RANGE
 
@@ -54,8 +57,8 @@ def grids(text: str, grid: Grid = GRID) -> list[tuple[int, int, int]]:
         ('label_replace(abs(a), "x", "$1", "y", "(.*)")', [("value", "abs(a)")]),
         ('sum(label_replace(a, "x", "", "", ""))', [("relabelled", 'sum(label_replace(a, "x", "", "", ""))')]),
         ('sum(label_replace(a, "x", "", "", "") > 1)', [("value", "a")]),
-        ("absent(a > 5)", [("partial", "group(a > 5)")]),
-        ("absent_over_time(a[5m])", [("partial", "group(present_over_time(a[5m]))")]),
+        ("absent(a > 5)", [("presence", "a > 5")]),
+        ("absent_over_time(a[5m])", [("presence", "a[5m]")]),
         ("a[5m]", [("value", "a[5m]")]),
         ("(a > 1)[5m:1m]", [("value", "(a > 1)[5m:1m]")]),
         ("max_over_time(a[5m:1m])", [("value", "max_over_time(a[5m:1m])")]),
@@ -72,7 +75,8 @@ def test_largest_local_subtrees_are_sent(text: str, leaves: list[tuple[str, str]
 def test_sent_text_means_the_subtree_it_was_cut_from(text: str) -> None:
     for leaf in plan(text, RANGE).leaves:
         again = parser.resolve_durations(parser.parse(leaf.text), RANGE)
-        assert again == (leaf.aggregate or leaf.expr)
+        sent_expr = presence(again) if leaf.mode == "presence" else again
+        assert sent_expr == (leaf.aggregate or leaf.expr)
 
 
 def test_root_has_a_leaf_in_place_of_what_is_sent() -> None:
@@ -107,6 +111,35 @@ def test_step_and_range_are_those_of_the_query() -> None:
     fine = plan("sum_over_time(a[step()])", Grid(0, 600_000, 60_000))
     coarse = plan("sum_over_time(a[step()])", Grid(0, 600_000, 120_000))
     assert fine.expr != coarse.expr
+
+
+def test_an_instant_and_a_range_query_of_one_step_have_plans_of_their_own() -> None:
+    text = "sum_over_time(a[range() + step()])"
+    with pytest.raises(NotExecutable, match="duration must be greater than 0"):
+        plan(text, Grid(5000, 5000))
+    assert "range=1," in repr(plan(text, Grid(5000, 5000, 1)).expr)
+
+
+@pytest.mark.parametrize(("text", "values"), [("vector(step())", [0.001]), ("sum_over_time(m[range() + step()])", [2])])
+def test_a_range_query_of_one_time_has_a_step(text: str, values: list[float]) -> None:
+    labels = (("__name__", "m"),)
+    sources = [MemorySource({labels: [np.array([4999, 5000]), np.array([1.0, 2.0])]}), MemorySource({})]
+    value = evaluate_sharded(text, sources, Grid(5000, 5000, 1)).value
+    assert isinstance(value, Matrix) and value.values.ravel().tolist() == values
+
+
+@pytest.mark.parametrize("text", ["absent_over_time({})", "absent_over_time(max_over_time({})[5m:1m])"])
+def test_the_sent_text_of_the_deepest_queries_is_accepted_by_workers(text: str) -> None:
+    for levels in range(NESTING_MAX - 6, NESTING_MAX + 1):
+        deep = text.format("(" * levels + "a[5m]" + ")" * levels)
+        try:
+            parser.parse(deep)
+        except NotExecutable:
+            continue
+        value = evaluate_sharded(deep, [MemorySource({}), MemorySource({})], Grid(5000, 5000)).value
+        assert isinstance(value, Matrix) and value.present.all() and value.labels.size == 1
+    with pytest.raises(NotExecutable):
+        parser.parse(deep)
 
 
 def test_plans_are_remembered_across_times_of_the_same_shape() -> None:

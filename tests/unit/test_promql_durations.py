@@ -95,6 +95,12 @@ def test_step_and_range_are_zero_for_an_instant() -> None:
         range_ms("step()", instant)
 
 
+def test_a_range_query_of_one_time_and_a_step_of_1_ms_is_no_instant() -> None:
+    grid = Grid(50_000, 50_000, 1)
+    assert not grid.instant and grid.steps == 1 and grid.times_ms().tolist() == [50_000]
+    assert range_ms("step() + range()", grid) == 1
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

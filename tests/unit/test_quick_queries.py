@@ -34,7 +34,7 @@ def query(text: str = "m", steps: int = 1, *, is_range: bool = False) -> Query:
     return Query(text, grid, is_range, 0, lookback_ms=1, samples_max=1, timeout_ms=1000, bytes_max=1 << 20)
 
 
-def run(asked: Query, call: Callable[[], Any], place: Place = HEAVY, received: tuple[int, ...] = (10, 10)) -> Any:
+def run(asked: Query, call: Callable[[], Any], place: Place = LIGHT, received: tuple[int, ...] = (10, 10)) -> Any:
     """The answer that `call` makes from replies of these sizes."""
     answers = [WorkerReply("w", (0,), Reply(frames=[bytes(size)]), 0.0) for size in received]
     replies = Replies(cast(Any, None), cast(Any, None), place, FanOut(answers, {}), 0.0, 0.0)
@@ -42,9 +42,9 @@ def run(asked: Query, call: Callable[[], Any], place: Place = HEAVY, received: t
     return result
 
 
-def is_on_the_loop(asked: Query, received: tuple[int, ...] = (10, 10)) -> bool:
+def is_on_the_loop(asked: Query, received: tuple[int, ...] = (10, 10), place: Place = LIGHT) -> bool:
     """Whether this answer is made on the event loop's thread."""
-    return bool(run(asked, threading.get_ident, received=received) == threading.get_ident())
+    return bool(run(asked, threading.get_ident, place, received) == threading.get_ident())
 
 
 def test_an_answer_is_made_on_the_event_loop_if_it_took_little_time_before() -> None:
@@ -56,6 +56,27 @@ def test_another_text_or_number_of_steps_is_another_query() -> None:
     assert not is_on_the_loop(query("n"))
     assert not is_on_the_loop(query(steps=2))
     assert not is_on_the_loop(query(is_range=True))
+
+
+@pytest.mark.parametrize("text", ["sum_over_time(vector(1)[range():1s])", "sum_over_time(vector(1)[step():1s])"])
+def test_as_many_steps_of_another_length_are_another_query(text: str) -> None:
+    def over_one_step(step_ms: int) -> Query:
+        return Query(text, Grid(0, step_ms, step_ms), True, 0, lookback_ms=1, samples_max=1, timeout_ms=1000)
+
+    is_on_the_loop(over_one_step(10_000))
+    assert is_on_the_loop(over_one_step(10_000))
+    assert not is_on_the_loop(over_one_step(12_000_000_000))
+
+
+def test_a_query_at_another_time_is_the_same_query() -> None:
+    asked = Query("m", Grid(5000, 9000, 1000), True, 0, lookback_ms=1, samples_max=1, timeout_ms=1000)
+    assert asked.identity() == query(steps=5, is_range=True).identity()
+
+
+def test_a_quick_answer_is_made_in_a_thread_while_the_query_has_a_heavy_place() -> None:
+    is_on_the_loop(query())
+    assert not is_on_the_loop(query(), place=HEAVY)
+    assert is_on_the_loop(query())
 
 
 def test_an_answer_from_long_replies_is_made_in_a_thread() -> None:
@@ -90,7 +111,7 @@ def test_an_answer_that_fails_goes_back_to_the_threads(memo: QuickQueries) -> No
 def test_what_workers_replied_and_new_arrays_count_unless_the_answer_is_quick() -> None:
     half = 1 << 19  # of a megabyte, the coordinator has one half
     with pytest.raises(NotExecutable):
-        run(query(), lambda: np.zeros(half - 19, np.uint8))
+        run(query(), lambda: np.zeros(half - 19, np.uint8), HEAVY)
     with pytest.raises(TooHeavy):
         run(query(), lambda: np.zeros(half - 19, np.uint8), LIGHT)
     for _ in range(2):

@@ -14,7 +14,7 @@ from shared.labels import LabelFrame, Symbols
 from shared.messages import exchange
 from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Form, Shape, ShardRead, SubQuery, SubQueryReply
 from shared.processor_time import UNBOUNDED, ProcessorTime
-from shared.promql import parser
+from shared.promql import parser, types
 from shared.promql.ast import Aggregate, Call, Expr, MatrixSelector, VectorSelector, without_parens
 from shared.promql.engine import partial, range_vectors, scan
 from shared.promql.engine.context import EvalContext, uncounted
@@ -128,6 +128,8 @@ def _value(
             raise Internal(f"{subquery.text!r} is no vector, so it is no sub-query of a shard")
         value = exchange.without_unused(evaluated)
         return _rendered(value, message.form, grid, context, is_alone=message.is_alone) or value, None
+    if subquery.mode == "presence":
+        return evaluate_partial(types.presence(expr), grid, context), None
     if not isinstance(expr, Aggregate):
         raise Internal(f"{subquery.text!r} is no aggregation, so it has no partial form")
     if subquery.mode == "partial":

@@ -16,6 +16,10 @@ from shared.promql.model import Annotations, Grid, SeriesSelection, Source, Valu
 LOOKBACK_MS = 300_000
 """How far an instant selector looks back for a sample: Prometheus's default of five minutes."""
 
+FAR_MS = 1 << 60
+"""Times of `@` are not taken to be further from 1970: samples lie within the years 1 to 9999, so no window there has
+any, and 64 bits hold the time with every offset, range and lookback."""
+
 SAMPLES_MAX = 50_000_000
 """Samples one query may hold at a time by default, Prometheus's `--query.max-samples`: 0.8 GB of timestamps and
 values."""
@@ -179,4 +183,4 @@ class EvalContext:
             return self.query_grid.start_ms - offset_ms, 0
         if at.at == "end":
             return self.query_grid.end_ms - offset_ms, 0
-        return at.at - offset_ms, 0
+        return min(max(at.at, -FAR_MS), FAR_MS) - offset_ms, 0

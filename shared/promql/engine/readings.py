@@ -29,7 +29,7 @@ class Reading:
     `out`: float64[n, steps], `present`: bool[n, steps]; `parameters`: float64[steps] each, the scalar arguments in
     order; `now`, `now_step`: the evaluation times in ms, which `@` and `offset` do not change. `events`: bool[m], or
     empty: resets or changes before a sample that its value does not show. `notes`: uint8[n], what is noted of a
-    series.
+    series. `weight`: what a kernel does for each sample in a window, as a multiple of what most do.
     """
 
     samples: Samples
@@ -43,6 +43,7 @@ class Reading:
     lookback_ms: int
     notes: NDArray[np.uint8] = field(default_factory=lambda: NO_NOTES)
     events: Bool = field(default_factory=lambda: NO_FLAGS)
+    weight: int = 1
 
     @property
     def series(self) -> tuple[Int, Int, Float]:
@@ -65,8 +66,12 @@ def run(function: Callable[[Reading], None], reading: Reading, context: EvalCont
 
 
 def _work(reading: Reading) -> int:
-    """How many samples all windows have together, at most."""
-    return len(reading.samples.values) * _windows_of_sample(reading.windows) + reading.out.size
+    """How many samples all windows have together, at most, times the weight."""
+    return len(reading.samples.values) * _weight_of_sample(reading) + reading.out.size
+
+
+def _weight_of_sample(reading: Reading) -> int:
+    return _windows_of_sample(reading.windows) * reading.weight
 
 
 def _windows_of_sample(windows: Windows) -> int:
@@ -78,16 +83,17 @@ def _windows_of_sample(windows: Windows) -> int:
 
 def parts(reading: Reading, work_max: int) -> Iterator[Reading]:
     """The reading cut into series whose windows have few samples together, and a single series of many into runs of
-    steps."""
+    steps. A run has at least as many steps as the weight, because a kernel that keeps windows in order sorts the first
+    one of each run."""
     offsets, windows = reading.samples.offsets, reading.windows
-    work = offsets * _windows_of_sample(windows) + np.arange(len(offsets)) * windows.steps
+    work = offsets * _weight_of_sample(reading) + np.arange(len(offsets)) * windows.steps
     first = 0
     while first < len(offsets) - 1:
         last = max(first + 1, int(np.searchsorted(work, work[first] + work_max, side="right")) - 1)
         series = _of_series(reading, first, last)
         if last - first == 1 and work[last] - work[first] > work_max:
-            samples = max(int(offsets[last] - offsets[first]), 1)
-            yield from _runs_of_steps(series, max(1, work_max // samples))
+            work_of_step = max(int(offsets[last] - offsets[first]), 1) * reading.weight
+            yield from _runs_of_steps(series, max(reading.weight, work_max // work_of_step))
         else:
             yield series
         first = last

@@ -22,6 +22,7 @@ from shared.promql.model import Bool, Grid, Matrix, Value
 from shared.promql.regex import Regex
 
 _REFERENCE = re.compile(r"\$(?:\$|(\w+)|\{(\w+)\})")
+_NUMBER = re.compile("0|[1-9][0-9]*")
 
 Template = list[bytes | int]
 """Literal texts as UTF-8, and numbers of groups."""
@@ -39,7 +40,8 @@ LABELS_BYTES_MAX = 64 << 20
 
 
 def _template(replacement: str, names: dict[str, int], groups: int) -> Template:
-    """`$1`, `${1}`, `$name` and `${name}` refer to groups, `$$` is a dollar, another `$` stands for itself."""
+    """`$1`, `${1}`, `$name` and `${name}` refer to groups, `$$` is a dollar, another `$` stands for itself.
+    Digits with a leading 0 are a name, as in Go."""
     parts: list[bytes | int | None] = []
     at = 0
     for reference in _REFERENCE.finditer(replacement):
@@ -48,7 +50,7 @@ def _template(replacement: str, names: dict[str, int], groups: int) -> Template:
         name = reference[1] or reference[2]
         if name is None:
             parts.append(b"$")
-        elif name.isascii() and name.isdigit():
+        elif _NUMBER.fullmatch(name):
             parts.append(int(name) if len(name) < 9 and int(name) <= groups else None)
         else:
             parts.append(names.get(name))

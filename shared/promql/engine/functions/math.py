@@ -42,6 +42,11 @@ def _round(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> V
         return mapped(matrix, np.floor(matrix.values * inverse + 0.5) / inverse)
 
 
+def _sign(values: Float) -> Float:
+    """1, -1, or the value itself where it is neither above nor below 0: a NaN, or a zero with its sign."""
+    return np.where(values > 0, 1.0, np.where(values < 0, -1.0, values))
+
+
 def _clamp(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
     """Values clamped to two bounds; nothing at steps at which the upper bound is below the lower one."""
     matrix, lower, upper = floats(call, args), scalar(call, args, 1), scalar(call, args, 2)
@@ -83,7 +88,7 @@ FUNCTIONS: dict[str, Function] = {
     "log2": _each(np.log2),
     "log10": _each(np.log10),
     "sqrt": _each(np.sqrt),
-    "sgn": _each(np.sign),
+    "sgn": _each(_sign),
     "sin": _each(np.sin),
     "cos": _each(np.cos),
     "tan": _each(np.tan),

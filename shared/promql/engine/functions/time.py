@@ -35,10 +35,6 @@ def _constant(seconds: Callable[[Grid], float]) -> Function:
     return evaluate
 
 
-def _step_s(query: Grid) -> float:
-    return 0.0 if query.instant else query.step_ms / 1000.0
-
-
 def _timestamp(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
     """The evaluation time, for a vector that is not a selector. `scan.sample_times` computes it for selectors."""
     matrix = vector(call, args)
@@ -96,7 +92,7 @@ FUNCTIONS: dict[str, Function] = {
     "start": _constant(lambda query: query.start_ms / 1000.0),
     "end": _constant(lambda query: query.end_ms / 1000.0),
     "range": _constant(lambda query: (query.end_ms - query.start_ms) / 1000.0),
-    "step": _constant(_step_s),
+    "step": _constant(lambda query: query.step_ms / 1000.0),
     "timestamp": _timestamp,
     "start_timestamp": _start_timestamp,
     "minute": _date(lambda times: times.astype(np.int64) // 60 % 60),

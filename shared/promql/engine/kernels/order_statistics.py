@@ -1,7 +1,7 @@
 """Quantiles of windows, and the median distance from the median.
 
-Shapes as in `windows`. The values of a window are kept sorted, so the cost is that of the samples that enter or leave
-the window: each moves at most as many values as the window has.
+Shapes as in `windows`. The values of a window are kept in ascending order (`ordered`), so a step costs at most as much
+as the window has samples, and the sorting of those that enter or leave: of a first window, that of all.
 """
 
 from __future__ import annotations
@@ -10,23 +10,11 @@ import numpy as np
 
 from shared import kernel_types as types
 from shared.kernels import inlined, kernel
+from shared.promql.engine.kernels.ordered import numbers, position, put_in, take_out
 from shared.promql.engine.kernels.windows import EDGES, FLOATS, PRESENT_OUT, SERIES, VALUES_OUT, advance, longest_series
 from shared.promql.model import Bool, Float, Int
 
 QUANTILE, MAD = 0, 1
-
-
-@kernel(types.int64(FLOATS, types.int64, types.float64), error_model="numpy")
-def position(ordered: Float, n: int, value: float) -> int:
-    """The first index of the ascending `ordered[:n]` whose value is at least `value`; n if there is none."""
-    lo, hi = 0, n
-    while lo < hi:
-        middle = (lo + hi) >> 1
-        if ordered[middle] < value:
-            lo = middle + 1
-        else:
-            hi = middle
-    return lo
 
 
 @inlined(error_model="numpy")
@@ -78,6 +66,7 @@ def order_statistics(
     longest = longest_series(offsets)
     ordered = np.empty(longest + 1, np.float64)
     distances = np.empty(longest + 1, np.float64)
+    changed = np.empty(longest + 1, np.float64)
     for s in range(out.shape[0]):
         lo = offsets[s]
         hi = lo
@@ -90,23 +79,16 @@ def order_statistics(
             left = lo
             hi = advance(timestamps, hi, end, t)
             lo = advance(timestamps, lo, hi, t - range_ms)
-            for i in range(left, min(lo, entered)):
-                if np.isnan(values[i]):
-                    missing -= 1
-                    continue
-                at = position(ordered, n, values[i])
-                n -= 1
-                for j in range(at, n):
-                    ordered[j] = ordered[j + 1]
-            for i in range(max(entered, lo), hi):
-                if np.isnan(values[i]):
-                    missing += 1
-                    continue
-                at = position(ordered, n, values[i])
-                for j in range(n, at, -1):
-                    ordered[j] = ordered[j - 1]
-                ordered[at] = values[i]
-                n += 1
+            if lo >= entered:
+                n = missing = 0
+            else:
+                count = numbers(values, left, lo, changed)
+                missing -= lo - left - count
+                n = take_out(ordered, n, changed, count, distances)
+            entered = max(entered, lo)
+            count = numbers(values, entered, hi, changed)
+            missing += hi - entered - count
+            n = put_in(ordered, n, changed, count, distances)
             present[s, k] = hi > lo
             if hi == lo:
                 continue
