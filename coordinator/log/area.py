@@ -46,7 +46,7 @@ class LogArea:
         self.followers = Followers(settings.log_followers_max, self.frontier, self.reader)
         self.trims = Trims(settings, links, self.frontier, self.reader, self.followers)
         self._appender = Appender(settings, links, self.sequencer, self.frontier, self.recovery, self._writes)
-        self._producers = Producers(settings, links, self.recovery)
+        self._producers = Producers(settings, links, self.recovery, lambda: self.sequencer.log_start)
         self.policies = Policies(control, self._writes)
         ages = Ages(lambda: self.sequencer.wall_ms())
         self.policy_passes = PolicyPasses(

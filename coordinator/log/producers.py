@@ -61,6 +61,12 @@ class _Producer:
         those of the highest numbers: a number that is missing between them was never stored."""
         return number < min(self.answers, default=-1) and number not in self.refused
 
+    def forget_below(self, log_start: int) -> None:
+        """Forget the answers of batches that retention has dropped."""
+        dropped = [number for number, start, _ in self.answers.values() if start < log_start]
+        for number in dropped:
+            del self.answers[number]
+
     @property
     def is_idle(self) -> bool:
         return not self.under_way and self.loading is None
@@ -70,10 +76,12 @@ class Producers:
     """Answers of all producers. An append goes on when its client disconnects, and a client that sends the same batch
     again shares its outcome. For the event loop's thread only."""
 
-    def __init__(self, settings: Settings, links: Links, recovery: Recovery) -> None:
+    def __init__(self, settings: Settings, links: Links, recovery: Recovery, log_start: Callable[[], int]) -> None:
+        """`log_start`: records below it have been dropped by retention, and with them the answers about them."""
         self._settings = settings
         self._links = links
         self._recovery = recovery
+        self._log_start = log_start
         self._producers: OrderedDict[str, _Producer] = OrderedDict()
         self._newest_start = -1  # of all answers in memory
 
@@ -106,6 +114,7 @@ class Producers:
             undecided = await self._load(append.producer, producer)
             if any(number <= other for other in undecided):
                 raise Unavailable(f"batch {max(undecided)} of producer {append.producer!r} is not decided; try again")
+        producer.forget_below(self._log_start())
         if number in producer.answers:
             _, start, count = producer.answers[number]
             return start, count, True
@@ -172,8 +181,10 @@ class Producers:
             in_doubt |= self._recovery.batches_in_doubt()
             undecided: set[int] = set()
             decided: list[Answer] = []
+            log_start = self._log_start()
+            producer.forget_below(log_start)  # before they count among the highest numbers
             for answer in unpack(reply.message.body, log.ProducerReply).answers:
-                if any(begin <= answer[1] < end for begin, end in revoked):
+                if answer[1] < log_start or any(begin <= answer[1] < end for begin, end in revoked):
                     continue
                 if answer[1] in in_doubt:
                     undecided.add(answer[0])

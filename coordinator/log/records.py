@@ -36,6 +36,7 @@ from shared.wire import Frame
 
 PRODUCER_BYTES_MAX = 256
 PRODUCER_SEQ_MAX = (1 << 63) - 1
+PRODUCER_SEQ_DIGITS = len(str(PRODUCER_SEQ_MAX))
 
 WALK_BYTES_MIN = 2048
 """Bodies shorter than this are read faster by the general readers."""
@@ -292,11 +293,16 @@ def _require_few(records: Slices, settings: Settings, growth: float) -> None:
 def _integer(value: int | str | None) -> int | None:
     if isinstance(value, str):
         if not value.isascii() or not value.isdigit():
-            raise BadData(f"`$.producerSeq` is {value!r}; it must be a whole number")
-        value = int(value)
-    if value is not None and not 0 <= value <= PRODUCER_SEQ_MAX:
-        raise BadData(f"`$.producerSeq` is {value}; it must be between 0 and {PRODUCER_SEQ_MAX}")
+            raise BadData(f"`$.producerSeq` is {_shortened(repr(value))}; it must be a whole number")
+        digits = value.lstrip("0") or "0"
+        value = int(digits) if len(digits) <= PRODUCER_SEQ_DIGITS else digits  # int() refuses very long ones
+    if isinstance(value, str) or (value is not None and not 0 <= value <= PRODUCER_SEQ_MAX):
+        raise BadData(f"`$.producerSeq` is {_shortened(str(value))}; it must be between 0 and {PRODUCER_SEQ_MAX}")
     return value
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 2 * PRODUCER_SEQ_DIGITS else f"{text[: 2 * PRODUCER_SEQ_DIGITS]}…"
 
 
 def _from_protobuf(body: bytes) -> _Lists:

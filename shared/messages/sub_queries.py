@@ -11,7 +11,8 @@ Mode = Literal["value", "partial", "relabelled", "presence", "samples", "series"
 sets that were aggregated, if a label function made them; the partial form of the aggregation that tells whether it has
 any series (`types.presence`); for a range selector whose function cannot run in the workers, the samples of its series
 between the ends of the grid, or only the series that have any there; for `timestamp` of the info series of `info`, its
-value, but NaN where a sample is a histogram; or, for a selector at one time, the sample that it chooses of each series, with the time of the sample."""
+value, but NaN where a sample is a histogram; or, for a selector at one time, the sample that it chooses of each series,
+with the time of the sample."""
 
 
 Form = Literal["arrays", "vector", "matrix"]

@@ -74,6 +74,16 @@ def test_a_tail_continues_after_the_last_event(cluster: Cluster, key: str) -> No
         assert [event["id"] for event in events(answer, 4)] == ["-1", *(str(first + n) for n in range(3))]
 
 
+def test_a_reader_that_comes_back_misses_nothing_with_a_start_time_that_is_ahead(cluster: Cluster, key: str) -> None:
+    """Its clock is ahead of the server's."""
+    query = f"key={key}&start_time={time.time() + 3600:.3f}"
+    with tailing(cluster, query) as answer:
+        (place,) = events(answer, 1)
+    start = append(cluster, [(key.encode(), b"")])["startSequence"]
+    with tailing(cluster, query, place["id"]) as answer:
+        assert [event["id"] for event in events(answer, 2)] == [place["id"], str(start)]
+
+
 def test_followers_that_all_come_back_together_are_all_let_in(cluster: Cluster, key: str) -> None:
     """As after a start of the coordinator: many at once are a burst, and no overload."""
     request = f"GET /api/v1/log/tail?key={key} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()

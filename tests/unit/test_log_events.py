@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pytest
 from aiohttp import web
 
-from coordinator.api.log import answers, scan
+from coordinator.api.log import answers, scan, times
+from coordinator.context import CONTEXT
 from coordinator.log.follow import Row
+from coordinator.log.reads import KeySelection
+from shared.errors import NotFound
 
 RECORDS, VALUE_BYTES = 2_000, 100
 
@@ -45,3 +50,24 @@ async def test_a_reader_that_takes_nothing_holds_no_record_beside_its_text_and_n
     numbers = re.findall(rb"^id: (\d+)$", b"".join(reader.pieces), re.MULTILINE)
     assert list(map(int, numbers)) == list(range(RECORDS))
     assert max(map(len, reader.pieces)) < scan.EVENTS_BYTES + 1_000
+
+
+@pytest.mark.parametrize(("last", "asked_from"), [({}, 5_000), ({"Last-Event-ID": "2"}, None)])
+async def test_a_reader_that_comes_back_continues_after_its_last_event_and_not_at_the_start_time(
+    monkeypatch: pytest.MonkeyPatch, last: dict[str, str], asked_from: int | None
+) -> None:
+    """A start time in the future would skip the records that were appended while it was away."""
+    asked: list[times.TimesMs] = []
+
+    async def between(
+        reader: object, selection: object, numbers: tuple[int, int], times_ms: times.TimesMs, warnings: object
+    ) -> tuple[int, int]:
+        asked.append(times_ms)
+        raise NotFound("the test ends here")
+
+    monkeypatch.setattr(times, "between", between)
+    request: Any = SimpleNamespace(headers=last, app={CONTEXT: SimpleNamespace(log=SimpleNamespace(reader=None))})
+    running: Any = SimpleNamespace(enter=lambda name: None)
+    with pytest.raises(NotFound):
+        await scan.event_stream(request, KeySelection(b"k"), (3, 9), (5_000, 7_000), answers.PLAIN, running)
+    assert asked == [(asked_from, 7_000)]

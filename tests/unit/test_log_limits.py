@@ -213,7 +213,7 @@ async def test_an_empty_page_ends_where_its_range_does() -> None:
 
 def producers_cached(most: int, monkeypatch: pytest.MonkeyPatch) -> Producers:
     monkeypatch.setattr(producers_module, "PRODUCERS_CACHED_MAX", most)
-    return Producers(Settings(), cast(Any, None), cast(Any, None))
+    return Producers(Settings(), cast(Any, None), cast(Any, None), lambda: 0)
 
 
 def test_the_producer_not_heard_of_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

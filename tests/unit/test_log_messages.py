@@ -90,6 +90,7 @@ class Told:
         self.decided_below = decided_below
         self.in_doubt: set[int] = set()
         self.revoked: list[tuple[int, int]] = []
+        self.log_start = 0
         self.lookups = 0
 
     async def wait_for(self, shards: Any) -> None:
@@ -109,7 +110,7 @@ class Told:
 
 async def append(told: Told, number: int, producers: Producers | None = None) -> tuple[int, int, bool]:
     batch = Append(columns_of([b"k"] * 2, [b"v"] * 2), False, "p", number)
-    made = producers or Producers(Settings(), cast(Any, told), cast(Any, told))
+    made = producers or Producers(Settings(), cast(Any, told), cast(Any, told), lambda: told.log_start)
     sent: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     sent.set_result(500)
 
@@ -158,20 +159,33 @@ async def test_what_is_in_doubt_is_neither_answered_nor_sent_again() -> None:
 
 async def test_a_shard_is_asked_once_unless_something_was_in_doubt() -> None:
     told = Told((1, 10, 4))
-    producers = Producers(Settings(), cast(Any, told), cast(Any, told))
+    producers = Producers(Settings(), cast(Any, told), cast(Any, told), lambda: told.log_start)
     for _ in range(2):
         await append(told, 1, producers)
     assert told.lookups == 1
     told.in_doubt = {10}
-    unsure = Producers(Settings(), cast(Any, told), cast(Any, told))
+    unsure = Producers(Settings(), cast(Any, told), cast(Any, told), lambda: told.log_start)
     for number in (2, 3):
         await append(told, number, unsure)
     assert told.lookups == 3
 
 
+async def test_what_retention_has_dropped_is_no_answer_of_the_shard_nor_of_memory() -> None:
+    told = Told((2, 10, 4), (1, 14, 5))
+    told.log_start = 14
+    producers = Producers(Settings(), cast(Any, told), cast(Any, told), lambda: told.log_start)
+    assert await append(told, 1, producers) == (14, 5, True)
+    assert await append(told, 2, producers) == (500, 2, False)
+    told.log_start = 501
+    assert await append(told, 1, producers) == (500, 2, False)
+    told.log_start = 0
+    told.answers = [(number, number, 1) for number in range(PRODUCER_ANSWERS_MAX)]
+    assert await append(told, 0) == (0, 1, True)
+
+
 async def test_so_many_answers_are_remembered_and_the_oldest_is_forgotten() -> None:
     told = Told()
-    producers = Producers(Settings(), cast(Any, told), cast(Any, told))
+    producers = Producers(Settings(), cast(Any, told), cast(Any, told), lambda: told.log_start)
     known = producers._producer("p")
     for number in range(PRODUCER_ANSWERS_MAX):
         known.remember((number, number, 1))

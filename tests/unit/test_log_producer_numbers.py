@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.log.area import LogArea
 from shared.errors import BadData, Unavailable
 from shared.messages import log as messages
 from tests.unit.log_area import Log, batch, eventually, key_on, read, values
@@ -105,19 +106,26 @@ def test_a_shard_remembers_the_highest_numbers_also_when_a_lower_one_comes_last(
     shard.close()
 
 
-@pytest.mark.parametrize("crash", [False, True])
-async def test_an_answer_is_remembered_for_as_long_as_its_records(tmp_path: Path, crash: bool) -> None:
+@pytest.mark.parametrize("ends", ["not at all", "in order", "by a crash"])
+async def test_an_answer_is_remembered_for_as_long_as_its_records(tmp_path: Path, ends: str) -> None:
     log = Log(tmp_path, log_segment_bytes=1024, log_retention_bytes=2500)
+
+    async def repeat(area: LogArea) -> None:
+        again = await area.append(of_number(0, HOME))
+        assert again[0] > first[0], "it was not there any more"
+        assert await area.append(of_number(0, HOME)) == again
+        assert [value for _, key, value in await read(area) if key != b"other"] == [b"0"]
+
     try:
-        async with log.running(crash=crash) as area:
+        async with log.running(crash=ends == "by a crash") as area:
             first = await area.append(of_number(0, HOME))
             for _ in range(8):
                 await area.append(batch((b"other", bytes(600)), durable=True))
             await eventually(lambda: area.sequencer.log_start > first[0])
-        async with log.running() as area:
-            again = await area.append(of_number(0, HOME))
-            assert again[0] > first[0], "it was not there any more"
-            assert await area.append(of_number(0, HOME)) == again
-            assert [value for _, key, value in await read(area) if key != b"other"] == [b"0"]
+            if ends == "not at all":
+                await repeat(area)
+        if ends != "not at all":
+            async with log.running() as area:
+                await repeat(area)
     finally:
         log.links.close()

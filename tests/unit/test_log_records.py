@@ -18,7 +18,7 @@ from coordinator.log.records import Append
 from loadtest.bench.log_load import json_body, keys_from, protobuf_body
 from proto import log_pb2
 from shared.config import Settings
-from shared.errors import TriptychError
+from shared.errors import BadData, TriptychError
 from shared.hashing import hash64, shard_of
 from shared.log_blocks import block_of
 
@@ -262,6 +262,22 @@ def test_one_plain_record_is_read_alike(forms: list[str], beside: str, count: in
         assert batch.records.blocks(4) == records.parse(JSON, body, SETTINGS).records.blocks(4)
     usual = len(forms) == 2 and forms[0] in FORMS[:3] and forms[1] in FORMS[5:8] and beside in BESIDE[:2] and count == 1
     assert batch is not None or not usual or forms[0] == FORMS[2], "a brace in a text is left to the general reader"
+
+
+def numbered(digits: str) -> Any:
+    text = json.dumps({"records": [{"key": "aw=="}], "producerId": "p", "producerSeq": digits})
+    return outcome(lambda: records.parse(PROTO_JSON, text.encode(), SETTINGS))
+
+
+@pytest.mark.parametrize(("digits", "number"), [("7", 7), ("0007", 7), ("0" * 5000, 0), (str(2**63 - 1), 2**63 - 1)])
+def test_a_producer_s_number_may_be_a_text_with_leading_zeros(digits: str, number: int) -> None:
+    assert numbered(digits)[3] == number
+
+
+@pytest.mark.parametrize("digits", [str(2**63), "1" + "0" * 5000, "x" * 5000, "", "-1", "\u0661"])
+def test_a_producer_s_number_that_is_none_is_named_in_short(digits: str) -> None:
+    kind, text = numbered(digits)
+    assert kind is BadData and text.startswith("`$.producerSeq` is ") and len(text) < 200
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from shared.errors import DeadlineExceeded
 from shared.messages.log import SEQUENCE_MAX, Range
 from tests.unit.log_shard import OneShard
 from worker.logs import cleaning, reading, rows, starts, trimming
@@ -278,3 +279,42 @@ def test_the_thread_removes_them_by_itself(tmp_path: Path) -> None:
         cleaning_event.wait(0.01)
     assert b"a" not in stored_keys(shard)
     shard.close()
+
+
+def test_records_are_counted_while_others_of_their_entries_are_removed(shard: OneShard) -> None:
+    """The cleaner is at work on an earlier deletion, and would meet those of the later one on its way."""
+    for group in range(0, 30, 3):
+        shard.append(group, [(b"a", b""), (b"b", b""), (b"c", b"")], segment=group // 3)
+        shard.part._closed = group + 3
+        shard.part.gather()
+    assert delete(shard, b"a", 30) == 10
+
+    def counted_again() -> int | None:
+        return trimming.trim(shard.part, Range(0, 99, 0, 30), b"b", 0, lambda: clean(shard))
+
+    def clean_and_trim() -> None:
+        if b"b" not in shard.part.starts.all:
+            return  # nothing is counted yet
+        clean(shard)
+        assert b"a" not in stored_keys(shard) and b"b" in stored_keys(shard)
+        assert counted_again() == 0, "they have gone already"
+        clean(shard)
+        assert b"b" in stored_keys(shard), "the first count goes on"
+
+    assert trimming.trim(shard.part, Range(0, 99, 0, 30), b"b", 0, clean_and_trim) == 10
+    clean(shard)
+    assert stored_keys(shard) == {b"c"} and shard.part.starts.all == {}
+
+
+def test_a_key_is_removed_after_a_count_that_failed(shard: OneShard) -> None:
+    fill(shard)
+
+    def late() -> None:
+        if shard.part.starts.all:
+            raise DeadlineExceeded("too late")
+
+    assert trimming.trim(shard.part, Range(0, 99, 0, 12), b"a", 0, late) is None
+    shard.part._closed = 12
+    shard.part.gather()
+    clean(shard)
+    assert b"a" not in stored_keys(shard)

@@ -153,14 +153,15 @@ def _clean_entry(part: CleanPart, segment: int, row: bytes, newest: tuple[bytes,
         if value is None:
             return False
         entry = entries.unpacked(value)
-        is_gone = entry.numbers < entry.starts(part.starts.all)
+        starts = part.starts.removable(entry.keys)
+        is_gone = entry.numbers < entry.starts(starts)
         codes = np.unique(entry.codes[is_gone])
         if not len(codes):
             return False
         if len(codes) > KEYS_A_WRITE:
             is_gone &= entry.codes < codes[KEYS_A_WRITE]
         removal = _Removal(part.store.batch())
-        _remove_runs(part, removal, segment, entry, is_gone)
+        _remove_runs(part, removal, segment, entry, is_gone, starts)
         rest = _rest(entry, is_gone, newest[1].settled, row == newest[0])
         if rest is None:
             removal.changes.delete("log", row)
@@ -171,7 +172,12 @@ def _clean_entry(part: CleanPart, segment: int, row: bytes, newest: tuple[bytes,
 
 
 def _remove_runs(
-    part: CleanPart, removal: _Removal, segment: int, entry: GatheringEntry, is_gone: NDArray[np.bool_]
+    part: CleanPart,
+    removal: _Removal,
+    segment: int,
+    entry: GatheringEntry,
+    is_gone: NDArray[np.bool_],
+    starts: Mapping[bytes, int],
 ) -> None:
     """Remove the gone records from their runs. The entry says where the runs begin: those of a key that were gathered
     with the entry divide the key's records in it, in order."""
@@ -189,7 +195,7 @@ def _remove_runs(
         following = []
         for place, run_row, value in zip(left, run_rows, part.store.get_many("log", run_rows), strict=True):
             key, first, end = place
-            taken = end - first if value is None else _remove_run(removal, run_row, value, part.starts.all[key])
+            taken = end - first if value is None else _remove_run(removal, run_row, value, starts[key])
             if first + taken < end:
                 following.append((key, first + taken, end))
         left = following
@@ -232,9 +238,10 @@ def _clean_stray(part: CleanPart, segment: int, key: bytes, number: int) -> None
     with part.changing() as is_open:
         row = rows.runs_of(segment, key) + rows.sequence_bytes(number)
         value = part.store.get("log", row) if is_open else None
-        if value is not None:
+        start = part.starts.removable([key]).get(key, 0)
+        if value is not None and number < start:
             removal = _Removal(part.store.batch())
-            _remove_run(removal, row, value, part.starts.all[key])
+            _remove_run(removal, row, value, start)
             part.write_removal(removal.changes)
 
 

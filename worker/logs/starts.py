@@ -8,7 +8,7 @@ records still have to be removed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 
 from shared.errors import Unavailable
@@ -27,12 +27,14 @@ class KeyStarts:
 
     `all`: key → start. It is replaced when starts are forgotten, so a reader that holds it goes on leaving out the
     records that were gone when it began. `fresh`: those above the mark "gathered", the only ones that concern records
-    in memory; replaced with every change, so that it can be iterated. `bytes`: that they take, about.
+    in memory; replaced with every change, so that it can be iterated. `bytes`: that they take, about. `counting`: keys
+    whose gone records are being counted, and stay in the store meanwhile; replaced with every change.
     """
 
     def __init__(self) -> None:
         self.all: dict[bytes, int] = {}
         self.fresh: Mapping[bytes, int] = {}
+        self.counting: tuple[bytes, ...] = ()
         self.highest = 0
         self.bytes = 0
         self.gatherings = 0
@@ -80,8 +82,20 @@ class KeyStarts:
     # Removal
 
     def unclean(self, count: int) -> dict[bytes, int]:
-        """Some keys of which the store may still have records below the start; with the start."""
-        return {key: self.all[key] for key in islice(self._unclean, count)}
+        """Some keys of which the store may still have records below the start, and which are not being counted; with
+        the start."""
+        counting = set(self.counting)
+        return {key: self.all[key] for key in islice((key for key in self._unclean if key not in counting), count)}
+
+    def removable(self, keys: Iterable[bytes]) -> dict[bytes, int]:
+        """Below which numbers records of these keys may be removed from the store: the starts of those that have one
+        and are not being counted. Needs no lock."""
+        starts = self.all
+        found = {key: start for key in keys if (start := starts.get(key))}
+        # Read after the starts: a key is being counted before its start is raised.
+        for key in self.counting:
+            found.pop(key, None)
+        return found
 
     def cleaned(self, starts: Mapping[bytes, int], gatherings: int) -> None:
         """After so many gatherings, the store had no record of these keys below these starts; nor do gatherings write

@@ -6,7 +6,8 @@ a loss of power.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 
 from shared.errors import DeadlineExceeded
@@ -32,13 +33,28 @@ def trim(part: LogPart, span: Range, key: bytes, closed: int, check: Callable[[]
     if is_full:
         part.gather()
     check()
-    view = put_starts(part, {key: span.end})
+    with _counting(part, key):
+        view = put_starts(part, {key: span.end})
+        try:
+            # After the write: a key with many records must be deletable, too.
+            return reading.count_view(part, view, span, key, check)
+        except DeadlineExceeded:
+            return None
+
+
+@contextmanager
+def _counting(part: LogPart, key: bytes) -> Iterator[None]:
+    """A context in which the store keeps the key's gone records, so that they can be counted. Wakes the cleaner at its
+    end. Several threads may count one key."""
+    starts = part.starts
+    with part.lock:
+        starts.counting = (*starts.counting, key)
     try:
-        # After the write: a key with many records must be deletable, too.
-        return reading.count_view(part, view, span, key, check)
-    except DeadlineExceeded:
-        return None
+        yield
     finally:
+        with part.lock:
+            at = starts.counting.index(key)
+            starts.counting = starts.counting[:at] + starts.counting[at + 1 :]
         part.keeper.cleaner.wake()
 
 

@@ -200,8 +200,8 @@ async def commit(request: web.Request) -> web.Response:
     name, body = _name(request), await _body(request, _Commit)
     area = request.app[CONTEXT].log
     await area.wait_for_state()
-    await area.groups.commit(name, body.member, body.generation, body.up_to)
-    return json_answer({"status": "success", "generation": body.generation, "committedSequence": body.up_to})
+    committed = await area.groups.commit(name, body.member, body.generation, body.up_to)
+    return json_answer({"status": "success", "generation": body.generation, "committedSequence": committed})
 
 
 @known_parameters()

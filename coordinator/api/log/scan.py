@@ -180,8 +180,8 @@ async def _scan(
     damage: Warnings,
 ) -> web.StreamResponse:
     """The first page decides the status. If a shard is lost after it, or the scan's time is over, the answer ends early
-    with a warning and the sequence number to continue from; a search with an
-    info, after TRIPTYCH_LOG_SEARCH_TIMEOUT."""
+    with a warning and the sequence number to continue from; a search after TRIPTYCH_LOG_SEARCH_TIMEOUT, with an info.
+    """
     area = request.app[CONTEXT].log
     give_up = area.reader.scan_deadline()
     search_s = request.app[CONTEXT].settings.log_search_timeout_ms / 1000
@@ -339,6 +339,8 @@ async def event_stream(
     running.enter("following")
     context = request.app[CONTEXT]
     damage = Warnings()
+    if request.headers.get("Last-Event-ID"):
+        times_ms = None, times_ms[1]  # a start in the future would skip what came while the reader was away
     start, end = await times.between(context.log.reader, selection, numbers, times_ms, damage)
     limit = log_parameters.whole(request.query, ("limit",), LIMIT_MAX, 1, LIMIT_MAX)
     timeout_s = parameters.seconds(request.query, "timeout", float("inf"), float("inf"))

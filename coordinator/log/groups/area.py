@@ -90,7 +90,9 @@ class Groups:
             await group.create(lambda floor: GroupState.new(floor, prefix or b"", start or 0, self._slots))
             state = await group.load()
         require_prefix(state, prefix)
-        state = await group.change(lambda state: state.joined(member, session_ms))
+        session = group.sessions.get(member)
+        with group.serving(session) if session else contextlib.nullcontext():
+            state = await group.change(lambda state: state.joined(member, session_ms))
         place = state.find(member)
         assert place is not None, "it has just joined"
         return state, place
@@ -105,13 +107,17 @@ class Groups:
         group, _ = await self.group(name)
         await group.change(left)
 
-    async def commit(self, name: str, member: str, generation: int, upto: int) -> None:
-        """Every record of the member's slots below `upto` has been processed. On disk when this returns."""
-        if upto > self._visible():
-            await self._recovery.wait_complete(self._write_timeout_s)  # a moment after a start, nothing can be read yet
-        if upto > self._visible():
-            raise BadData(f"`upTo` is {upto}; it must be at most {self._visible()}, up to which the log can be read")
+    async def commit(self, name: str, member: str, generation: int, upto: int) -> int:
+        """Every record of the member's slots below `upto` has been processed. On disk when this returns: up to where
+        all slots of the member are committed. Raises BadData for a number above what can be read and is committed."""
         group, state = await self.group(name)
+        place = state.find(member)
+        lowest = 0 if place is None else state.lowest(place)  # above the log, if the group begins in the future
+        if upto > max(lowest, self._visible()):
+            await self._recovery.wait_complete(self._write_timeout_s)  # a moment after a start, nothing can be read yet
+            state = await group.load()
+        if upto > (highest := max(lowest, self._visible())):
+            raise BadData(f"`upTo` is {upto}; it must be at most {highest}, up to which the log can be read")
         state.require(member, generation)
         session = group.sessions[member]
 
@@ -126,8 +132,9 @@ class Groups:
             return state.committed_to(place, upto)
 
         with group.serving(session):
-            await group.change(committed)
+            state = await group.change(committed)
         session.touch()
+        return state.lowest(state.require(member, generation))
 
     async def poll(
         self,
@@ -220,8 +227,9 @@ class Groups:
                 self._sweep(group, now)
 
     def _sweep(self, group: Group, now: float) -> None:
+        is_unused = now - group.used > UNUSED_S and not group.waiters
         if group.state is None or group.is_deleted:
-            if now - group.used > UNUSED_S:
+            if is_unused:
                 self._groups.pop(group.name, None)
             return
         expired = group.expired(now)
@@ -230,7 +238,7 @@ class Groups:
             removal = asyncio.create_task(self._remove(group))
             self._removals.add(removal)
             removal.add_done_callback(self._removals.discard)
-        elif not group.sessions and now - group.used > UNUSED_S:
+        elif not group.sessions and is_unused:
             self._groups.pop(group.name, None)
 
     async def _remove(self, group: Group) -> None:

@@ -23,9 +23,10 @@ Change = Callable[[GroupState], GroupState]
 
 @dataclass(slots=True)
 class Session:
-    """A member is removed when it has made no request until `expires` (time.monotonic). What follows is about one
-    generation: `given`: up to where the member has read without a gap, None: nobody knows, because the coordinator has
-    started since; `empty_from`, `empty_upto`: between these numbers its slots have no records."""
+    """A member is removed when it has made no request until `expires` (time.monotonic). `joined`: as in `Member`; 0:
+    not known yet. The others are about one generation: `given`: up to where the member has read without a gap, None:
+    nobody knows, because the coordinator has started since; `empty_from`, `empty_upto`: between these numbers its slots
+    have no records."""
 
     expires: float
     session_ms: int
@@ -34,14 +35,17 @@ class Session:
     polls: int = 0
     empty_from: int = 0
     empty_upto: int = 0
+    joined: int = 0
 
     def touch(self) -> None:
         """The member has made a request: its session goes on."""
         self.expires = time.monotonic() + self.session_ms / 1000
 
     def renew(self, member: Member) -> None:
-        """The member as it is now. A new generation has been given nothing yet."""
-        self.session_ms = member.session_ms
+        """The member as it is now. A new generation has been given nothing yet; a join is a request of the member."""
+        if self.joined != member.joined:
+            self.joined, self.session_ms = member.joined, member.session_ms
+            self.touch()
         if self.generation != member.generation:
             self.generation, self.given, self.empty_from, self.empty_upto = member.generation, 0, 0, 0
 
@@ -141,15 +145,18 @@ class Group:
         self, before: GroupState, changes: list[tuple[Change, asyncio.Future[GroupState]]]
     ) -> list[tuple[asyncio.Future[GroupState], GroupState]]:
         state, answers = before, []
+        refusals: list[tuple[asyncio.Future[GroupState], TriptychError]] = []
         for make, answer in changes:
             try:
                 state = make(state)
-            except TriptychError as error:
-                _fail(answer, error)
+            except TriptychError as refusal:
+                refusals.append((answer, refusal))
             else:
                 answers.append((answer, state))
         if state is not before:
             await self.store.put(self.name, before.revision, state.stored())
+        for answer, error in refusals:  # only now: with a Conflict, the state that refused them was an old one
+            _fail(answer, error)
         self._take(state)
         return answers
 
@@ -174,8 +181,7 @@ class Group:
         for member in state.members:
             session = self.sessions.get(member.name)
             if session is None:
-                expires = time.monotonic() + member.session_ms / 1000
-                session = Session(expires, member.session_ms, member.generation, None if self._is_fresh else 0)
+                session = Session(0.0, member.session_ms, member.generation, None if self._is_fresh else 0)
             session.renew(member)
             sessions[member.name] = session
         self.sessions, self._is_fresh = sessions, False
