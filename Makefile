@@ -2,7 +2,7 @@
 VENV ?= .venv
 # python3, or the operating system's if only that was compiled with optimisations, and is new enough.
 IS_OPTIMISED = import ensurepip, sys; from shared import interpreter; \
-	sys.exit(sys.version_info < (3, 11) or not interpreter.is_optimised())
+	sys.exit(not (3, 11) <= sys.version_info < (3, 14) or not interpreter.is_optimised())
 PYTHON ?= $(or $(firstword $(foreach each,python3 /usr/bin/python3,\
 	$(shell $(each) -c '$(IS_OPTIMISED)' 2>/dev/null && echo $(each)))),python3)
 BIN := $(VENV)/bin

@@ -18,7 +18,7 @@ from shared.wire import Frame, size_of
 
 SERIES_MAX = 64
 SENT_BYTES_MAX = 32 << 10
-"""Label sets of more series or bytes are decoded each time."""
+"""Label sets of more series are not kept, nor longer ones even looked for."""
 DERIVED_BYTES = 4096
 """Of each series, for what is made from its labels: their order, and their text with and without names. Usual ones take
 a quarter of it."""
@@ -39,7 +39,7 @@ class JoinedLabels:
 
 
 class LabelMemory:
-    """The last ones, of BYTES_MAX at most. Safe to use from many threads: nobody changes what is kept."""
+    """The last ones, of BYTES_MAX at most. Safe to use from several threads: nobody changes what is kept."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -52,7 +52,7 @@ class LabelMemory:
         return self._bytes
 
     def joined(self, sent: Sequence[Sequence[Frame]]) -> JoinedLabels | None:
-        """The label sets that workers have sent (two frames of each), None if they are many."""
+        """The label sets that workers have sent (two frames of each), None if these are long."""
         if sum(size_of(frame) for part in sent for frame in part) > SENT_BYTES_MAX:
             return None
         key = tuple(bytes(frame) for part in sent for frame in part)
@@ -63,7 +63,7 @@ class LabelMemory:
                 return known
         with uncounted():
             made = _joined(key)
-        if made is not None:
+        if made.labels.derived is not None:
             self._keep(key, made)
         return made
 
@@ -76,13 +76,13 @@ class LabelMemory:
                 self._bytes -= _size_bytes(*self._kept.popitem(last=False))
 
 
-def _joined(sent: Sent) -> JoinedLabels | None:
+def _joined(sent: Sent) -> JoinedLabels:
     symbols = Symbols()
     parts = tuple(LabelFrame.from_frames(sent[at : at + 2], symbols) for at in range(0, len(sent), 2))
     labels = concat(parts)
-    if labels.size > SERIES_MAX:
-        return None
-    return JoinedLabels(parts, LabelFrame(symbols, labels.size, labels.columns, Derived(DERIVED_BYTES * labels.size)))
+    if labels.size <= SERIES_MAX:
+        labels.derived = Derived(DERIVED_BYTES * labels.size)
+    return JoinedLabels(parts, labels)
 
 
 def _size_bytes(key: Sent, made: JoinedLabels) -> int:

@@ -249,8 +249,8 @@ def side_by_side(trees: Mapping[str, Path], shards: int, workers: int) -> Iterat
         clusters: dict[str, Cluster] = {}
         for name, tree in trees.items():
             directory = stack.enter_context(tempfile.TemporaryDirectory())
-            own = tree / ".venv" / "bin" / "python"
-            python = str(own) if tree != ROOT and own.exists() else sys.executable
+            own = tree.resolve() / ".venv" / "bin" / "python"
+            python = str(own) if tree.resolve() != ROOT and own.exists() else sys.executable
             clusters[name] = Cluster(Path(directory), shards=shards, workers=workers, tree=tree, python=python)
             stack.callback(clusters[name].stop)
             clusters[name].compile_kernels()

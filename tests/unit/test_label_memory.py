@@ -116,8 +116,11 @@ def test_the_order_of_the_workers_counts(memory: LabelMemory) -> None:
 
 def test_many_series_and_long_labels_are_not_kept(memory: LabelMemory) -> None:
     half = frames_of(*(m(i=str(i)) for i in range(SERIES_MAX // 2)))
-    assert memory.joined([half, half]) is not None
-    assert memory.joined([half, half, frames_of(m())]) is None
+    assert memory.joined([half, half]) is memory.joined([half, half])
+    many = [half, half, frames_of(m())]
+    made = memory.joined(many)
+    assert made is not None and made is not memory.joined(many)
+    assert (made.labels.size, made.labels.derived) == (SERIES_MAX + 1, None)
     assert memory.joined([frames_of(m(i="x" * SENT_BYTES_MAX)), half]) is None
 
 

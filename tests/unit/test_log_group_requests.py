@@ -150,6 +150,9 @@ async def test_what_a_poll_says_of_a_group_that_begins_in_the_future_can_be_comm
     assert (after.committed == state.committed).all()
     with pytest.raises(BadData, match="`upTo` is 1001; it must be at most 1000"):
         await groups.commit("g", "a", joined, 1001)
+    await groups.leave("g", "a", joined)
+    with pytest.raises(Stale):
+        await groups.commit("g", "a", joined, polled.page.next)
 
 
 async def test_a_commit_says_how_far_the_member_is_committed() -> None:

@@ -182,8 +182,17 @@ class Attributes:
             return np.full(index.size, op == "neq")
         if op == "neq":
             return ~self._indexed(Condition("eq", condition.field, condition.values), index)
+        if op == "has":
+            return self._has(condition, index)
         mask = index.mask(condition, column) if op in COMPARED else None
         return self._compared(condition, slice(0, index.size)) if mask is None else mask
+
+    def _has(self, condition: Condition, index: attribute_index.AttributeIndex) -> Mask:
+        """As `_indexed`: of those that have an equal value, which the index knows, those whose text is the same."""
+        mask = self._indexed(Condition("in", condition.field, condition.values), index)
+        rows = np.flatnonzero(mask)
+        mask[rows] = self._compared(condition, rows)
+        return mask
 
     def _all_of(self, conditions: Sequence[Condition], index: attribute_index.AttributeIndex) -> Mask:
         """Which of the indexed rows satisfy all `conditions`, bool[index.size]. The narrowest condition comes first; if

@@ -32,7 +32,7 @@ BOUNDS = 3
 ROUNDING = 4e-6
 """Of similarities, which are rounded to float32 in an answer: rows that become equal there are all kept."""
 LEAST, MOST = 1.2e-38, 3.4e38
-"""Similarities below and above are 0 and infinite in an answer."""
+"""Similarities below and above are 0 and the greatest that float32 has in an answer."""
 
 _CODES = types.Array(types.int8, 2, "C", readonly=True)
 _BOUNDS = types.Array(types.float64, 2, "C", readonly=True)

@@ -100,7 +100,7 @@ def _keep(rows: Rows, values: Floats, k: int, error: NDArray[np.float64]) -> tup
     largest error of the values."""
     width = values.shape[1]
     wanted = k + TIE_SLACK
-    if width <= wanted:
+    if width <= wanted or not np.isfinite(error).all():  # products that float32 does not have tell nothing
         return rows, values
     part = np.argpartition(-values, wanted - 1, axis=1)[:, :wanted]
     best = np.take_along_axis(values, part, axis=1)

@@ -70,7 +70,8 @@ def _by_value(kinds: NDArray[np.uint8], bits: NDArray[np.int64]) -> tuple[NDArra
     kinds, bits = kinds.copy(), bits.copy()
     floats = bits.view(np.float64)
     whole = np.flatnonzero(kinds == FLOAT)
-    whole = whole[(np.floor(floats[whole]) == floats[whole]) & (np.abs(floats[whole]) < INT64_END)]
+    inside = (floats[whole] >= -INT64_END) & (floats[whole] < INT64_END)
+    whole = whole[(np.floor(floats[whole]) == floats[whole]) & inside]
     kinds[whole], bits[whole] = INTEGER, floats[whole].astype(np.int64)
     return kinds, bits
 

@@ -6,9 +6,10 @@ from shared.messages.vector_text import TextQuery
 from worker.vectors.selection import Selection
 
 WIDEN = 4
-"""How many times as many vectors the next round fetches if the selection has left too few, or cuts equal scores."""
-TIES_MAX = 20_000
-"""Of more vectors with one score, chance decides which are found: it is not known which come first without all."""
+"""How many times as many vectors the next round fetches if the selection has left too few."""
+TIES_MAX = 4096
+"""Where more vectors have one score, chance decides which of them are found: which come first is not known without all
+of them, and to fetch so many takes some 10 ms."""
 
 
 def rank_text(selection: Selection, query: TextQuery, k: int) -> list[tuple[bytes, int, float]]:
@@ -19,17 +20,18 @@ def rank_text(selection: Selection, query: TextQuery, k: int) -> list[tuple[byte
     """
     text = selection.collection.text
     assert text is not None
-    fetch = k
+    fetch = k + 1  # the last of them tells whether scores are equal at the edge
     while True:
         selection.check()
         hits = text.search(query, fetch)
         ids, shards = selection.present([vector_id for vector_id, _ in hits])
         scores = dict(hits)
+        is_enough = len(ids) >= k
         # The last hit's score may be that of others that were not fetched, and whose ids come before.
-        are_cut = len(ids) >= k and hits[-1][1] == scores[ids[k - 1]] and fetch < TIES_MAX
-        if len(hits) < fetch or (len(ids) >= k and not are_cut):
+        are_cut = is_enough and hits[-1][1] == scores[ids[k - 1]] and fetch < TIES_MAX
+        if len(hits) < fetch or (is_enough and not are_cut):
             ranked = [
                 (vector_id, shard, scores[vector_id]) for vector_id, shard in zip(ids, shards.tolist(), strict=True)
             ]
             return sorted(ranked, key=lambda hit: (-hit[2], hit[0]))[:k]
-        fetch *= WIDEN
+        fetch = TIES_MAX if are_cut else fetch * WIDEN

@@ -111,12 +111,10 @@ class Groups:
         """Every record of the member's slots below `upto` has been processed. On disk when this returns: up to where
         all slots of the member are committed. Raises BadData for a number above what can be read and is committed."""
         group, state = await self.group(name)
-        place = state.find(member)
-        lowest = 0 if place is None else state.lowest(place)  # above the log, if the group begins in the future
-        if upto > max(lowest, self._visible()):
+        if upto > self._highest(state, member):
             await self._recovery.wait_complete(self._write_timeout_s)  # a moment after a start, nothing can be read yet
             state = await group.load()
-        if upto > (highest := max(lowest, self._visible())):
+        if upto > (highest := self._highest(state, member)):
             raise BadData(f"`upTo` is {upto}; it must be at most {highest}, up to which the log can be read")
         state.require(member, generation)
         session = group.sessions[member]
@@ -135,6 +133,13 @@ class Groups:
             state = await group.change(committed)
         session.touch()
         return state.lowest(state.require(member, generation))
+
+    def _highest(self, state: GroupState, member: str) -> int:
+        """Up to where this member may commit: of a group that begins in the future, polls give a number above the log.
+        For one that is a member no more, any number that one of the group may have been given."""
+        place = state.find(member)
+        given = int(state.committed.max()) if place is None else state.lowest(place)
+        return max(given, self._visible())
 
     async def poll(
         self,

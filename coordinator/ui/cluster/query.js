@@ -10,9 +10,12 @@ export function again(query) {
   const isWhole = query.query.length < 1000 && !query.query.startsWith("hidden:");
   if (!isWhole || !query.grid) return null;
   const { start, end, step } = query.grid;
-  if (query.kind === "instant") return linkTo("metrics", { expr: query.query, view: "table", end });
+  if (!step) return linkTo("metrics", { expr: query.query, view: "table", end });
   return linkTo("metrics", { expr: query.query, range: duration(end - start), end, step: duration(step) });
 }
+
+const times = ({ start, end, step }) =>
+  step ? `${time(start * 1000)} to ${time(end * 1000)}, every ${took(step)}` : time(start * 1000);
 
 const facts = (query) => [
   ["Id", query.id],
@@ -22,7 +25,7 @@ const facts = (query) => [
   ["Took", query.seconds === undefined ? null : took(query.seconds)],
   ["State", query.state],
   ["Status", query.status === undefined ? null : `${query.status} ${query.error}`],
-  ["Times", query.grid && `${time(query.grid.start * 1000)} to ${time(query.grid.end * 1000)}, every ${took(query.grid.step)}`],
+  ["Times", query.grid && times(query.grid)],
   ["Place", query.place],
   ["Series", query.series === undefined ? null : count(query.series)],
   ["Samples read", count(query.samples)],
