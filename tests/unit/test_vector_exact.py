@@ -72,6 +72,20 @@ def test_a_vector_that_is_the_query_is_found_however_many_components_are_added_u
     assert near.max() == 0
 
 
+@pytest.mark.parametrize("metric", ["dot", "l2"])
+def test_the_nearest_is_found_where_products_are_beyond_float32(metric: str) -> None:
+    vectors = np.random.default_rng(5).normal(size=(200, 8)).astype(np.float32)
+    vectors[150] = 1e20
+    query = (
+        np.array([[1e20, -1e20, 1e20, -1e20, 1e20, -1e20, 1e20, 1e20]], np.float32)
+        if metric == "dot"
+        else vectors[150:151]
+    )
+    found = candidates(vectors, lengths(vectors), np.arange(200), query, 5, metric, lambda: None)
+    [near] = similarities(vectors, found, query, metric)
+    assert found[0][near.argmax()] == 150
+
+
 def test_a_cosine_lies_within_one_whatever_rounding_does() -> None:
     vectors = prepared(np.full((1, 7), 0.3, np.float32), "cosine")
     index = np.zeros((1, 1), np.int64)

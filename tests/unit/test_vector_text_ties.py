@@ -55,6 +55,19 @@ def test_better_scores_come_first_and_a_tie_behind_them_is_whole(collection: Wor
     assert found(collection, "fox", 4) == [NAMES[10], NAMES[30], NAMES[0], NAMES[1]]
 
 
+def test_one_search_is_enough_where_scores_differ_at_the_edge(
+    collection: WorkerCollection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [msgspec.msgpack.encode({"body": "fox " * (place + 1)}) for place in range(COUNT)]
+    collection.upsert(0, NAMES, np.ones((COUNT, 2), np.float32), texts)
+    assert collection.text is not None
+    fetched: list[int] = []
+    search = collection.text.search
+    monkeypatch.setattr(collection.text, "search", lambda query, k: fetched.append(k) or search(query, k))
+    assert len(found(collection, "fox", 5)) == 5
+    assert fetched == [6]
+
+
 def test_a_tie_of_too_many_is_cut(collection: WorkerCollection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_search, "TIES_MAX", 3)
     names = found(collection, "fox", 4)

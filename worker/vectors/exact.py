@@ -53,15 +53,17 @@ def candidates(
     values = np.empty((len(queries), 0), dtype=np.float32)
     lengths = np.sqrt(np.einsum("ij,ij->i", queries, queries))
     relative_error = PRODUCT_ERROR * max(1.0, queries.shape[1] / PRODUCT_COMPONENTS)
-    for start in range(0, len(rows), block_rows):
-        check()
-        block = rows[start : start + block_rows]
-        near = _products(table, norms, block, queries, metric)
-        longest = float(norms[block].max())
-        error = relative_error * (lengths * longest + (longest * longest if metric == "l2" else 0.0))
-        kept_rows = np.concatenate([kept_rows, np.broadcast_to(block, near.shape)], axis=1)
-        values = np.concatenate([values, near], axis=1)
-        kept_rows, values = _keep(kept_rows, values, k, error)
+    # Where float32 has no such product, `_keep` keeps all rows.
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, len(rows), block_rows):
+            check()
+            block = rows[start : start + block_rows]
+            near = _products(table, norms, block, queries, metric)
+            longest = float(norms[block].max())
+            error = relative_error * (lengths * longest + (longest * longest if metric == "l2" else 0.0))
+            kept_rows = np.concatenate([kept_rows, np.broadcast_to(block, near.shape)], axis=1)
+            values = np.concatenate([values, near], axis=1)
+            kept_rows, values = _keep(kept_rows, values, k, error)
     return kept_rows
 
 
