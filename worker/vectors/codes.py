@@ -32,7 +32,7 @@ BOUNDS = 3
 ROUNDING = 4e-6
 """Of similarities, which are rounded to float32 in an answer: rows that become equal there are all kept."""
 LEAST, MOST = 1.2e-38, 3.4e38
-"""Similarities below and above are 0 and the greatest that float32 has in an answer."""
+"""Of similarities: smaller ones are 0 in an answer, and greater ones the greatest that float32 has."""
 
 _CODES = types.Array(types.int8, 2, "C", readonly=True)
 _BOUNDS = types.Array(types.float64, 2, "C", readonly=True)
@@ -126,6 +126,8 @@ def _select(codes, bounds, row, first, end, allowed, query, step, rest, length, 
     count = end - first
     uppers, lowers = np.empty(count, np.float64), np.empty(count, np.float64)
     _products(codes, first, query, uppers)
+    # Of all rows that are farther, the similarity is the same.
+    farthest = 0.5 * length * length - 0.5 * MOST * MOST if is_l2 else -MOST
     for i in range(count):
         code_rest, norm = bounds[first + i, 1], bounds[first + i, 2]
         near = uppers[i] * (bounds[first + i, 0] * step)
@@ -136,7 +138,7 @@ def _select(codes, bounds, row, first, end, allowed, query, step, rest, length, 
         else:
             error += ROUNDING * length * norm + LEAST
         lower = near - error
-        uppers[i], lowers[i] = near + error, lower if is_l2 else min(lower, MOST)
+        uppers[i], lowers[i] = max(near + error, farthest), lower if is_l2 else min(lower, MOST)
     heap = np.empty(k, np.float64)
     size = 0
     for i in range(count):
