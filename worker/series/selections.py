@@ -51,13 +51,7 @@ class Selected:
 
     @property
     def size_bytes(self) -> int:
-        columns, derived = self.labels.columns.values(), self.labels.derived
-        return (
-            ENTRY_BYTES
-            + (0 if derived is None else derived.bytes_max)
-            + sum(ids.nbytes for _, ids in self.matches)
-            + sum(column.nbytes for column in columns)
-        )
+        return ENTRY_BYTES + sum(ids.nbytes for _, ids in self.matches) + self.labels.bytes_with_derived()
 
 
 class Selections:

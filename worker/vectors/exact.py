@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from shared import kernel_types as types
 from shared.kernels import kernel
 from shared.messages.vectors import Floats
-from worker.vectors.similarity import NOTHING, Rows, inner_product
+from worker.vectors.similarity import NOTHING, Rows, inner_product, lengths
 
 _TABLE = types.Array(types.float32, 2, "C", readonly=True)
 _ROWS = types.Array(types.int64, 1, "C", readonly=True)
@@ -51,7 +51,7 @@ def candidates(
     block_rows = max(1024, BLOCK_CELLS_MAX // max(1, len(queries)))
     kept_rows = np.empty((len(queries), 0), dtype=np.int64)
     values = np.empty((len(queries), 0), dtype=np.float32)
-    lengths = np.sqrt(np.einsum("ij,ij->i", queries, queries))
+    asked_lengths = lengths(queries)
     relative_error = PRODUCT_ERROR * max(1.0, queries.shape[1] / PRODUCT_COMPONENTS)
     # Where float32 has no such product, `_keep` keeps all rows.
     with np.errstate(over="ignore", invalid="ignore"):
@@ -60,7 +60,7 @@ def candidates(
             block = rows[start : start + block_rows]
             near = _products(table, norms, block, queries, metric)
             longest = float(norms[block].max())
-            error = relative_error * (lengths * longest + (longest * longest if metric == "l2" else 0.0))
+            error = relative_error * (asked_lengths * longest + (longest * longest if metric == "l2" else 0.0))
             kept_rows = np.concatenate([kept_rows, np.broadcast_to(block, near.shape)], axis=1)
             values = np.concatenate([values, near], axis=1)
             kept_rows, values = _keep(kept_rows, values, k, error)

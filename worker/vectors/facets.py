@@ -9,13 +9,12 @@ from numpy.typing import NDArray
 
 from shared.errors import BadData
 from shared.messages.vectors import Value
-from worker.vectors.attribute_column import BOOL, FLOAT, INTEGER, STRING, AttributeColumn
+from worker.vectors.attribute_column import BOOL, FLOAT, INT64_MIN, INTEGER, STRING, AttributeColumn
 from worker.vectors.attribute_strings import Mask
 from worker.vectors.selection import Selection
 
 VALUES_MAX = 200_000
 """Distinct values of a field in one worker. More would be counted, sent and merged to be left out of the answer."""
-INT64_END = 2.0**63
 TEXT_BYTES_MAX = 32 << 20
 """Of the distinct strings together."""
 
@@ -70,7 +69,7 @@ def _by_value(kinds: NDArray[np.uint8], bits: NDArray[np.int64]) -> tuple[NDArra
     kinds, bits = kinds.copy(), bits.copy()
     floats = bits.view(np.float64)
     whole = np.flatnonzero(kinds == FLOAT)
-    inside = (floats[whole] >= -INT64_END) & (floats[whole] < INT64_END)
+    inside = (floats[whole] >= INT64_MIN) & (floats[whole] < -INT64_MIN)
     whole = whole[(np.floor(floats[whole]) == floats[whole]) & inside]
     kinds[whole], bits[whole] = INTEGER, floats[whole].astype(np.int64)
     return kinds, bits
