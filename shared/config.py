@@ -178,7 +178,10 @@ class Settings:
 
     retention_ms: int = _setting(0, "samples older than this are dropped, a block at a time; 0: never", least=0)
     retention_bytes: int = _setting(
-        0, "oldest blocks are dropped while all blocks together are larger than this; 0: never", least=0
+        0,
+        "bytes of all blocks together, in equal parts: a shard drops its oldest blocks while they are larger than its "
+        "part; 0: never",
+        least=0,
     )
     exemplars_bytes: int = _setting(
         64 << 20,

@@ -99,7 +99,7 @@ def _put_series(values: Values, number: str, shard: Shard) -> None:
     for result, count in exemplars.counts().items():
         values.put("triptych_exemplars_arrived_total", count, number, result)
     values.put("triptych_head_samples", counts["head_samples"], number)
-    values.put("triptych_head_bytes", series.contents.head.size_bytes, number)
+    values.put("triptych_head_bytes", series.contents.unsealed_bytes(), number)
     values.put("triptych_blocks", counts["blocks"], number)
     values.put("triptych_block_bytes", counts["block_bytes"], number)
     values.put("triptych_blocks_broken", len(layers.broken), number)

@@ -21,7 +21,7 @@ from shared.wire import unpack
 from worker.methods.series import _texts
 from worker.series.blocks.block import Block
 from worker.series.blocks.cache import DecodedCache
-from worker.series.blocks.retention import expired, surplus
+from worker.series.blocks.retention import HELD_WINDOWS_MAX, expired, surplus, to_split
 from worker.series.growing_array import CAPACITY_MIN, GrowingArray
 from worker.series.index import postings as postings_module
 from worker.series.index.bytemap import SLOTS_MIN, ByteMap
@@ -307,6 +307,30 @@ def test_whatever_is_dropped_covers_no_block_that_is_left(
                 and lower.latest_ms >= upper.earliest_ms
                 for lower in left
             )
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300), st.integers(1, 5)), max_size=9),
+    st.integers(0, 600),
+)
+def test_after_a_split_the_block_that_was_held_back_for_longest_is_dropped(
+    rows: list[tuple[int, int, int]], before_ms: int
+) -> None:
+    blocks = [block(first + length, 10, first, generation) for first, length, generation in rows]
+    if expired(blocks, before_ms, 1):
+        return
+    wide, from_ms = to_split(blocks, before_ms, 1)
+    held = [b for b in blocks if b.row.latest_ms < before_ms - HELD_WINDOWS_MAX]
+    assert bool(wide) == bool(held)
+    if not held:
+        return
+    halves = [block(from_ms - 1, 10, b.row.earliest_ms, b.row.generation) for b in wide]
+    halves += [block(b.row.latest_ms, 10, from_ms, b.row.generation) for b in wide]
+    oldest = min(b.row.latest_ms for b in held)
+    dropped = expired([b for b in blocks if b not in wide] + halves, before_ms, before_ms)
+    assert oldest in [b.row.latest_ms for b in dropped]
+    assert oldest < from_ms < before_ms
 
 
 # Lists of texts

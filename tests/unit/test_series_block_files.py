@@ -15,7 +15,8 @@ from shared.errors import Unavailable
 from shared.promql.ast import Matcher
 from tests.unit.series_shard import EVERYTHING, TIMEOUT_S, A, Quiet, m
 from worker.damage import DamageReport
-from worker.series import upkeep
+from worker.series import sweeping, upkeep
+from worker.series.blocks.archive import LEFT_OVER
 from worker.series.blocks.block import Block
 from worker.series.blocks.writer import BlockWriter
 from worker.series.index.texts import TextTable
@@ -202,7 +203,7 @@ def test_series_are_not_forgotten_while_a_block_is_missing_or_set_aside(shard: Q
     shard.seal()
     [block] = shard.part.contents.layers.blocks
     batch = shard.store.batch()
-    shard.part._upkeep.ask_for_sweep(batch)
+    sweeping.ask_for(batch)
     shard.store.write(batch)
     Path(block.location).rename(shard.path / "elsewhere")
     shard.reopen()
@@ -245,6 +246,66 @@ def test_files_are_private_and_on_the_disk_before_a_row_names_them(
     [block] = shard.files()
     assert stat.S_IMODE(block.stat().st_mode) == 0o600
     assert stat.S_IMODE(block.parent.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("work", ["seal", "merge"])
+def test_files_of_a_batch_that_the_store_refuses_are_deleted_once_it_takes_writes_again(
+    shard: Quiet, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    if work == "merge":
+        shard.seal_each((1, 1.0), (2, 1.0))
+    shard.write([(m(job="a"), [(3, 1.0)])])
+    expected, files, write = shard.samples(), len(shard.files()), shard.store.write
+    refused: list[object] = []
+
+    def refuses_every_second(batch: object, *, durable: bool = False, logged: bool = True) -> None:
+        if (refused and refused[-1] is None) or not durable:
+            refused.append(batch)
+            raise Unavailable("the store is behind with its compaction; try again later")
+        refused.append(None)
+        write(batch, durable=durable, logged=logged)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(shard.store, "write", refuses_every_second)
+    for attempt in range(1, 3):
+        with pytest.raises(Unavailable):
+            shard.seal() if work == "seal" else shard.compact()
+        with pytest.raises(Unavailable):
+            shard.part.archive.forget()
+        assert len(shard.files()) == files + attempt
+    monkeypatch.undo()
+    shard.part.archive.forget()
+    assert len(shard.files()) == files
+    assert not list(shard.store.keys("blocks", LEFT_OVER, LEFT_OVER + b"\xff"))
+    shard.seal()
+    shard.compact()
+    assert shard.samples() == expected
+    shard.reopen()
+    assert shard.samples() == expected
+
+
+def test_files_of_a_batch_that_may_be_on_the_disk_stay_until_the_next_start(
+    shard: Quiet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard.write([(m(job="a"), [(1, 1.0)])])
+    fsync, expected, syncs = shard.store._group._fsync, shard.samples(), []
+
+    def fails_the_second_time() -> None:
+        syncs.append(1)
+        if len(syncs) == 2:
+            shard.store._failed = True
+            raise OSError(5, "Input/output error")
+        fsync()
+
+    monkeypatch.setattr(shard.store._group, "_fsync", fails_the_second_time)
+    with pytest.raises(Unavailable):
+        shard.seal()
+    with pytest.raises(Unavailable, match="takes no writes"):
+        shard.part.archive.forget()
+    assert len(shard.files()) == 1
+    monkeypatch.undo()
+    shard.reopen()
+    assert len(shard.part.contents.layers.blocks) == 1
+    assert shard.samples() == expected
 
 
 def test_the_damage_report_is_that_of_the_shard(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from shared.errors import Unavailable
 from shared.promql.ast import Matcher
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from tests.unit.series_shard import EVERYTHING, FAR_MS, TIMEOUT_S, WINDOW_MS, A, B, Quiet, m
+from worker.series import sweeping
 from worker.series.blocks.block import Block
 from worker.series.blocks.writer import BlockWriter
 from worker.series.head import NEVER
@@ -125,7 +126,7 @@ def test_a_series_without_samples_is_gone_after_a_start(shard: Quiet) -> None:
     assert shard.part.counts()["series"] == 20  # the deletion in the journal still names them
     shard.write([(m(job="new"), [(9, 9.0)])])
     shard.seal()
-    shard.part._upkeep.ask_for_sweep(batch := shard.store.batch())
+    sweeping.ask_for(batch := shard.store.batch())
     shard.store.write(batch)
     shard.reopen()
     assert shard.part.counts()["series"] == 2

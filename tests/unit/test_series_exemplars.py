@@ -20,7 +20,7 @@ from shared.config import Settings
 from shared.promql.ast import Matcher
 from tests.unit.exemplar_requests import Exemplar, body, held, listed
 from tests.unit.series_shard import EVERYTHING, FAR_MS, TIMEOUT_S, A, B, Quiet, m
-from worker.series import exemplars, verify
+from worker.series import exemplars, sweeping, verify
 from worker.series.exemplar_record import ExemplarRecord
 from worker.series.writing import write_to
 from worker.storage.rows import check as store_check
@@ -221,7 +221,7 @@ def test_a_sweep_keeps_series_that_have_exemplars_only(shard: Shard) -> None:
     shard.compact(FAR_MS)
     shard.seal()
     batch = shard.store.batch()
-    shard.part._upkeep.ask_for_sweep(batch)
+    sweeping.ask_for(batch)
     shard.store.write(batch)
     shard.kill()
     assert len(shard.part.contents.index) < 50

@@ -7,12 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coordinator.series import remote_write
+from loadtest.harness.remote_write_bodies import UNLIMITED, body
 from shared.config import Settings
 from shared.errors import Unavailable
 from shared.labels import encode
-from tests.unit.series_shard import A, B, Shard, m
+from shared.reference_frames import COUNT_SHIFT, ReferenceColumns
+from tests.unit.series_shard import TIMEOUT_S, A, B, Shard, m
+from worker.series.arrivals import Arrival, parse
 from worker.series.index import registry
 from worker.series.journal import Deletion, Written
+from worker.series.writing import write_to
 from worker.storage.rows.store import StoreDamaged
 
 
@@ -106,6 +111,50 @@ def test_a_shard_gives_no_ids_that_records_have_no_room_for(shard: Shard, monkey
     monkeypatch.setattr(registry, "IDS_MAX", 2)
     with pytest.raises(Unavailable, match="has had 1 series, and may have 2"):
         shard.write([(m(job="b"), [(1, 1.0)]), (m(job="c"), [(1, 1.0)])])
+
+
+def arrival(*points: tuple[str, int]) -> Arrival:
+    """Samples of jobs, each at a time in ms."""
+    cut = remote_write.cut(body([(m(job=job), [(t, float(t))]) for job, t in points]), 1, UNLIMITED)
+    return Arrival(parse(cut.parts[0][0]))
+
+
+def numbered(shard: Shard, number: int, time_ms: int) -> Arrival:
+    """One sample of the series with this number, with the value 7."""
+    words = np.array([number | 1 << COUNT_SHIFT, time_ms, np.array([7.0]).view(np.int64)[0]], np.int64)
+    return Arrival(ReferenceColumns(words, 0, shard.part.epoch, 1, 1, False, number, time_ms))
+
+
+def test_known_series_are_stored_when_there_are_no_more_ids_and_new_ones_are_not_remembered(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard.write([(m(job="a"), [(1, 1.0)])])
+    monkeypatch.setattr(registry, "IDS_MAX", 1)
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="has had 1 series, and may have 1: it takes no more new ones"):
+            shard.write([(m(job=str(i)), [(1, 1.0)]) for i in range(100)])
+    assert shard.part.series == 1
+    shard.write([(m(job="a"), [(2, 2.0)])])
+    rounds = shard.part.services.rounds
+    rounds.add({shard.part: [numbered(shard, 0, 3)]}, TIMEOUT_S)
+    new, known = arrival(("a", 9), ("b", 9)), arrival(("a", 4))
+    rounds.add({shard.part: [new, known, numbered(shard, 0, 5)]}, TIMEOUT_S)
+    assert new.refusal is not None and known.refusal is None
+    expected = {A: [(1, 1.0), (2, 2.0), (3, 7.0), (4, 4.0), (5, 7.0)]}
+    assert shard.samples() == expected
+    shard.reopen()
+    assert shard.samples() == expected
+
+
+def test_a_write_of_new_and_known_series_is_refused_when_there_are_no_more_ids(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard.write([(m(job="a"), [(1, 1.0)])])
+    monkeypatch.setattr(registry, "IDS_MAX", 1)
+    frames = remote_write.cut(body([(m(job="b"), [(2, 2.0)])]), 1, UNLIMITED).parts[0]
+    known = remote_write.cut(body([(m(job="a"), [(2, 2.0)])]), 1, UNLIMITED).parts[0]
+    with pytest.raises(Unavailable, match="takes no more new ones"):
+        write_to(shard.part, [*frames, *known], TIMEOUT_S)
 
 
 def test_a_sweep_begins_another_row_after_a_large_hole(shard: Shard) -> None:

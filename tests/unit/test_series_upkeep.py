@@ -16,9 +16,9 @@ from shared.config import Settings
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.promql.ast import Matcher
 from shared.wall_clock import SETTLE_MS, WallClock
-from tests.unit.series_shard import FAR_MS, TIMEOUT_S, WINDOW_MS, A, Quiet, m
+from tests.unit.series_shard import FAR_MS, TIMEOUT_S, WINDOW_MS, A, B, Quiet, m
 from worker.series import upkeep, writing
-from worker.series.blocks import retention
+from worker.series.blocks import retention, seal
 from worker.series.blocks.archive import LEFT_OVER
 from worker.series.index.texts import TextTable
 from worker.series.part import HEAD_OVERRUN_MAX, SeriesPart
@@ -94,6 +94,31 @@ def test_writes_and_deletions_are_refused_when_the_head_is_over_its_bound_though
     with pytest.MonkeyPatch.context() as patch:  # a head that is as large as its bound is not over it
         patch.setattr(shard.part, "_head_bytes_max", size / HEAD_OVERRUN_MAX)
         shard.write([(m(job="a"), [(accepted, 1.0)])])
+    shard.seal()
+    shard.write([(m(job="a"), [(accepted, 1.0)])])
+    assert len(shard.samples()[A]) == accepted + 1
+    shard.close()
+
+
+def test_samples_whose_seal_has_failed_count_towards_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "HOLD_UP_S", 0.0)
+    monkeypatch.setitem(Quiet.options, "head_bytes", 1 << 13)
+    shard = Quiet(tmp_path)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    accepted = 0
+    with monkeypatch.context() as patch:
+        patch.setattr(upkeep, "write_blocks", refuse)
+        for _ in range(3):
+            with pytest.raises(Unavailable, match=f"wait to be sealed, and {HEAD_OVERRUN_MAX << 13} may"):
+                for _ in range(10_000):
+                    shard.write([(m(job="a"), [(accepted + i, 1.0) for i in range(20)])])
+                    accepted += 20
+            with pytest.raises(OSError, match="No space"):
+                shard.seal()
+            assert shard.part.contents.unsealed_bytes() < (HEAD_OVERRUN_MAX + 1) << 13
     shard.seal()
     shard.write([(m(job="a"), [(accepted, 1.0)])])
     assert len(shard.samples()[A]) == accepted + 1
@@ -247,6 +272,34 @@ def test_retention_brings_no_replaced_value_back(shard: Quiet, monkeypatch: pyte
     assert shard.samples() == replaced
     shard.part._upkeep._drop(times[3] + 1001)
     assert [points for points in shard.samples().values() if points] == []
+
+
+def test_scattered_times_hold_others_back_for_a_bounded_time_and_bring_no_replaced_value_back(
+    shard: Quiet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wide block reaches from the present far into the future. Blocks above it are dropped by their age all the same,
+    and those that correct samples of it not before these samples."""
+    held_ms = retention.HELD_WINDOWS_MAX * WINDOW_MS
+    present, far = 1000 * WINDOW_MS, 1 << 47
+    own = [present + window * WINDOW_MS for window in range(8)]
+    monkeypatch.setattr(seal, "WINDOWS_MAX", 2)
+    shard.write([(m(job="a"), [(t, 1.0) for t in [*own, far, far + 10 * WINDOW_MS, far * 3 // 2]])])
+    shard.seal()
+    widest = max(block.row.latest_ms - block.row.earliest_ms for block in shard.part.contents.layers.blocks)
+    assert widest > 1000 * held_ms
+    for window, t in enumerate(own):
+        shard.write([(m(job="a"), [(t, 2.0)]), (m(job="b"), [(t + 1, float(window))])])
+        shard.seal()
+    monkeypatch.setitem(Quiet.options, "retention_ms", WINDOW_MS)
+    shard.reopen()
+    end_ms = own[-1] + WINDOW_MS + held_ms + 2 * WINDOW_MS
+    for now_ms in range(present, end_ms, WINDOW_MS):
+        shard.part._upkeep._drop(now_ms)
+        shard.compact(now_ms)
+        left = shard.samples()
+        assert {value for t, value in left.get(A, []) if t in own} <= {2.0}
+    assert not left.get(B)
+    assert [t for t, _ in left[A]] == [far, far + 10 * WINDOW_MS, far * 3 // 2]
 
 
 def test_the_selection_of_a_deletion_ends_with_its_time(shard: Quiet) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -17,12 +18,14 @@ from tests.unit.series_shard import Quiet, m
 from worker.logs import rows
 from worker.logs.messages import Message, Revocation
 from worker.logs.verify import LogRows, check_messages, log_rows
-from worker.series import journal
+from worker.series import journal, metadata
 from worker.series.blocks import archive
+from worker.series.blocks.layers import Tombstone
 from worker.series.head import NEVER
 from worker.series.index import registry
 from worker.series.journal import Deletion, Sealed, Written
 from worker.series.verify import SeriesRows, check_journal, series_rows
+from worker.storage.rows.damage import StoreDamaged
 from worker.storage.wal import reading
 
 # Series
@@ -96,6 +99,28 @@ def test_rows_of_blocks_that_make_no_sense_are_said_and_the_others_are_read(shar
     assert len(found.blocks) == 1
     assert found.sealed == Sealed()
     assert ["of 'meta'" in found.wrong[0], "of 'blocks'" in found.wrong[1]] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "value"),
+    [
+        ("blocks", archive.TOMBSTONE + bytes(8), b"\xc1"),
+        ("blocks", archive.TOMBSTONE + bytes(8), msgspec.msgpack.encode(Tombstone(0, 0, 1, bytes(4)))[:-1]),
+        ("meta", metadata.PREFIX + b"up", b"\xc1"),
+        ("meta", metadata.PREFIX + b"\xff", msgspec.msgpack.encode(())),
+        ("meta", journal.NEXT, b""),
+        ("meta", journal.NEXT, b"abc"),
+    ],
+)
+def test_a_row_that_a_start_refuses_is_said(tmp_path: Path, family: str, key: bytes, value: bytes) -> None:
+    own = Quiet(tmp_path)
+    put(own, family, (key, value))
+    [text] = series_rows(own.store).wrong  # type: ignore[arg-type]
+    assert f"the row {key!r} of {family!r} is invalid" in text
+    with pytest.raises(StoreDamaged, match="is invalid"):
+        own.reopen()
+    own.store.close()
+    own.log.close()
 
 
 def payload(record: Written | Deletion, sequence: int) -> memoryview:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared import exemplar_frames, reference_frames, sample_frames
+from shared.errors import Unavailable
 from shared.exemplar_frames import ExemplarColumns
 from shared.reference_frames import ReferenceColumns
 from shared.sample_frames import SampleColumns
@@ -23,18 +24,21 @@ Columns = SampleColumns | ExemplarColumns | ReferenceColumns
 
 @dataclass(slots=True, eq=False)
 class Arrival:
-    """One frame as it came, and the numbers of the series of its runs, int64[runs], once the index has given them."""
+    """One frame as it came, and the numbers of the series of its runs, int64[runs], once the index has given them.
+    `refusal`: why it was not stored, if others of its commit were."""
 
     columns: Columns
     series: NDArray[np.int64] | None = None
+    refusal: Unavailable | None = None
 
-    def resolve(self, index: Index) -> None:
-        """Ask the index for the numbers. The caller has its lock, and has it register series that are new."""
+    def resolve(self, index: Index, series_max: int) -> None:
+        """Ask the index for the numbers; new series have them below `series_max`. The caller has its lock, and has it
+        register series that are new."""
         columns = self.columns
         if isinstance(columns, ReferenceColumns):
             self.series = columns.series
         else:
-            self.series = index.resolve(columns.data, columns.starts, columns.ends, columns.hashes)
+            self.series = index.resolve(columns.data, columns.starts, columns.ends, columns.hashes, series_max)
 
 
 def parse(frame: Frame) -> Columns:
@@ -52,6 +56,16 @@ def numbered(arrivals: Sequence[Arrival]) -> list[ReferenceColumns] | None:
             return None
         frames.append(arrival.columns)
     return frames
+
+
+def accepted(arrivals: Sequence[Arrival], refusal: Unavailable) -> Sequence[Arrival]:
+    """The resolved arrivals whose series all have numbers; the others get this refusal. Raises it if none is left."""
+    refused = [arrival for arrival in arrivals if arrival.series is not None and (arrival.series < 0).any()]
+    if len(refused) == len(arrivals):
+        raise refusal
+    for arrival in refused:
+        arrival.refusal = refusal
+    return [arrival for arrival in arrivals if arrival.refusal is None] if refused else arrivals
 
 
 def joined(arrivals: Sequence[Arrival]) -> tuple[Written | None, ExemplarRecord | None]:

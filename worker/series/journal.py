@@ -39,7 +39,7 @@ _SAMPLES, _DELETION, _EXEMPLARS, _EXTENDED_SAMPLES = 1, 2, 3, 4
 _VERSION = 1
 _KEY = struct.Struct(">Q")
 SEALED = b"series/sealed"
-_NEXT = b"series/sequence"
+NEXT = b"series/sequence"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,11 @@ def decode(data: Frame) -> tuple[int, Record]:
     return sequence, Deletion(series.astype(np.int64), start_ms, end_ms)
 
 
+def decode_next(row: bytes) -> int:
+    """The next sequence that the row NEXT says. Raises struct.error."""
+    return int(_KEY.unpack(row)[0])
+
+
 class Sealed(msgspec.Struct, frozen=True):
     """What the blocks contain: all samples with t < `before_ms` of the records before `sequence`. Records before `cut`
     are not needed any more."""
@@ -143,9 +148,9 @@ class Journal:
         if sealed_row is not None:
             with self._store.decoding("meta", SEALED):
                 self.sealed = msgspec.msgpack.decode(sealed_row, type=Sealed)
-        next_row = self._store.get("meta", _NEXT)
-        with self._store.decoding("meta", _NEXT):
-            self.next_sequence = max(self.sealed.sequence, 0 if next_row is None else _KEY.unpack(next_row)[0])
+        next_row = self._store.get("meta", NEXT)
+        with self._store.decoding("meta", NEXT):
+            self.next_sequence = max(self.sealed.sequence, 0 if next_row is None else decode_next(next_row))
 
     def entry(self, record: Record | NumberedSamples) -> PendingRecord:
         """Prepare the record for the log, with a new sequence. The sequence is never used again, even if the write
@@ -184,7 +189,7 @@ class Journal:
 
     def remember(self, batch: RowBatch) -> None:
         """Add `next_sequence` to `batch`, so that no sequence is given twice, even if no record with it remains."""
-        batch.put("meta", _NEXT, _KEY.pack(self.next_sequence))
+        batch.put("meta", NEXT, _KEY.pack(self.next_sequence))
 
     def sealed_to(self, sealed: Sealed) -> None:
         """Release the records that `sealed` has cut. Call this once the batch of `seal` is durable in the store."""

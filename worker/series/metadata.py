@@ -17,8 +17,13 @@ BYTES_MAX = 16 << 20
 ENTRIES_PER_FAMILY_MAX = 10
 """Targets of different versions report different metadata for one family. The latest entries are stored."""
 
-_PREFIX = b"series/metadata/"
-_END = b"series/metadata0"
+PREFIX = b"series/metadata/"
+END = b"series/metadata0"
+
+
+def decode(key: bytes, value: bytes) -> tuple[str, tuple[FamilyMetadata, ...]]:
+    """(the family, its entries) of a row. Raises UnicodeDecodeError, msgspec.MsgspecError."""
+    return key.removeprefix(PREFIX).decode(), msgspec.msgpack.decode(value, type=tuple[FamilyMetadata, ...])
 
 
 class Metadata:
@@ -36,10 +41,9 @@ class Metadata:
 
     def load(self) -> None:
         """Read all entries from the store. Raises StoreDamaged."""
-        for key, value in self._store.scan("meta", _PREFIX, _END):
+        for key, value in self._store.scan("meta", PREFIX, END):
             with self._store.decoding("meta", key):
-                entries = msgspec.msgpack.decode(value, type=tuple[FamilyMetadata, ...])
-                self._keep(key.removeprefix(_PREFIX).decode(), entries)
+                self._keep(*decode(key, value))
 
     def put(self, entries: Sequence[FamilyMetadata]) -> int:
         """Store these entries. Returns the number of entries that were left out for lack of room. Raises Unavailable if
@@ -63,7 +67,7 @@ class Metadata:
             if changed:
                 batch = self._store.batch()
                 for family, updated in changed.items():
-                    batch.put("meta", _PREFIX + family.encode(), msgspec.msgpack.encode(updated))
+                    batch.put("meta", PREFIX + family.encode(), msgspec.msgpack.encode(updated))
                 self._store.write(batch)
                 for family, updated in changed.items():
                     self._keep(family, updated)

@@ -17,7 +17,7 @@ from shared.promql.model import Samples
 from shared.promql.regex import unchecked
 from shared.reference_frames import ReferenceColumns, new_epoch
 from worker.damage import DamageReport
-from worker.series.arrivals import Arrival, Columns, joined, numbered
+from worker.series.arrivals import Arrival, Columns, accepted, joined, numbered
 from worker.series.blocks.archive import Archive
 from worker.series.blocks.block import CorruptBlock
 from worker.series.blocks.layers import Tombstone
@@ -34,13 +34,14 @@ from worker.series.metadata import Metadata
 from worker.series.numbered_samples import NumberedSamples
 from worker.series.pieces import Piece, join
 from worker.series.services import SeriesServices
+from worker.series.sweeping import sweep
 from worker.series.upkeep import Upkeep
 from worker.storage.faces import JournalStream, Objects, Rows
 
 T = TypeVar("T")
 
 HEAD_OVERRUN_MAX = 4
-"""Writes are refused when the head is this many times as large as a head that is due to be sealed."""
+"""Writes are refused when the samples in memory take this many times as much as a head that is due to be sealed."""
 HOLD_UP_POLL_S = 0.01
 """The pause between two checks of whether a head has been sealed."""
 
@@ -111,10 +112,10 @@ class SeriesPart:
             self._damage.add(
                 "series", f"{location} is a block file that no row names; it is set aside, and its samples are missing"
             )
-        blocks = [*layers.blocks, *(block for block, _ in layers.broken)]
+        blocks = layers.known_blocks
         newest = [block.row.deletions_from for block in blocks] + [stone.sequence + 1 for stone in layers.tombstones]
         self.journal.next_sequence = max([self.journal.next_sequence, *newest])
-        self._upkeep.sweep(self._registry, blocks, self.exemplars.load())
+        sweep(self._store, self._registry, self.archive, self.journal, blocks, self.exemplars.load())
         load_labels(self._registry, contents.index, contents.permanent, contents.lock)
         self._series_saved = self._series_staged = len(contents.index)
         with contents.lock:
@@ -171,9 +172,8 @@ class SeriesPart:
 
         lookup, ids = self.select(selectors, start_ms, end_ms, check)
         if self.damage(start_ms, end_ms):
-            ids = lookup.select_any(
-                selectors, check
-            )  # a block that is set aside may come back with samples of any series
+            # A block that is set aside may come back with samples of any series.
+            ids = lookup.select_any(selectors, check)
         if len(self.exemplars):
             with_exemplars = self.exemplars.having(lookup.select_any(selectors, check), start_ms, end_ms)
             ids = np.union1d(ids, with_exemplars)
@@ -316,12 +316,13 @@ class SeriesPart:
             time.sleep(HOLD_UP_POLL_S)
 
     def _is_overrun(self) -> bool:
-        """Whether the head is far over its bound."""
-        return self._may_be_overrun and self.contents.head.size_bytes > HEAD_OVERRUN_MAX * self._head_bytes_max
+        """Whether the samples in memory are over their bound. Those being sealed count: they stay if that fails."""
+        return self._may_be_overrun and self.contents.unsealed_bytes() > HEAD_OVERRUN_MAX * self._head_bytes_max
 
     def _refuse_overrun(self) -> None:
         if self._is_overrun():
-            raise Unavailable(f"{self.contents.head.size_bytes} bytes of samples wait to be sealed; try again later")
+            size, size_max = self.contents.unsealed_bytes(), HEAD_OVERRUN_MAX * self._head_bytes_max
+            raise Unavailable(f"{size} bytes of samples wait to be sealed, and {size_max} may; try again later")
 
     # The methods that `Rounds` calls: see `Committed`.
 
@@ -339,7 +340,7 @@ class SeriesPart:
         counts. Raises Unavailable if the head grows faster than it is sealed, or the store refuses writes.
 
         New series are registered first; they are invisible as long as they have no samples. If the store fails, the
-        next commit saves them.
+        next commit saves them. Arrivals with series that get no ids are not stored: see `accepted`.
         """
         contents = self.contents
         self._refuse_overrun()
@@ -348,8 +349,9 @@ class SeriesPart:
             samples = NumberedSamples.of(known, contents.permanent.data)
             return Staged(samples, None), [self.journal.entry(samples)]
         with contents.lock:
+            series_max = self._series_saved + self._registry.room
             for arrival in arrivals:
-                arrival.resolve(contents.index)
+                arrival.resolve(contents.index, series_max)
             contents.index.register()
             series = len(contents.index)
             if series > len(contents.permanent):
@@ -361,12 +363,9 @@ class SeriesPart:
             self._store.write(batch)
             self._series_staged = series
         permanent = contents.permanent.data
-        written, exemplars = joined(arrivals)
-        records = []
-        if written is not None:
-            records.append(self.journal.entry(written.of(permanent[written.series])))
-        if exemplars is not None:
-            records.append(self.journal.entry(exemplars.of(permanent[exemplars.series])))
+        written, exemplars = joined(arrivals if series < series_max else accepted(arrivals, self._registry.full))
+        parts = [part for part in (written, exemplars) if part is not None]
+        records = [self.journal.entry(part.of(permanent[part.series])) for part in parts]
         assert records, "a write has samples or exemplars"
         return Staged(written, exemplars), records
 
@@ -395,6 +394,6 @@ class SeriesPart:
             )
             head_bytes = contents.head.size_bytes
         self._samples_in += len(rows)
-        self._may_be_overrun = head_bytes > HEAD_OVERRUN_MAX * self._head_bytes_max
+        self._may_be_overrun = contents.unsealed_bytes() > HEAD_OVERRUN_MAX * self._head_bytes_max
         if head_bytes > self._head_bytes_max:
             self._upkeep.wake()

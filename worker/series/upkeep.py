@@ -1,4 +1,4 @@
-"""Background work on a shard's samples: seals, merges and drops blocks, and sweeps the registry.
+"""Background work on a shard's samples: seals, merges, splits and drops blocks.
 
 A shard has two threads with low priority: one seals, and one merges and drops. A process seals one shard and merges one
 shard at a time. So a seal waits only for other seals, whose time is bounded, and never for a merge, whose time is not.
@@ -27,22 +27,22 @@ from shared.measurements import LONG_S, Latencies
 from shared.promql.model import Samples
 from shared.telemetry import event
 from shared.wall_clock import WallClock
+from worker.series import sweeping
 from worker.series.blocks import compaction, retention
 from worker.series.blocks.archive import Archive
 from worker.series.blocks.block import Block, BlockRow, CorruptBlock
 from worker.series.blocks.cache import DecodedCache
-from worker.series.blocks.layers import Layers, reading_order
+from worker.series.blocks.layers import Layers, Tombstone, reading_order
 from worker.series.blocks.seal import Ids, Stopped, even_shares, slab_of, slices, write_blocks
 from worker.series.contents import Contents
 from worker.series.exemplars import Exemplars
 from worker.series.head import BEFORE, NEVER
-from worker.series.index.registry import Registry
 from worker.series.ingest import Turn
 from worker.series.journal import Journal
 from worker.series.pieces import join
 from worker.series.sealing_rules import REASONS, HeadState, SealingRules
 from worker.series.services import SeriesServices
-from worker.storage.faces import RowBatch, Rows
+from worker.storage.faces import Rows
 
 TICK_S = 1.0
 RETRY_S = 10.0
@@ -52,8 +52,6 @@ COMPACTION_CACHE_BYTES = 32 << 20
 DROP_EVERY_S = 60.0
 """Seconds between two checks for blocks to drop. Each check drops expired blocks of at most one window."""
 NICENESS = 10
-_SWEEP = b"series/sweep"
-"""The store has this row if blocks may have lost series, so that the next start sweeps the registry."""
 
 _TIME_MIN, _TIME_MAX = BEFORE + 1, NEVER - 1
 
@@ -119,31 +117,6 @@ class Upkeep:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
-
-    def sweep(self, registry: Registry, blocks: Sequence[Block], with_exemplars: Ids) -> None:
-        """Remove series without samples and exemplars from the registry, if there may be many. Call this at the start,
-        before the registry is loaded. `blocks` must be all blocks, including damaged ones."""
-        if self._store.get("meta", _SWEEP) is None:
-            return
-        if self._archive.set_aside:
-            event(logging.ERROR, "series not swept", reason="files of blocks are set aside")
-            return
-        try:
-            id_arrays = [block.directory().ids.astype(np.int64) for block in blocks]
-        except CorruptBlock as error:
-            event(logging.ERROR, "series not swept", reason=str(error))
-            return
-        id_arrays += [with_exemplars, *(record.series for _, record, _ in self._journal.records())]
-        series_in_use = np.unique(np.concatenate(id_arrays))
-        removed = registry.sweep(series_in_use)
-        batch = self._store.batch()
-        batch.delete("meta", _SWEEP)
-        self._store.write(batch)
-        event(logging.INFO, "series swept", gone=removed)
-
-    def ask_for_sweep(self, batch: RowBatch) -> None:
-        """Add to `batch` a row that makes the next start sweep the registry."""
-        batch.put("meta", _SWEEP, b"")
 
     def _run(self, step: Callable[[int], None], turn: Lock, wake: Event) -> None:
         """The loop of a thread: call `step` with the time in Unix ms every TICK_S seconds, or earlier if `wake` is
@@ -236,10 +209,11 @@ class Upkeep:
         rows, young = self._write(generation, read, permanent, parts, self._window_ms, before_ms)
         slab = slab_of(young, ids, layers.frozen.series)
         batch = self._store.batch()
-        self._archive.put(batch, rows)
-        sealed = self._journal.seal(batch, generation, before_ms)
-        self._exemplars.save(batch, self._contents.permanent)
-        self._store.write(batch, durable=True)
+        with self._archive.given_up_on_failure(rows):
+            self._archive.put(batch, rows)
+            sealed = self._journal.seal(batch, generation, before_ms)
+            self._exemplars.save(batch, self._contents.permanent)
+            self._store.write(batch, durable=True)
         self._exemplars.saved()
         self._archive.changed(rows, ())
         blocks = [self._archive.block(row) for row in rows]
@@ -266,37 +240,48 @@ class Upkeep:
         chosen = compaction.choose(layers, self._window_ms, now_ms)
         if not chosen:
             return False
-        cache = DecodedCache(COMPACTION_CACHE_BYTES)
-        source = Layers(
-            blocks=tuple(self._archive.block(block.row, cache) for block in chosen), tombstones=layers.tombstones
-        )
-        try:
-            series_ids = np.unique(np.concatenate([block.directory().ids for block in source.blocks]))
-            ids, permanent = self._contents.in_block_order(self._contents.series_of(series_ids.astype(np.int64)))
-
-            def read(part: slice) -> Samples:
-                return join(source.pieces(ids[part], permanent[part], _TIME_MIN, _TIME_MAX), part.stop - part.start)
-
-            generation = max(block.row.generation for block in chosen)
-            shares = np.sum([block.directory().chunk_shares(permanent) for block in source.blocks], axis=0)
-            rows, _ = self._write(generation, read, permanent, slices(shares), None, NEVER, cleaned)
-        except CorruptBlock as error:
-            [served_block] = [block for block in chosen if block.row.name == error.block.row.name]
-            raise CorruptBlock(served_block, error.reason) from error
+        rows = self._rewritten(chosen, layers.tombstones, cleaned)
         self._replace(chosen, rows)
         self.merges.add(time.monotonic() - started)
         self._log("blocks merged", rows, started, merged=len(chosen))
         return True
 
+    def _rewritten(
+        self,
+        chosen: Sequence[Block],
+        tombstones: tuple[Tombstone, ...],
+        cleaned: int,
+        first_ms: int = _TIME_MIN,
+        last_ms: int = _TIME_MAX,
+    ) -> list[BlockRow]:
+        """Write one block of those samples of the blocks that have first ≤ t ≤ last and are not deleted. Returns its
+        row, or [] if there are none. `tombstones`: of all deletions before the sequence `cleaned` of the journal."""
+        cache = DecodedCache(COMPACTION_CACHE_BYTES)
+        source = Layers(blocks=tuple(self._archive.block(block.row, cache) for block in chosen), tombstones=tombstones)
+        try:
+            series_ids = np.unique(np.concatenate([block.directory().ids for block in source.blocks]))
+            ids, permanent = self._contents.in_block_order(self._contents.series_of(series_ids.astype(np.int64)))
+
+            def read(part: slice) -> Samples:
+                return join(source.pieces(ids[part], permanent[part], first_ms, last_ms), part.stop - part.start)
+
+            generation = max(block.row.generation for block in chosen)
+            shares = np.sum([block.directory().chunk_shares(permanent) for block in source.blocks], axis=0)
+            return self._write(generation, read, permanent, slices(shares), None, NEVER, cleaned)[0]
+        except CorruptBlock as error:
+            [served_block] = [block for block in chosen if block.row.name == error.block.row.name]
+            raise CorruptBlock(served_block, error.reason) from error
+
     def _drop(self, now_ms: int | None) -> None:
         """Drop blocks above the retention size, or else expired blocks of one window. `now_ms` is None if the wall
         clock is not trusted."""
         age_ms = self._settings.retention_ms
-        layers = self._contents.layers
-        served = [*layers.blocks, *(block for block, _ in layers.broken)]
+        served = self._contents.layers.known_blocks
         dropped = retention.surplus(served, self._blocks_bytes_max)
         if not dropped and age_ms and now_ms is not None:
             dropped = retention.expired(served, now_ms - age_ms, self._window_ms)
+            if not dropped and self._split(*retention.to_split(served, now_ms - age_ms, self._window_ms)):
+                dropped = retention.expired(self._contents.layers.known_blocks, now_ms - age_ms, self._window_ms)
         if dropped:
             self._replace(dropped, [])
             self.dropped_blocks += len(dropped)
@@ -308,15 +293,32 @@ class Upkeep:
                 latest_ms=max(block.row.latest_ms for block in dropped),
             )
 
+    def _split(self, wide: Sequence[Block], from_ms: int) -> bool:
+        """Rewrite each of these blocks as two: one of its samples before `from_ms`, and one of the others. Blocks that
+        are set aside stay as they are. Returns whether any was rewritten."""
+        whole = [block for block in wide if block in self._contents.layers.blocks]
+        for block in whole:
+            started = time.monotonic()
+            with self._turn.exclusive(TURN_WAIT_S):
+                tombstones, cleaned = self._contents.layers.tombstones, self._journal.claim()
+            rows: list[BlockRow] = []
+            with self._archive.given_up_on_failure(rows):
+                for first_ms, last_ms in ((_TIME_MIN, from_ms - 1), (from_ms, _TIME_MAX)):
+                    rows += self._rewritten([block], tombstones, cleaned, first_ms, last_ms)
+                self._replace([block], rows)
+            self._log("block split", rows, started, from_ms=from_ms)
+        return bool(whole)
+
     def _replace(self, old: Sequence[Block], rows: Sequence[BlockRow]) -> None:
         """Replace the old blocks with the blocks of `rows`. The old files are deleted when no reader uses them any
         more."""
         batch = self._store.batch()
-        self._archive.put(batch, rows)
-        self._archive.delete(batch, old)
-        self._journal.remember(batch)
-        self.ask_for_sweep(batch)
-        self._store.write(batch, durable=True)
+        with self._archive.given_up_on_failure(rows):
+            self._archive.put(batch, rows)
+            self._archive.delete(batch, old)
+            self._journal.remember(batch)
+            sweeping.ask_for(batch)
+            self._store.write(batch, durable=True)
         self._archive.changed(rows, old)
         new = [self._archive.block(row) for row in rows]
 

@@ -3,24 +3,28 @@ nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.series import exemplars, journal
+from worker.series import exemplars, journal, metadata
 from worker.series.blocks import archive
 from worker.series.blocks.block import SUFFIX, Block, BlockRow, CorruptBlock
 from worker.series.blocks.cache import DecodedCache
+from worker.series.blocks.layers import Tombstone
 from worker.series.index import registry
 from worker.series.journal import Sealed
 from worker.storage.faces import State
 from worker.storage.objects import LocalObjects
 from worker.storage.rows.damage import DECODING_ERRORS
 from worker.storage.rows.reading import StoreReader
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,27 +86,36 @@ def series_rows(reader: StoreReader) -> SeriesRows:
     if (next_id_row or bytes(8)) != end.to_bytes(8, "big"):
         text = f"ids were given up to {int.from_bytes(next_id_row or b'', 'big')}"
         wrong.append(f"the rows of its series end at id {end}, and {text}")
-    sealed, blocks = Sealed(), []
-    sealed_row = reader.get("meta", journal.SEALED)
-    try:
-        sealed = sealed if sealed_row is None else msgspec.msgpack.decode(sealed_row, type=Sealed)
-    except DECODING_ERRORS as error:
-        wrong.append(_nonsense("meta", journal.SEALED, error))
-    for key, value in reader.scan("blocks", archive.BLOCK, archive.BLOCK + b"\xff"):
-        try:
-            blocks.append(msgspec.msgpack.decode(value, type=BlockRow))
-        except DECODING_ERRORS as error:
-            wrong.append(_nonsense("blocks", key, error))
-    for key, value in reader.scan("meta", exemplars.PREFIX, exemplars.END):
-        try:
-            ids_of_row = msgspec.msgpack.decode(value, type=exemplars.SavedExemplars).record().series
-            if not np.isin(ids_of_row, np.concatenate(ids)).all():
-                raise ValueError("it has exemplars of series that the store does not have")
-        except DECODING_ERRORS as error:
-            wrong.append(_nonsense("meta", key, error))
+
+    def exemplars_of(_: bytes, value: bytes) -> None:
+        ids_of_row = msgspec.msgpack.decode(value, type=exemplars.SavedExemplars).record().series
+        if not np.isin(ids_of_row, np.concatenate(ids)).all():
+            raise ValueError("it has exemplars of series that the store does not have")
+
+    def decoded(family: str, start: bytes, end: bytes, decode: Callable[[bytes, bytes], T]) -> list[T]:
+        """What `decode` makes of each key and value from `start` to `end`; those that are invalid are `wrong`."""
+        rows = []
+        for key, value in reader.scan(family, start, end):
+            try:
+                rows.append(decode(key, value))
+            except DECODING_ERRORS as error:
+                wrong.append(_nonsense(family, key, error))
+        return rows
+
+    sealed = decoded("meta", journal.SEALED, journal.SEALED + b"\0", _of_type(Sealed))
+    blocks = decoded("blocks", archive.BLOCK, archive.BLOCK + b"\xff", _of_type(BlockRow))
+    decoded("blocks", archive.TOMBSTONE, archive.TOMBSTONE + b"\xff", _of_type(Tombstone))
+    decoded("meta", journal.NEXT, journal.NEXT + b"\0", lambda _, value: journal.decode_next(value))
+    decoded("meta", metadata.PREFIX, metadata.END, metadata.decode)
+    decoded("meta", exemplars.PREFIX, exemplars.END, exemplars_of)
     left_over = reader.scan("blocks", archive.LEFT_OVER, archive.LEFT_OVER + b"\xff")
     names = frozenset(key.removeprefix(archive.LEFT_OVER).decode() for key, _ in left_over)
-    return SeriesRows(np.concatenate(ids), sealed, tuple(blocks), names, tuple(wrong))
+    return SeriesRows(np.concatenate(ids), sealed[0] if sealed else Sealed(), tuple(blocks), names, tuple(wrong))
+
+
+def _of_type(kind: type[T]) -> Callable[[bytes, bytes], T]:
+    """A decoder of rows whose value is a struct of this kind."""
+    return lambda _, value: msgspec.msgpack.decode(value, type=kind)
 
 
 def _nonsense(family: str, key: bytes, error: Exception) -> str:

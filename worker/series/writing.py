@@ -37,8 +37,9 @@ def write(bodies: Mapping[SeriesPart, Sequence[Frame]], timeout_s: float) -> Sto
     shared.exemplar_frames) in their parts, which belong to one process.
 
     When this returns, every later read sees them, and, unless the durability is "buffered", they survive the loss of
-    power; but for the frames that are stale. When it raises, no sample of the failed part is visible; after a restart,
-    some or all of them may be. Writing them again changes nothing, so the whole of a failed write should be repeated.
+    power; but for the frames that are stale. When it raises, no sample of the failed part is visible, unless that part
+    has no ids for new series and has stored the frames without these; after a restart, some or all of them may be.
+    Writing them again changes nothing, so the whole of a failed write should be repeated.
     """
     some_part = next(iter(bodies))
     rounds = some_part.services.rounds
@@ -62,6 +63,8 @@ def write(bodies: Mapping[SeriesPart, Sequence[Frame]], timeout_s: float) -> Sto
     rounds.add(due, timeout_s, some_part.commit_delay_s)
     for part, own in arrivals.items():
         for position, arrival in enumerate(own):
+            if arrival.refusal is not None:
+                raise arrival.refusal
             columns = arrival.columns
             if isinstance(columns, SampleColumns):
                 assert arrival.series is not None

@@ -7,13 +7,17 @@ file of a block.
 A file that no `block/` row names is deleted only in two cases: it still has the name of an unfinished file, or a
 `leftover/` row names it. Such a row is durable before the file gets its name, or it is written in the batch that
 deletes the block's row. Any other file may be a block whose row was lost: it is set aside and reported.
+
+The batch that names a block may be refused. Its file is then deleted only after the store has taken a later write: a
+store that takes no more writes may have applied the batch all the same.
 """
 
 from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import Lock
 
 import msgspec
@@ -26,7 +30,7 @@ from worker.series.blocks.layers import Layers, Tombstone, reading_order
 from worker.storage.faces import Objects, RowBatch, Rows, State
 
 BLOCK = b"block/"
-_TOMBSTONE = b"tombstone/"
+TOMBSTONE = b"tombstone/"
 LEFT_OVER = b"leftover/"
 _SEQUENCE = struct.Struct(">Q")
 
@@ -39,9 +43,10 @@ class Archive:
         self.objects = objects
         self.set_aside: list[str] = []
         """Locations of the files that no row names."""
-        self._lock = Lock()  # guards the two sets of names: one thread seals blocks, another merges them
+        self._lock = Lock()  # guards the three sets of names: one thread seals blocks, another merges them
         self._left_over: set[str] = set()
         self._being_written: set[str] = set()  # those left-over names whose files are being written
+        self._given_up: set[str] = set()  # those left-over names whose files nobody uses
         self.cache = DecodedCache(settings.block_cache_bytes // settings.shard_count())
 
     def load(self) -> Layers:
@@ -60,7 +65,7 @@ class Archive:
         self._tidy({block.object_name for block in blocks})
         broken_names = {block.row.name for block, _ in broken}
         tombstones = []
-        for key, value in self._store.scan("blocks", _TOMBSTONE, _TOMBSTONE + b"\xff"):
+        for key, value in self._store.scan("blocks", TOMBSTONE, TOMBSTONE + b"\xff"):
             with self._store.decoding("blocks", key):
                 tombstones.append(msgspec.msgpack.decode(value, type=Tombstone))
         return Layers(
@@ -102,14 +107,34 @@ class Archive:
         self._store.write(batch, durable=True)
 
     def give_up(self, names: Iterable[str]) -> None:
-        """Note that no more files will get these names, which were announced."""
+        """Note that these names, which were announced, will be no blocks. `forget` deletes the files that have them."""
+        names = set(names)
         with self._lock:
-            self._being_written.difference_update(names)
+            self._being_written -= names
+            self._given_up |= names
+
+    @contextmanager
+    def given_up_on_failure(self, rows: Sequence[BlockRow]) -> Iterator[None]:
+        """A context for making blocks of files that have their names: gives these up if that fails. `rows` may grow."""
+        try:
+            yield
+        except BaseException:
+            self.give_up(row.name for row in rows)
+            raise
 
     def forget(self) -> None:
-        """Delete the rows of left-over files that no longer exist. Raises OSError, Unavailable."""
+        """Delete the files that were given up, and the rows of left-over files that no longer exist. Raises OSError,
+        Unavailable."""
         with self._lock:
-            names = self._left_over - self._being_written
+            names, given_up = self._left_over - self._being_written, self._given_up & self._left_over
+        present = [name for name in given_up if self.objects.exists(name + SUFFIX)]
+        if present:
+            batch = self._store.batch()
+            for name in present:
+                batch.put("blocks", LEFT_OVER + name.encode(), b"")
+            self._store.write(batch)  # so the store has not applied the batch that it refused
+            for name in present:
+                self.objects.delete(name + SUFFIX)
         deleted_names = [name for name in names if not self.objects.exists(name + SUFFIX)]
         if not deleted_names:
             return
@@ -120,6 +145,7 @@ class Archive:
         self._store.write(batch)
         with self._lock:
             self._left_over.difference_update(deleted_names)
+            self._given_up.difference_update(deleted_names)
 
     def block(self, row: BlockRow, cache: DecodedCache | None = None) -> Block:
         """The block of this row. It keeps decoded data in `cache`, by default the archive's own."""
@@ -147,9 +173,9 @@ class Archive:
             self._left_over.update(block.row.name for block in old)
 
     def put_tombstone(self, batch: RowBatch, tombstone: Tombstone) -> None:
-        key = _TOMBSTONE + _SEQUENCE.pack(tombstone.sequence)
+        key = TOMBSTONE + _SEQUENCE.pack(tombstone.sequence)
         batch.put("blocks", key, msgspec.msgpack.encode(tombstone))
 
     def delete_tombstones(self, batch: RowBatch, tombstones: Iterable[Tombstone]) -> None:
         for tombstone in tombstones:
-            batch.delete("blocks", _TOMBSTONE + _SEQUENCE.pack(tombstone.sequence))
+            batch.delete("blocks", TOMBSTONE + _SEQUENCE.pack(tombstone.sequence))

@@ -99,6 +99,11 @@ class Layers:
         return not self.blocks and self.slab is None and self.frozen is None
 
     @property
+    def known_blocks(self) -> list[Block]:
+        """All blocks, also those that are set aside."""
+        return [*self.blocks, *(block for block, _ in self.broken)]
+
+    @property
     def samples(self) -> int:
         """The number of samples; a sample that is in two layers counts twice."""
         return sum(block.row.samples for block in self.blocks) + self.unsealed_samples
@@ -111,8 +116,7 @@ class Layers:
 
     def needs(self, tombstone: Tombstone) -> bool:
         """Whether any layer may still have samples that the tombstone deletes."""
-        blocks = [*self.blocks, *(block for block, _ in self.broken)]
-        below = [(block.row.deletions_from, block.row.earliest_ms, block.row.latest_ms) for block in blocks]
+        below = [(b.row.deletions_from, b.row.earliest_ms, b.row.latest_ms) for b in self.known_blocks]
         if self.slab is not None:
             below.append((self.slab_generation, tombstone.start_ms, tombstone.end_ms))
         if self.frozen is not None:

@@ -2,7 +2,8 @@
 
 A sample of a block of higher generation replaces one with the same time in a block of lower generation. If the higher
 block were dropped first, the replaced value would reappear. So a block counts as ending no earlier than the blocks of
-lower generation whose times overlap its own.
+lower generation whose times overlap its own. Scattered times, such as those of a broken clock, share blocks that may be
+centuries wide: blocks that hold others back for too long are therefore split.
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from worker.series.blocks import compaction
 from worker.series.blocks.block import Block
+
+HELD_WINDOWS_MAX = compaction.WIDER ** (compaction.LEVELS - 1)
+"""How many windows long a block may be held back: as many as the widest block has that compaction makes of regular
+samples. A wide block is split for as many windows at once, so that it is not rewritten for each of them."""
 
 
 def expired(blocks: Sequence[Block], before_ms: int, window_ms: int) -> list[Block]:
@@ -23,6 +29,22 @@ def expired(blocks: Sequence[Block], before_ms: int, window_ms: int) -> list[Blo
         return []
     window = old[0][0] // window_ms
     return [block for end_ms, _, block in old if end_ms // window_ms == window]
+
+
+def to_split(blocks: Sequence[Block], before_ms: int, window_ms: int) -> tuple[list[Block], int]:
+    """(the blocks to split, the time in Unix ms at which the later part of each begins), for the oldest block that has
+    been held back too long to be `expired` then; ([], `before_ms`) if there is no such block. `blocks` must be all
+    blocks of the shard, none of them `expired`."""
+    held_ms = HELD_WINDOWS_MAX * window_ms
+    held = [block for block in blocks if block.row.latest_ms < before_ms - held_ms]
+    if not held:
+        return [], before_ms
+    oldest = min(held, key=lambda block: block.row.latest_ms).row
+    from_ms = oldest.latest_ms + held_ms
+    below = [block for block in blocks if block.row.generation < oldest.generation]
+    # Blocks that overlap each other hold it back. When none of these has times on both sides of `from_ms`, those that
+    # do so end before.
+    return [block for block in below if block.row.earliest_ms < from_ms <= block.row.latest_ms], from_ms
 
 
 def surplus(blocks: Sequence[Block], bytes_max: int) -> list[Block]:

@@ -21,6 +21,8 @@ from worker.series.index.texts import TextTable
 LABEL_BYTES_MIN = 8
 """The least length of a label field: a tag and a length for the field, its name and its value, and at least one byte
 each of name and value."""
+SERIES_MAX = 1 << 31
+"""Postings have 4 bytes, signed, for each id."""
 
 _INTS = types.Array(types.int64, 1, "C")
 _INTS_IN = types.Array(types.int64, 1, "C", readonly=True)
@@ -145,10 +147,11 @@ class Index:
         starts: NDArray[np.int64],
         ends: NDArray[np.int64],
         hashes: NDArray[np.uint64],
+        series_max: int = SERIES_MAX,
     ) -> NDArray[np.int64]:
         """int64[n]: the ids of the series with canonical label bytes data[starts[i]:ends[i]], whose xxh64 hashes are
         hashes[i]. Unknown series get ids, and are registered by the next call of `register`: one for several batches
-        costs less than one for each."""
+        costs less than one for each. Those that would come above `series_max` get -1, and stay unknown."""
         registered = Registered(
             self._label_offsets.data,
             self._label_names.data,
@@ -156,7 +159,7 @@ class Index:
             self._name_codes.data,
             *self._symbols.arrays(),
         )
-        return self._series.resolve(data, starts, ends, hashes, registered)
+        return self._series.resolve(data, starts, ends, hashes, registered, series_max)
 
     def register(self) -> None:
         """Enter the labels of the series that have come since the last call, so that they are found by them."""

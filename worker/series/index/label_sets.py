@@ -78,19 +78,19 @@ def _is_series(
 
 @kernel(
     types.int64(
-        Bytes, _INTS_IN, _INTS_IN, _HASHES, _HASHES, _ARENA, _INTS, types.int64, types.int64, _INTS_IN, _CODES_IN,
-        _CODES_IN, _CODES_IN, _INTS_IN, Bytes, _INTS,
+        Bytes, _INTS_IN, _INTS_IN, _HASHES, _HASHES, _ARENA, _INTS, types.int64, types.int64, types.int64, _INTS_IN,
+        _CODES_IN, _CODES_IN, _CODES_IN, _INTS_IN, Bytes, _INTS,
     ),
     first=True,
     allocates=False,
 )  # fmt: skip
 def _resolve(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, hashes: np.ndarray, slots: np.ndarray, kept: np.ndarray,
-    offsets: np.ndarray, first_kept: int, count: int, label_offsets: np.ndarray, names: np.ndarray, values: np.ndarray,
-    name_codes: np.ndarray, text_offsets: np.ndarray, texts: np.ndarray, out: np.ndarray,
+    offsets: np.ndarray, first_kept: int, count: int, count_max: int, label_offsets: np.ndarray, names: np.ndarray,
+    values: np.ndarray, name_codes: np.ndarray, text_offsets: np.ndarray, texts: np.ndarray, out: np.ndarray,
 ) -> int:  # fmt: skip
     """Write the numbers of the label sets data[starts[i]:ends[i]], with these hashes, to `out`. New ones get the next
-    numbers. Returns the new count.
+    numbers below `count_max`, and then -1. Returns the new count.
 
     Set `first_kept` + k is kept[offsets[k]:offsets[k + 1]]; those before are registered. `kept`, `offsets` and `slots`
     must have room for all sets, in case all are new.
@@ -116,7 +116,7 @@ def _resolve(
                 break
             slot = next_alike(slots, (slot + 1) & len(slots) - 1, hashes[i])
             number = number_in(slots, slot)
-        if number < 0:
+        if number < 0 and count < count_max:
             number = count
             place = number - first_kept
             copy_bytes(kept, offsets[place], data, start, end - start)
@@ -156,16 +156,18 @@ class LabelSets:
         ends: NDArray[np.int64],
         hashes: NDArray[np.uint64],
         registered: Registered,
+        count_max: int,
     ) -> NDArray[np.int64]:
         """int64[n]: the number of each label set data[starts[i]:ends[i]], whose xxh64 is hashes[i]; new ones get the
-        next numbers in order of appearance. `registered`: of all sets whose bytes have been dropped, at least."""
+        next numbers below `count_max` in order of appearance, and then -1. `registered`: of all sets whose bytes have
+        been dropped, at least."""
         out = np.empty(len(starts), dtype=np.int64)
         self._kept.reserve(len(data))
         self._offsets.reserve(len(starts))
         self._slots = with_room(self._slots, len(self) + len(starts))
         count = _resolve(
             data, starts, ends, hashes, self._slots, self._kept.data, self._offsets.data, self._first_kept, len(self),
-            *registered, out,
+            count_max, *registered, out,
         )  # fmt: skip
         self._offsets.size = count - self._first_kept + 1
         self._kept.size = int(self._offsets.data[self._offsets.size - 1])

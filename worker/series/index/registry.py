@@ -49,12 +49,23 @@ class Registry:
         self.next_id = 0
         self.rows = 0
 
+    @property
+    def room(self) -> int:
+        """How many more series may be saved."""
+        return IDS_MAX - self.next_id
+
+    @property
+    def full(self) -> Unavailable:
+        """The error for new series when there is no `room`."""
+        return Unavailable(
+            f"the shard has had {self.next_id} series, and may have {IDS_MAX}: it takes no more new ones"
+        )
+
     def put(self, batch: RowBatch, label_bytes: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
         """Add to `batch` the series with ids from `next_id` on; their labels are label_bytes[offsets[i]:offsets[i +
-        1]]. Raises Unavailable if there are no more ids."""
+        1]]. There must be `room` for them."""
         end = self.next_id + len(offsets) - 1
-        if end > IDS_MAX:
-            raise Unavailable(f"the shard has had {self.next_id} series, and may have {IDS_MAX}")
+        assert end <= IDS_MAX, f"series up to id {end} are to be saved, and ids end at {IDS_MAX}"
         batch.put("series", _KEY.pack(self.next_id), _row(np.diff(offsets), label_bytes))
         batch.put("meta", GIVEN, _KEY.pack(end))
 
