@@ -14,15 +14,16 @@ from typing import TypeVar
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 BLOCKING_THREADS = 8
-"""For what may hang, such as a name server or a file on a network: requests to the service have other threads."""
-_blocking: SimpleQueue[Callable[[], None]] = SimpleQueue()
+"""In each pool, for what may hang, such as a name server or a file on a network: requests to the service have other
+threads."""
+SCRAPES, ALERTS = "outgoing", "outgoing-alerts"
+"""The pools. Targets are many, and their names may keep all threads waiting: alerts do not wait for them."""
 
 T = TypeVar("T")
 
 
-async def blocking(function: Callable[[], T]) -> T:
+async def blocking(function: Callable[[], T], pool: str = SCRAPES) -> T:
     """`function()` in a thread for what may hang, which does not keep the process from ending."""
-    _start_threads()
     result: Future[T] = Future()
 
     def run() -> None:
@@ -32,23 +33,29 @@ async def blocking(function: Callable[[], T]) -> T:
             except Exception as error:
                 result.set_exception(error)
 
-    _blocking.put(run)
+    _work(pool).put(run)
     return await asyncio.wrap_future(result)
 
 
 @cache
-def _start_threads() -> None:
+def _work(pool: str) -> SimpleQueue[Callable[[], None]]:
+    """What the threads of the pool have to do; the first call starts them."""
+    work: SimpleQueue[Callable[[], None]] = SimpleQueue()
     for number in range(BLOCKING_THREADS):
-        Thread(target=_serve, name=f"outgoing-{number}", daemon=True).start()
+        Thread(target=_serve, args=(work,), name=f"{pool}-{number}", daemon=True).start()
+    return work
 
 
-def _serve() -> None:
+def _serve(work: SimpleQueue[Callable[[], None]]) -> None:
     while True:
-        _blocking.get()()
+        work.get()()
 
 
 class Resolver(AbstractResolver):
     """Names of hosts, by the system."""
+
+    def __init__(self, pool: str = SCRAPES) -> None:
+        self._pool = pool
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
@@ -59,7 +66,7 @@ class Resolver(AbstractResolver):
             ResolveResult(
                 hostname=host, host=str(address[0]), port=int(address[1]), family=kind, proto=protocol, flags=flags
             )
-            for kind, _, protocol, _, address in await blocking(find)
+            for kind, _, protocol, _, address in await blocking(find, self._pool)
         ]
 
     async def close(self) -> None:

@@ -187,29 +187,36 @@ def _named(labels: Labels, *pairs: tuple[str, str]) -> Labels:
 
 
 def last_seen_query(rule: RuleDefinition) -> str:
-    """Gives the Unix time in seconds at which the rule was evaluated last with an alert.
-
-    The steps of the subquery are multiples of 15 s, so an evaluation behind the last one is seen by the first part
-    only."""
-    own = f"timestamp({states_query(rule)})"
-    return f"max({own}) or max(max_over_time({own}[{OUTAGE_MAX_MS}ms:15s]))"
+    """Gives the Unix time in seconds at which each alert of this name was active last."""
+    return f"timestamp({_states(rule)})"
 
 
 def states_query(rule: RuleDefinition) -> str:
-    """Gives since when each alert of the rule is active."""
+    """Gives since when each alert of this name is active, as Unix time in seconds. Whoever may write samples may write
+    such series too: the comparison leaves out what is no time, such as NaN and native histograms."""
+    return f"{_states(rule)} >= 0"
+
+
+def _states(rule: RuleDefinition) -> str:
     matchers = (Matcher(METRIC_NAME, "=", ALERTS_FOR_STATE), Matcher(ALERT_NAME, "=", rule.name))
     return printer.to_text(VectorSelector(ALERTS_FOR_STATE, matchers))
 
 
-def restored(rule: RuleDefinition, states: Vector, seen_ms: int, time_ms: int) -> dict[Labels, int]:
+def restored(
+    rule: RuleDefinition, states: Vector, last_seen_ms: Mapping[Labels, int], time_ms: int
+) -> dict[Labels, int]:
     """Since when alerts count as active that were so when they were seen last. The time of the outage does not count,
     and an alert that would fire soon after it gets a period of grace."""
     grace_ms = min(GRACE_MAX_MS, rule.for_ms)
     since: dict[Labels, int] = {}
-    for labels, seconds in states:
+    for series, seconds in states:
+        labels = without_name(series)
+        seen_ms = last_seen_ms.get(labels)
+        if seen_ms is None or seconds * 1000 > time_ms:
+            continue
         active_ms = int(seconds * 1000)
         left_ms = rule.for_ms - (seen_ms - active_ms)
         if left_ms > 0:
             active_ms = time_ms + grace_ms - rule.for_ms if left_ms < grace_ms else active_ms + time_ms - seen_ms
-        since[without_name(labels)] = active_ms
+        since[labels] = active_ms
     return since

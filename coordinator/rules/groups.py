@@ -26,19 +26,21 @@ BATCH_RULES = 6
 """Rules whose queries are asked together."""
 INLINE_ALERTS, INLINE_CHARS = 5, 1_000
 """More alerts, and longer templates, are expanded in a thread."""
+RESTORING_EVALUATIONS, RESTORING_MS = 2, 120_000
+"""A new alert is looked up among those from before the start until so many evaluations of its rule have succeeded and
+so much time has passed: targets may be scraped for the first time after the first evaluations, and a rate needs two
+scrapes. Prometheus looks once, after the second evaluation, however soon that is."""
 TEMPLATES_S_MAX = 10.0
 """Time for all templates of one evaluation of a rule, with their queries. After that, alerts are sent with a text that
 says so."""
 
 
 class Storage(Protocol):
-    """What rules read and write. `lookback_ms`: for how long a query sees a sample of a series that has not ended."""
+    """What rules read and write."""
 
-    @property
-    def lookback_ms(self) -> int: ...
-
-    async def query(self, expr: str, time_ms: int) -> Vector:
-        """The vector at this time, a scalar as a series without labels. Raises TriptychError."""
+    async def query(self, expr: str, time_ms: int, lookback_ms: int | None = None) -> Vector:
+        """The vector at this time, a scalar as a series without labels. `lookback_ms`: for how long the query sees a
+        sample of a series that has not ended, if not for the usual time. Raises TriptychError."""
 
     async def query_all(self, exprs: Sequence[str], time_ms: int) -> Sequence[Vector | TriptychError]:
         """The same for several expressions at once, with errors in place of what fails."""
@@ -48,13 +50,17 @@ class Storage(Protocol):
 
 
 class RuleState:
-    """A rule and what is known of it. `series`: that its last evaluation has written."""
+    """A rule and what is known of it. `series`: that its last evaluation has written, or may have. Until it
+    `is_restored`, its new alerts are looked up among those from before the start; `restoring_evaluations`: those that
+    have succeeded meanwhile; `known`: the series that these were given."""
 
     def __init__(self, definition: RuleDefinition) -> None:
         self.definition = definition
         self.series: dict[Labels, None] = {}
         self.alerts = Alerts()
         self.is_restored = definition.kind == "record" or not definition.for_ms
+        self.restoring_evaluations = 0
+        self.known: frozenset[Labels] = frozenset()
         self.health = "unknown"
         self.error = ""
         self.evaluated_at_ms = 0
@@ -67,7 +73,8 @@ class RuleState:
 
     def take_over(self, before: RuleState) -> None:
         """Go on where a rule of the same name and labels was."""
-        self.series, self.alerts, self.is_restored = before.series, before.alerts, before.is_restored
+        for name in ("series", "alerts", "is_restored", "restoring_evaluations", "known"):
+            setattr(self, name, getattr(before, name))
 
     def depends_on(self, written: set[str]) -> bool:
         reads = self.definition.reads
@@ -140,11 +147,12 @@ class Group:
         """Evaluate all rules at this time. A rule that fails harms no other."""
         started = time.perf_counter()
         self.samples = 0
+        written: set[Labels] = set()
         for number, wave in enumerate(self._waves, 1):
             batches = [wave[first : first + BATCH_RULES] for first in range(0, len(wave), BATCH_RULES)]
             results = await asyncio.gather(*(self._evaluate_batch(batch, time_ms) for batch in batches))
             unwritten = [result for batch in results for result in batch]
-            await self._write(unwritten, time_ms, is_last=number == len(self._waves))
+            await self._write(unwritten, time_ms, written, is_last=number == len(self._waves))
         self.iterations += 1
         self.evaluated_at_ms = time_ms
         self.seconds = time.perf_counter() - started
@@ -204,7 +212,8 @@ class Group:
 
     async def _alerts(self, rule: RuleState, vector: Vector, time_ms: int) -> Vector:
         since: Mapping[Labels, int] = {}
-        if vector and not rule.is_restored:
+        given = frozenset(() if rule.is_restored else (labels for labels, _ in vector))
+        if given - rule.known:
             since = await self._active_since(rule.definition, time_ms)
         loop = asyncio.get_running_loop()
 
@@ -233,7 +242,11 @@ class Group:
         except TooManyAlerts:
             rule.alerts = Alerts()
             raise
-        rule.is_restored = True
+        if not rule.is_restored:
+            rule.restoring_evaluations += 1
+            is_late = self._began_ms is None or time_ms - self._began_ms >= RESTORING_MS
+            rule.is_restored = is_late and rule.restoring_evaluations >= RESTORING_EVALUATIONS
+            rule.known = frozenset() if rule.is_restored else rule.known | given
         rule.alerts = self._sent(rule.definition, alerts, time_ms)
         return alerts.series
 
@@ -243,14 +256,14 @@ class Group:
         # Other rules may have alerts of this name, and may have stored theirs already.
         until_ms = time_ms if self._began_ms is None else min(self._began_ms, time_ms)
         until_ms -= offset_ms + 1
-        seen = await self._storage.query(alerting.last_seen_query(rule), until_ms)
+        # With this lookback, a series is seen exactly if its newest sample is no staleness marker: an alert that was
+        # resolved has ended, however long the outage and the interval of the group.
+        seen = await self._storage.query(alerting.last_seen_query(rule), until_ms, alerting.OUTAGE_MAX_MS)
         if not seen:
             return {}
-        seen_ms = round(seen[0][1] * 1000)
-        # As late as an alert that went on can be seen: one that was resolved after `seen_ms` has ended by then.
-        states_ms = min(until_ms, seen_ms + self._storage.lookback_ms - 1)
-        states = await self._storage.query(alerting.states_query(rule), states_ms)
-        return alerting.restored(rule, states, seen_ms + offset_ms, time_ms)
+        states = await self._storage.query(alerting.states_query(rule), until_ms, alerting.OUTAGE_MAX_MS)
+        seen_ms = {alerting.without_name(labels): round(seconds * 1000) + offset_ms for labels, seconds in seen}
+        return alerting.restored(rule, states, seen_ms, time_ms)
 
     def _sent(self, rule: RuleDefinition, alerts: Alerts, time_ms: int) -> Alerts:
         """Hand over the alerts that are due."""
@@ -262,24 +275,28 @@ class Group:
         self._send(rule, sent)
         return Alerts({**alerts.by_labels, **{alert.labels: alert for alert in sent}}, alerts.series)
 
-    async def _write(self, results: Sequence[tuple[RuleState, Vector]], time_ms: int, *, is_last: bool) -> None:
-        """Store the results, and the ends of series that their rules gave before and give no more."""
+    async def _write(
+        self, results: Sequence[tuple[RuleState, Vector]], time_ms: int, written: set[Labels], *, is_last: bool
+    ) -> None:
+        """Store the results, and the ends of series that their rules gave before and give no more. `written`: the
+        series of this evaluation so far, to which those of the results are added."""
         samples = [sample for _, series in results for sample in series]
-        written = {labels for labels, _ in samples}
+        written.update(labels for labels, _ in samples)
         gone = {labels for rule, _ in results for labels in rule.series}
         if is_last and self.ended:
             gone |= self.ended.keys() - {labels for rule in self.rules for labels in rule.series}
         ended = [labels for labels in gone if labels not in written]  # another rule may give a series now
+        for rule, series in results:
+            # Some of it may be stored, even if the write fails, or is cut off by a new configuration.
+            rule.series |= dict.fromkeys(labels for labels, _ in series)
         if samples or ended:
             try:
                 await self._storage.write(time_ms - self.definition.query_offset_ms, samples, ended)
             except BadData:  # all is stored but what is not valid
                 await self._fail_refused(results, time_ms)
             except TriptychError as error:
-                for rule, series in results:
+                for rule, _ in results:
                     self._failed(rule, error)
-                    # Some of it may be stored; the next evaluation ends what is not there any more.
-                    rule.series |= dict.fromkeys(labels for labels, _ in series)
                 return
         self.samples += len(samples)
         for rule, series in results:

@@ -25,7 +25,7 @@ class MemoryStorage:
 
     def __init__(self, lookback_ms: int = LOOKBACK_MS) -> None:
         self._series: dict[Labels, tuple[list[int], list[float]]] = {}
-        self.lookback_ms = lookback_ms
+        self._lookback_ms = lookback_ms
 
     def add(self, labels: Labels, time_ms: int, value: float) -> None:
         """Samples of a series come in order of time; one at the same time replaces the one before."""
@@ -42,9 +42,9 @@ class MemoryStorage:
         for labels in ended:
             self.add(labels, time_ms, STALE)
 
-    async def query(self, expr: str, time_ms: int) -> Vector:
+    async def query(self, expr: str, time_ms: int, lookback_ms: int | None = None) -> Vector:
         """Raises TriptychError."""
-        return vector_of(self.value(expr, time_ms))
+        return vector_of(self.value(expr, time_ms, lookback_ms))
 
     async def query_all(self, exprs: Sequence[str], time_ms: int) -> Sequence[Vector | TriptychError]:
         answers: list[Vector | TriptychError] = []
@@ -55,11 +55,11 @@ class MemoryStorage:
                 answers.append(error)
         return answers
 
-    def value(self, expr: str, time_ms: int) -> Value:
+    def value(self, expr: str, time_ms: int, lookback_ms: int | None = None) -> Value:
         """Raises TriptychError."""
         grid = Grid(time_ms, time_ms)
         tree = parser.resolve_durations(parser.parse(expr), grid)
-        context = EvalContext(self, Symbols(), grid, self.lookback_ms)
+        context = EvalContext(self, Symbols(), grid, self._lookback_ms if lookback_ms is None else lookback_ms)
         return finish(evaluate(tree, grid, context))
 
     def select(self, matchers: Sequence[Matcher], start_ms: int, end_ms: int, symbols: Symbols) -> Selection:

@@ -18,7 +18,7 @@ import aiohttp
 import orjson
 
 from coordinator import relabelling
-from coordinator.outgoing import Resolver, blocking
+from coordinator.outgoing import ALERTS, Resolver, blocking
 from coordinator.rfc_3339 import time_text
 from coordinator.rules.alertmanager_config import Alerting, Alertmanager
 from coordinator.rules.alerts import RESOLVED_KEPT_MS, Alert
@@ -131,15 +131,20 @@ class Queue:
     async def _post(self, body: bytes) -> None:
         target = self.target
         async with asyncio.timeout(target.timeout_ms / 1000):
-            headers = await blocking(target.client.request_headers)
+            client = target.client
+            headers = (
+                client.request_headers()
+                if client.secret_file is None
+                else await blocking(client.request_headers, ALERTS)
+            )
             headers["Content-Type"] = "application/json"
             async with self._session.post(
                 target.url,
                 data=body,
                 headers=headers,
-                ssl=target.client.tls,
-                server_hostname=target.client.server_name if target.url.startswith("https:") else None,
-                allow_redirects=target.client.follow_redirects,
+                ssl=client.tls,
+                server_hostname=client.server_name if target.url.startswith("https:") else None,
+                allow_redirects=client.follow_redirects,
             ) as reply:
                 if reply.status // 100 == 2:
                     return
@@ -168,7 +173,8 @@ class Notifier:
 
     def start(self) -> None:
         self._session = aiohttp.ClientSession(
-            cookie_jar=aiohttp.DummyCookieJar(), connector=aiohttp.TCPConnector(limit_per_host=2, resolver=Resolver())
+            cookie_jar=aiohttp.DummyCookieJar(),
+            connector=aiohttp.TCPConnector(limit_per_host=2, resolver=Resolver(ALERTS)),
         )
         self.use(self.alerting)
 

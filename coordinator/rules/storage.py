@@ -41,7 +41,7 @@ from coordinator.series.own_samples import STALE, body, sample
 from coordinator.series.remote_write import Cut, Limits
 from shared import labels as label_sets
 from shared.config import Settings
-from shared.errors import BadData, NotExecutable, Overloaded, TriptychError
+from shared.errors import BadData, Canceled, NotExecutable, Overloaded, TriptychError
 from shared.labels import Labels
 from shared.promql.ast import ValueType
 from shared.promql.model import Grid
@@ -88,17 +88,14 @@ class RuleStorage:
 
     # Reading
 
-    @property
-    def lookback_ms(self) -> int:
-        """For how long a query sees a sample of a series that has not ended."""
-        return self._settings.lookback_ms
-
     async def query_all(self, exprs: Sequence[str], time_ms: int) -> Sequence[Vector | TriptychError]:
         """What `query` gives or raises for each of these. Light ones are asked together: a message, its reply and the
         wake-ups of processes cost more than what most rules read."""
         if len(exprs) > 1:
             try:
                 together = await self._together(exprs, time_ms)
+            except Canceled as error:
+                return [error] * len(exprs)  # whoever canceled them does not want them asked again at once
             except (TriptychError, AskAgain):
                 together = None  # each alone says what is wrong with it
             if together is not None:
@@ -143,24 +140,26 @@ class RuleStorage:
         REQUEST_ID.set(new_id())
         return await self._running.serve("rule", query.text, CLIENT, served)
 
-    def _query(self, expr: str, time_ms: int) -> Query:
+    def _query(self, expr: str, time_ms: int, lookback_ms: int | None = None) -> Query:
         settings = self._settings
         return Query(
             expr,
             Grid(time_ms, time_ms),
             is_range=False,
             limit=0,
-            lookback_ms=settings.lookback_ms,
+            lookback_ms=settings.lookback_ms if lookback_ms is None else lookback_ms,
             samples_max=settings.query_samples_max,
             timeout_ms=settings.query_timeout_ms,
             partial_response=False,
             bytes_max=settings.query_bytes_max,
         )
 
-    async def query(self, expr: str, time_ms: int) -> Vector:
-        """The vector at this time, a scalar as a series without labels. Raises TriptychError."""
+    async def query(self, expr: str, time_ms: int, lookback_ms: int | None = None) -> Vector:
+        """The vector at this time, a scalar as a series without labels. `lookback_ms`: for how long the query sees a
+        sample of a series that has not ended, if not for the time of the settings. Raises TriptychError."""
         REQUEST_ID.set(new_id())
-        return await self._running.serve("rule", expr, CLIENT, partial(self._served, self._query(expr, time_ms)))
+        query = self._query(expr, time_ms, lookback_ms)
+        return await self._running.serve("rule", expr, CLIENT, partial(self._served, query))
 
     async def _served(self, query: Query, running: RunningQuery) -> Vector:
         running.query = query
@@ -211,26 +210,33 @@ class RuleStorage:
     # Writing
 
     async def write(self, time_ms: int, series: Vector, ended: Sequence[Labels]) -> None:
-        """Return when the samples and the ends of series are stored. Raises TriptychError."""
+        """Return when the samples and the ends of series are stored. Raises BadData when all are stored but those that
+        are not valid, and other TriptychErrors when some may not be stored."""
         if self._pressure.memory_level >= Level.WRITES:
             raise Overloaded("memory is short, and writes are refused; the result was not stored").because("memory")
-        if len(series) + len(ended) <= WRITTEN_AT_ONCE:
-            await self._write_some(time_ms, series, ended)
-            return
-        for first in range(0, len(series), WRITTEN_AT_ONCE):
-            await self._write_some(time_ms, series[first : first + WRITTEN_AT_ONCE], [])
-        for first in range(0, len(ended), WRITTEN_AT_ONCE):
-            await self._write_some(time_ms, [], ended[first : first + WRITTEN_AT_ONCE])
+        pieces: list[tuple[Vector, Sequence[Labels]]] = [(series, ended)]
+        if len(series) + len(ended) > WRITTEN_AT_ONCE:
+            step = WRITTEN_AT_ONCE
+            pieces = [(series[first : first + step], ()) for first in range(0, len(series), step)]
+            pieces += [((), ended[first : first + step]) for first in range(0, len(ended), step)]
+        refused_count = 0
+        refused: list[str] = []
+        for some_series, some_ended in pieces:
+            count, texts = await self._write_some(time_ms, some_series, some_ended)
+            refused_count += count
+            refused += texts[: 3 - len(refused)]
+        if refused_count:
+            raise BadData(f"{refused_count} series of the result were not stored: {'; '.join(refused)}")
 
-    async def _write_some(self, time_ms: int, series: Vector, ended: Sequence[Labels]) -> None:
+    async def _write_some(self, time_ms: int, series: Vector, ended: Sequence[Labels]) -> tuple[int, Sequence[str]]:
+        """(how many series are refused, why)."""
         if len(series) + len(ended) > INLINE_SERIES:
             cut = await asyncio.to_thread(self._cut, time_ms, series, ended)
         else:
             cut = self._cut(time_ms, series, ended)
         if cut.parts:
             await self._samples.write(cut.parts)
-        if cut.refused_count:
-            raise BadData(f"{cut.refused_count} series of the result were not stored: {'; '.join(cut.refused[:3])}")
+        return cut.refused_count, cut.refused
 
     def _cut(self, time_ms: int, series: Vector, ended: Sequence[Labels]) -> Cut:
         messages = [self._canonical(labels) + sample(value, time_ms) for labels, value in series]

@@ -19,6 +19,7 @@ from urllib.parse import quote, quote_plus, urlsplit
 
 import re2
 
+from coordinator import letter_case
 from coordinator.rules import go_text
 from coordinator.rules.go_text import GoDuration, GoTime, printf, text_of
 from shared.durations import parse_duration_ms
@@ -286,8 +287,8 @@ FUNCTIONS: dict[str, Function] = {
     "reReplaceAll": Function(_plain(lambda *texts: _replaced(*map(_text, texts))), 3, 3),
     "safeHtml": Function(_of_text(str), 1, 1),
     "title": Function(_of_text(_title), 1, 1),
-    "toUpper": Function(_of_text(str.upper), 1, 1),
-    "toLower": Function(_of_text(str.lower), 1, 1),
+    "toUpper": Function(_of_text(letter_case.upper), 1, 1),
+    "toLower": Function(_of_text(letter_case.lower), 1, 1),
     "stripPort": Function(_of_text(_without_port), 1, 1),
     "stripDomain": Function(_of_text(_without_domain), 1, 1),
     "urlQueryEscape": Function(_of_text(quote_plus), 1, 1),

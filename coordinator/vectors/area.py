@@ -276,7 +276,7 @@ class VectorArea:
     def searched(self, request: SearchRequest, collection: Collection, found: Found, *, partial: bool) -> Searched:
         """What the workers found as the answer. Raises Unavailable when it is not whole and `partial` is false."""
         results, outcome = found
-        warnings = outcome.warnings()
+        warnings = list(dict.fromkeys(outcome.warnings()))  # workers that were asked twice say the same twice
         if not partial:
             require_whole(warnings)
         lists = results.lists
@@ -351,7 +351,7 @@ class VectorArea:
             body = msgspec.structs.replace(body, text=text)
             ranked, again = await self._ask_once(body, queries[:0], max(0.001, deadline - time.monotonic()))
             found.lists[-1] = ranked.lists[0]
-            outcome = FanOut(outcome.replies, {**outcome.missing, **again.missing})
+            outcome = FanOut([*outcome.replies, *again.replies], {**outcome.missing, **again.missing})
         return found, outcome
 
     async def _ask_once(self, body: SearchBody, queries: Floats, timeout_s: float) -> tuple[MergedHits, FanOut]:

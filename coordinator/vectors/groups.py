@@ -99,5 +99,5 @@ class GroupedSearch:
         self.found.unknown |= results.unknown
         self.found.nearest.update(results.nearest)
         self.found.vectors = max(self.found.vectors, results.vectors)
-        self.warnings += [text for text in outcome.warnings() if text not in self.warnings]
+        self.warnings = list(dict.fromkeys([*self.warnings, *outcome.warnings()]))
         return results.lists[0]

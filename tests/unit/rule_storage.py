@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from coordinator.rules.alerts import Vector
 from shared.errors import BadData, TriptychError
 from shared.labels import Labels
-from shared.promql.engine.context import LOOKBACK_MS
 
 
 def labels_of(text: Mapping[str, str]) -> Labels:
@@ -23,8 +22,6 @@ class FakeStorage:
     """`answers`: expression → its vector, or an error; `asked` and `written`: in order, with their times;
     `invalid`: series that are refused."""
 
-    lookback_ms = LOOKBACK_MS
-
     def __init__(self) -> None:
         self.answers: dict[str, Vector | TriptychError | Callable[[int], Vector]] = {}
         self.asked: list[tuple[str, int]] = []
@@ -33,7 +30,7 @@ class FakeStorage:
         self.invalid: set[Labels] = set()
         self.order: list[str] = []
 
-    async def query(self, expr: str, time_ms: int) -> Vector:
+    async def query(self, expr: str, time_ms: int, lookback_ms: int | None = None) -> Vector:
         self.asked.append((expr, time_ms))
         self.order.append(f"query {expr}")
         answer = self.answers.get(expr, [])

@@ -74,6 +74,16 @@ async def test_a_series_that_vanishes_is_ended_once() -> None:
     assert rig.ended() == set()
 
 
+async def test_a_series_that_an_earlier_rule_gives_now_is_not_ended_by_a_later_one() -> None:
+    rig = Rig("record: r, expr: m\nrecord: count, expr: count(r)\nrecord: r, expr: n")
+    r = labels_of({"__name__": "r", "i": "a"})
+    await rig.at(0, m=[], n=[series(5.0, i="a")])
+    written = await rig.at(1, m=[series(7.0, i="a")], n=[])
+    assert written[r] == 7.0 and not any(r in ended for _, _, ended in rig.storage.written)
+    await rig.at(2, m=[])
+    assert rig.storage.written[-1][2] == {r}  # by the rule that gave it last
+
+
 async def test_a_query_offset_moves_the_query_and_the_samples() -> None:
     rig = Rig("record: r, expr: m", "query_offset: 30s")
     await rig.at(0, m=[series(1.0)])
@@ -283,13 +293,10 @@ async def test_pending_time_is_taken_over_after_a_restart(
 ) -> None:
     rig = Rig(f"alert: Down, expr: m, for: {held}m")
     rule = rig.definition.rules[0]
-    seen_ms = T - outage * MINUTE
-    seen_s = seen_ms / 1000
+    seen_s = T / 1000 - outage * 60
     state = series(seen_s - active_before * 60, name="ALERTS_FOR_STATE", alertname="Down", i="a")
-    rig.storage.answers[last_seen_query(rule)] = [series(seen_s)]
-    rig.storage.answers[states_query(rule)] = lambda time_ms: (
-        [state] if seen_ms <= time_ms < seen_ms + rig.storage.lookback_ms else []
-    )
+    rig.storage.answers[last_seen_query(rule)] = [series(seen_s, alertname="Down", i="a")]
+    rig.storage.answers[states_query(rule)] = [state]
     await rig.at(0, m=[series(1.0, i="a"), series(1.0, i="b")])
     since = {dict(one.labels)["i"]: one.active_at_ms for one in rig.group.rules[0].alerts.active()}
     assert since == {"a": T + expected * MINUTE, "b": T}
@@ -351,7 +358,7 @@ async def test_templates_that_ask_too_long_are_given_up(monkeypatch: pytest.Monk
     rig = Rig("alert: A, expr: m, annotations: {s: '{{ query `slow` | first }}'}")
     answered = rig.storage.query
 
-    async def query(expr: str, time_ms: int) -> Any:
+    async def query(expr: str, time_ms: int, lookback_ms: int | None = None) -> Any:
         if expr == "slow":
             await asyncio.sleep(10)
         return await answered(expr, time_ms)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from coordinator import yaml_fields
+from coordinator import outgoing, yaml_fields
 from coordinator.http_client_config import HttpClientConfig
 from coordinator.rules import alertmanager_config, notifying
 from coordinator.rules.alertmanager_config import Alerting
@@ -209,6 +209,28 @@ async def test_names_and_secrets_are_read_in_threads_for_what_may_hang(
     await until(lambda: manager.batches)
     assert manager.headers[0]["Authorization"] == "Bearer secret"
     assert len(threads) == 2 and all(name.startswith("outgoing") for name in threads), threads
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+async def test_names_of_targets_that_hang_keep_no_alert_waiting(
+    manager: Alertmanager, notifier: Notifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_named: bool
+) -> None:
+    hangs, real = threading.Event(), socket.getaddrinfo
+
+    def find(host: str, *rest: Any) -> Any:
+        return real("127.0.0.1" if host == "manager.example" else host, *rest)
+
+    monkeypatch.setattr(socket, "getaddrinfo", find)
+    lookups = [asyncio.create_task(outgoing.blocking(hangs.wait)) for _ in range(outgoing.BLOCKING_THREADS)]
+    (tmp_path / "token").write_text("secret")
+    configuration = manager.config(f", authorization: {{credentials_file: {tmp_path / 'token'}}}" if is_named else "")
+    try:
+        notifier.use(alerting(configuration.replace("127.0.0.1", "manager.example") if is_named else configuration))
+        notifier.send([alert()], "")
+        await until(lambda: manager.batches)
+    finally:
+        hangs.set()
+        await asyncio.gather(*lookups)
 
 
 async def test_what_is_out_of_date_is_not_sent(manager: Alertmanager, notifier: Notifier) -> None:

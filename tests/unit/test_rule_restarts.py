@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 
@@ -85,3 +86,93 @@ async def test_a_pending_alert_goes_on_with_an_interval_longer_than_the_lookback
     await service.evaluate(offset_ms + 60 * MINUTE, up=0.0)
     # Pending for 40 minutes before the outage, which does not count.
     assert service.alerts() == [("pending", offset_ms + 20 * MINUTE)]
+
+
+@pytest.mark.parametrize("outage_ms", [MINUTE, 20 * MINUTE])
+async def test_alerts_of_the_same_name_in_several_groups_all_go_on(outage_ms: int) -> None:
+    storage = MemoryStorage()
+    definitions = parse(
+        b"""groups:
+- {name: a, interval: 1m, rules: [{alert: Down, expr: 'up{job="a"} == 0', for: 1h, labels: {severity: warning}}]}
+- {name: b, interval: 1m, rules: [{alert: Down, expr: 'up{job="b"} == 0', for: 1h, labels: {severity: critical}}]}
+- {name: c, interval: 20m, rules: [{alert: Down, expr: 'up{job="c"} == 0', for: 1h}]}
+""",
+        "r.yml",
+    )
+
+    async def run(begin_ms: int, end_ms: int) -> list[list[int]]:
+        """Each group is evaluated 20 s behind the one before it; returns since when each alert is active."""
+        groups = [
+            Group(one, storage, lambda rule, alerts: None, asyncio.Semaphore(1), began_ms=T + begin_ms)
+            for one in definitions
+        ]
+        for time_ms in range(begin_ms, end_ms, 20_000):
+            for number, group in enumerate(groups):
+                storage.add(labels_of({"__name__": "up", "job": "abc"[number]}), T + time_ms, 0.0)
+                if (time_ms - number * 20_000) % group.definition.interval_ms == 0:
+                    await group.evaluate(T + time_ms)
+        return [[one.active_at_ms - T for one in group.rules[0].alerts.active()] for group in groups]
+
+    assert await run(0, 25 * MINUTE) == [[0], [20_000], [40_000]]
+    began_ms = 25 * MINUTE + outage_ms
+    since = await run(began_ms, began_ms + 20 * MINUTE)
+    # The outage does not count: it is from the last evaluation of each group to its first one after the restart.
+    assert [own[0] for own in since[:2]] == [MINUTE + outage_ms, MINUTE + outage_ms + 20_000]
+    assert since[2][0] == 40_000 + (20 if outage_ms == MINUTE else 40) * MINUTE
+
+
+async def test_an_alert_whose_end_was_stored_after_the_lookback_begins_anew() -> None:
+    service = Service("1h", "20m")
+    for minute, up in ((0, 0.0), (20, 0.0), (40, 1.0)):
+        await service.evaluate(minute * MINUTE, up)
+    service.restart(41 * MINUTE)
+    await service.evaluate(60 * MINUTE, up=0.0)
+    assert service.alerts() == [("pending", 60 * MINUTE)]
+
+
+@pytest.mark.parametrize(("interval", "late_ms"), [("1m", 30_000), ("5s", 90_000)])
+async def test_an_alert_whose_series_comes_after_the_first_evaluations_goes_on(interval: str, late_ms: int) -> None:
+    service = Service("1h", interval)
+    for minute in range(10):
+        await service.evaluate(minute * MINUTE, up=0.0)
+    begin_ms = 30 * MINUTE
+    service.restart(begin_ms)
+    step_ms = service.definition.interval_ms
+    for time_ms in range(begin_ms, begin_ms + late_ms, step_ms):
+        await service.group.evaluate(T + time_ms)
+        assert service.alerts() == []
+    await service.evaluate(begin_ms + 2 * MINUTE, up=0.0)
+    # Pending for 9 minutes before the outage, which lasts until the series is there.
+    assert service.alerts() == [("pending", begin_ms + (2 - 9) * MINUTE)]
+
+
+async def test_an_alert_that_appears_later_than_first_scrapes_do_begins_anew() -> None:
+    service = Service("1h", "1m")
+    for minute in range(10):
+        await service.evaluate(minute * MINUTE, up=0.0)
+    service.restart(30 * MINUTE)
+    for minute in range(30, 34):
+        await service.evaluate(minute * MINUTE, up=1.0)
+    await service.evaluate(34 * MINUTE, up=0.0)
+    assert service.alerts() == [("pending", 34 * MINUTE)]
+
+
+async def test_an_alert_that_goes_and_comes_back_soon_after_the_restart_begins_anew() -> None:
+    service = Service("1m", "20s")
+    for second in range(0, 121, 20):
+        await service.evaluate(second * 1000, up=0.0)
+    service.restart(10 * MINUTE)
+    await service.evaluate(10 * MINUTE, up=0.0)
+    assert [state for state, _ in service.alerts()] == ["firing"]
+    await service.evaluate(10 * MINUTE + 20_000, up=1.0)
+    await service.evaluate(10 * MINUTE + 40_000, up=0.0)
+    assert service.alerts() == [("pending", 10 * MINUTE + 40_000)]
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, -1e300, 1e300, T / 1000 + 1e6])
+async def test_a_stored_state_that_is_no_time_of_an_alert_is_left_out(seconds: float) -> None:
+    service = Service("1h", "1m")
+    state = labels_of({"__name__": "ALERTS_FOR_STATE", "alertname": "Down", "job": "a"})
+    service.storage.add(state, T - 1, seconds)
+    await service.evaluate(MINUTE, up=0.0)
+    assert (service.group.rules[0].error, service.alerts()) == ("", [("pending", MINUTE)])

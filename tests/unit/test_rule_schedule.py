@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -152,6 +153,30 @@ async def test_a_new_configuration_ends_what_is_gone_and_keeps_the_rest(place: P
     assert len(place.times_s("n")) == before and kept.iterations == 6
 
 
+@pytest.mark.parametrize("rules", ["[{record: kept, expr: m}]", ""])
+async def test_series_that_are_being_stored_when_their_rule_goes_are_ended(
+    place: Place, rules: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.storage.answers["m"] = [series(1.0)]
+    write, stored = place.storage.write, asyncio.Event()
+
+    async def write_slowly(*arguments: Any) -> None:
+        await write(*arguments)
+        stored.set()
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(place.storage, "write", write_slowly)
+    await place.use("groups: [{name: a, rules: [{record: kept, expr: m}, {record: gone, expr: m}]}]")
+    place.rules.start()
+    await place.clock.go_on(10)
+    await stored.wait()
+    await place.use(f"groups: [{{name: a, rules: {rules}}}]" if rules else "groups: []")
+    monkeypatch.setattr(place.storage, "write", write)
+    await place.clock.go_on(10)
+    ended = {dict(labels)["__name__"] for _, _, own in place.storage.written for labels in own}
+    assert ended == ({"gone"} if rules else {"kept", "gone"})
+
+
 async def test_a_changed_group_goes_on_with_its_alerts(place: Place) -> None:
     place.storage.answers["n"] = [series(1.0)]
     await place.use(f"groups: [{B}]")
@@ -169,7 +194,7 @@ async def test_pending_alerts_are_taken_over_as_they_were_before_the_start(place
     place.storage.answers["m"] = [series(1.0)]
     place.rules.start()
     await place.clock.go_on(10)
-    ((time_ms,),) = [[time for expr, time in place.storage.asked if "max_over_time" in expr]]
+    ((time_ms,),) = [[time for expr, time in place.storage.asked if "timestamp(" in expr]]
     assert time_ms < START_S * 1000
 
 

@@ -65,6 +65,7 @@ CASES: list[tuple[str, float, str]] = [
     ('{{ range query "other" }}{{ if eq .Labels.device "b" }}{{ break }}{{ end }}{{ .Value }}{{ end }}', 1, "1.5"),
     ('{{ query "other" | len }} {{ len $labels.job }}', 1, "3 4"),
     ('{{ title "ab cd" }} {{ toUpper "ab" }} {{ toLower "AB" }}', 1, "Ab Cd AB ab"),
+    ('{{ toUpper "große ŉ" }} {{ toLower "ΟΔΟΣ İ" }}', 1, "GROßE ŉ οδοσ i"),
     ('{{ match "^n.de$" $labels.job }} {{ match "x" $labels.job }}', 1, "true false"),
     ('{{ reReplaceAll "(.*)\\\\.(.*):.*" "$2-${1}" $labels.instance }}', 1, "org-web.example"),
     ('{{ stripPort $labels.instance }} {{ stripDomain $labels.instance }} {{ stripPort "[::1]:80" }}', 1,

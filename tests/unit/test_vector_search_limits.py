@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from coordinator.calls import FanOut, WorkerReply
 from coordinator.links import Links
 from coordinator.vectors import batching, search
 from coordinator.vectors.area import VectorArea
@@ -26,11 +27,14 @@ from coordinator.vectors.search import (
 )
 from coordinator.vectors.text import QUERY_CHARS_MAX
 from proto import vector_pb2
+from shared import wire
 from shared.config import Settings
 from shared.control import LocalControl
 from shared.errors import BadData, DeadlineExceeded, NotFound, Unavailable
 from shared.kernels import compile_all
-from shared.messages.vectors import K_MAX, Collection
+from shared.messages.vector_text import WordStatistics
+from shared.messages.vectors import K_MAX, Collection, SearchReply
+from shared.wire import Reply
 from tests.unit.test_vector_gathering import SlowLinks, area_on, request
 
 
@@ -269,3 +273,33 @@ async def test_a_collection_without_vectors_answers_with_nothing(tmp_path: Path)
     with pytest.raises(NotFound, match="'other'"):
         await area.search(asked, partial=False)
     await area.stop()
+
+
+async def test_damage_that_only_the_second_question_of_a_text_search_meets_is_told(tmp_path: Path) -> None:
+    """Workers whose own word statistics differ are asked again with those of all."""
+
+    class Damaged(SlowLinks):
+        searches = 0
+
+        async def fan_out(self, method: str, **arguments: Any) -> FanOut:
+            if method != "vector.search":
+                return await super().fan_out(method, **arguments)
+            self.searches += 1
+            lacking = ["both miss a"] + ["the second misses b"] * (self.searches == 2)
+            words = [WordStatistics(100, (1,)), WordStatistics(100, (90,))] if self.searches == 1 else [None, None]
+            empty = [np.zeros(1, np.int32).tobytes(), b"", b"", b"", b"", b"", b""]
+            replies = [Reply(wire.pack(SearchReply((), 9, {}, one)), empty, warnings=lacking) for one in words]
+            return FanOut([WorkerReply(f"worker-{n}", (n,), reply, 1.0) for n, reply in enumerate(replies)], {})
+
+    links = Damaged()
+    area = VectorArea(Settings(data=tmp_path, shards=1), cast(Links, links), LocalControl(tmp_path / "vector"))
+    await area.start()
+    await area.create(Collection(0, "default", 2, "l2", "f32", text=("body",)))
+    found = await area.search(read(text=TEXT), partial=True)
+    assert links.searches == 2 and found.warnings == ["both miss a", "the second misses b"]
+    links.searches = 0
+    with pytest.raises(Unavailable, match="both miss a; the second misses b"):
+        await area.search(read(text=TEXT), partial=False)
+    links.searches = 0
+    found = await area.search(read(text=TEXT, groupBy={"field": "colour"}), partial=True)
+    assert found.warnings == ["both miss a", "the second misses b"]
