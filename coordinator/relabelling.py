@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from coordinator import letter_case
 from coordinator.yaml_fields import Section
 from shared.errors import BadData
 from shared.promql.regex import Regex, unchecked
@@ -37,6 +38,8 @@ VALUE_CHARS_MAX = 64 << 10
 """The longest name or value that is made. Without a bound, some rules with `$1$1` would fill any memory."""
 
 _REFERENCE = re.compile(r"\$(?:\$|(\w+)|\{(\w+)\})")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
+"""Of a group. As in Go's `Regexp.Expand`, digits behind a zero, or more of them, are a name."""
 _WITH_TARGET = ("replace", "hashmod", "lowercase", "uppercase", "keepequal", "dropequal")
 _ONLY_REGEX = ("labeldrop", "labelkeep")
 _ONLY_EQUALITY = ("keepequal", "dropequal")
@@ -98,21 +101,27 @@ def _rule(section: Section) -> Rule:
     return Rule(action, sources, separator, regex, target, replacement, modulus, pattern, *templates)
 
 
-def apply(labels: Mapping[str, str], rules: Sequence[Rule]) -> dict[str, str] | None:
+def is_plain(name: str) -> bool:
+    """Whether a label may be called so in every version of Prometheus."""
+    return name.isascii() and name.isidentifier()
+
+
+def apply(labels: Mapping[str, str], rules: Sequence[Rule], *, only_plain_names: bool = False) -> dict[str, str] | None:
     """The label set that the rules make of this one, without empty values; None if one of them drops it.
+    `only_plain_names`: a rule with action replace is passed over where it would set a label whose name is not plain.
 
     Raises BadData or NotExecutable for a value that is too long for its rule, or when a rule makes too much.
     """
     kept = {name: value for name, value in labels.items() if value}
     for rule in rules:
-        if not _apply_one(kept, rule):
+        if not _apply_one(kept, rule, only_plain_names):
             return None
         if len(kept) > LABELS_MAX:
             raise BadData(f"a relabelling rule with action {rule.action} makes more than {LABELS_MAX} labels")
     return kept
 
 
-def _apply_one(labels: dict[str, str], rule: Rule) -> bool:
+def _apply_one(labels: dict[str, str], rule: Rule, only_plain_names: bool) -> bool:
     """Change the labels; False if they are dropped."""
     value = rule.separator.join(labels.get(source, "") for source in rule.sources)
     match rule.action:
@@ -127,11 +136,13 @@ def _apply_one(labels: dict[str, str], rule: Rule) -> bool:
         case "replace":
             groups = _groups(rule, value)
             if groups is not None:
-                _set(labels, _expanded(rule.target_template, groups), _expanded(rule.replacement_template, groups))
+                target = _expanded(rule.target_template, groups)
+                if not only_plain_names or is_plain(target):
+                    _set(labels, target, _expanded(rule.replacement_template, groups))
         case "lowercase":
-            _set(labels, rule.target_label, value.lower())
+            _set(labels, rule.target_label, letter_case.lower(value))
         case "uppercase":
-            _set(labels, rule.target_label, value.upper())
+            _set(labels, rule.target_label, letter_case.upper(value))
         case "hashmod":
             digest = hashlib.md5(value.encode(), usedforsecurity=False).digest()
             _set(labels, rule.target_label, str(int.from_bytes(digest[8:], "big") % rule.modulus))
@@ -176,8 +187,8 @@ def _template(text: str, pattern: Regex) -> Template:
         name = reference[1] or reference[2]
         if name is None:
             parts.append("$")
-        elif name.isascii() and name.isdigit():
-            if len(name) < 9 and int(name) <= pattern.groups:
+        elif _NUMBER.fullmatch(name):
+            if int(name) <= pattern.groups:
                 parts.append(int(name))
         elif name in pattern.group_numbers:
             parts.append(pattern.group_numbers[name])

@@ -40,7 +40,7 @@ WRITTEN = "X-Prometheus-Remote-Write-Samples-Written"
 _SERIES = re.compile(r"^series (\d+) ")
 
 Parts = Generator[tuple[SeriesArrays, list[int]], None, None]
-"""Series, and the number of the line of each, where they are known."""
+"""Series, and the number of the line, or the row, of each: the first one where it has several."""
 
 
 async def import_samples(request: web.Request) -> web.Response:
@@ -142,7 +142,7 @@ def _cut(series: SeriesArrays, lines: list[int], settings: Settings, refusals: R
     """The series as frames of the shards; what is not valid of them goes to `refusals`."""
     cut = remote_write.cut(series.body(), settings.shard_count(), Limits.of(settings))
     for text in cut.refused:
-        refusals.add(_SERIES.sub(lambda match: f"line {lines[int(match[1])]}, " if lines else "", text))
+        refusals.add(_SERIES.sub(lambda match: f"{refusals.item} {lines[int(match[1])]}, ", text))
     refusals.count += cut.refused_count - len(cut.refused)
     return cut
 
@@ -155,14 +155,12 @@ def _json_parts(source: TextSource, label_sets: LabelSets, refusals: Refusals) -
 def _csv_parts(columns: Columns | None, source: TextSource, label_sets: LabelSets, refusals: Refusals) -> Parts:
     # Bytes that are not UTF-8 become surrogates, which are no part of a label or a number: their row alone is refused.
     text = io.TextIOWrapper(io.BufferedReader(source), encoding="utf-8", errors="surrogateescape", newline="")
-    for series in csv_reading.read(text, columns, label_sets, refusals):
-        yield series, []
+    yield from csv_reading.read(text, columns, label_sets, refusals)
 
 
 def _arrow_parts(source: TextSource, label_sets: LabelSets, refusals: Refusals) -> Parts:
     body = io.BufferedReader(source).read()
-    for series in arrow_reading.read(body, label_sets, refusals):
-        yield series, []
+    yield from arrow_reading.read(body, label_sets, refusals)
 
 
 ROUTES: list[web.RouteDef] = [

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -18,9 +18,10 @@ import numpy as np
 from coordinator.scraping import exposition, written
 from coordinator.scraping.fetching import Answer, Client, Fetches, FetchFailed, inflated
 from coordinator.scraping.jobs import Job
+from coordinator.scraping.labelling import Labelling, Unusable
 from coordinator.scraping.series_text import Family
 from coordinator.scraping.storing import ScrapeStore
-from coordinator.scraping.target_series import Ints, Labelling, Samples, TargetSeries
+from coordinator.scraping.target_series import Ints, Samples, TargetSeries
 from coordinator.scraping.targets import Target
 from coordinator.series.metadata import TEXT_BYTES_MAX
 from coordinator.series.own_samples import STALE
@@ -28,7 +29,7 @@ from coordinator.series.remote_write import Cut
 from coordinator.watching.catalogue import SCRAPE_SERIES
 from shared import labels
 from shared.config import Settings
-from shared.errors import BadData, TriptychError
+from shared.errors import TriptychError
 from shared.labels import METRIC_NAME
 from shared.messages.series import FamilyMetadata
 from shared.telemetry import event
@@ -46,12 +47,14 @@ ALL_SERIES_MAX = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A scrape that is ready to be stored. `now`: numbers of the series that it has without a time of their own."""
+    """A scrape that is ready to be stored. `now`: numbers of the series that it has without a time of their own.
+    `families`: None if they are those of the last scrape, or if this one has failed."""
 
     body: bytes
     cut: Cut
     now: Ints
     kept: int
+    families: Mapping[str, Family] | None = None
 
 
 @dataclass(slots=True)
@@ -166,7 +169,7 @@ class ScrapeLoop:
             self.health, self.last_error = "up", ""
         except (FetchFailed, TriptychError) as error:
             self.health, self.last_error = "down", str(error)
-            prepared = await self._store.work(partial(self._prepare_failed, time_ms, began))
+            prepared = await self._store.work(partial(self._prepare_failed, time_ms, began, error))
         self.last_duration_s = time.perf_counter() - began
         self._count_series(len(self._series.labels))
         await self._write(prepared)
@@ -198,6 +201,10 @@ class ScrapeLoop:
             await self._store.store(prepared.body, prepared.cut)
             series.live = prepared.now
             self._counts.samples += prepared.kept
+            if self.health == "up":
+                series.accept()
+            if prepared.families is not None and prepared.families != self.families:
+                self.families, self._metadata_due = prepared.families, 0.0
             if self.families and time.monotonic() >= self._metadata_due:
                 await self._store.keep(_metadata(self.families))
                 self._metadata_due = time.monotonic() + METADATA_INTERVAL_S
@@ -234,7 +241,12 @@ class ScrapeLoop:
         )
         kept = len(samples.numbers) + len(samples.histograms)
         if job.limits.samples and kept > job.limits.samples:
-            raise BadData(f"it has {kept} samples after relabelling; sample_limit is {job.limits.samples}")
+            raise Unusable(
+                f"it has {kept} samples after relabelling; sample_limit is {job.limits.samples}",
+                samples.total,
+                kept,
+                _numbers(samples.numbers, samples.histograms)[: job.limits.samples],
+            )
         now = _numbers_without_time(samples, job)
         added = len(np.setdiff1d(now, series.live))
         total = samples.total
@@ -242,14 +254,16 @@ class ScrapeLoop:
         parts = [self._of_samples(samples, time_ms)]
         parts += [written.exemplar(series.labels[number], found) for number, found in samples.exemplars]
         parts += [written.histogram(series.labels[number], message) for number, _, message in samples.histograms]
-        prepared = self._ready(parts, now, report, time_ms, kept)
-        if samples.families is not None and samples.families != self.families:
-            self.families, self._metadata_due = samples.families, 0.0
+        prepared = replace(self._ready(parts, now, report, time_ms, kept), families=samples.families)
         self._counts.seconds += time.thread_time() - started_s
         return prepared
 
-    def _prepare_failed(self, time_ms: int, began: float) -> _Prepared:
-        report = [0.0, time.perf_counter() - began, 0.0, 0.0, 0.0, *self._extra(0)]
+    def _prepare_failed(self, time_ms: int, began: float, error: Exception) -> _Prepared:
+        """As Prometheus, it tells of the samples that were read before the failure, though none of them is stored."""
+        read = (0, 0, 0)
+        if isinstance(error, Unusable):
+            read = error.total, error.kept, self._series.unknown(error.numbers)
+        report = [0.0, time.perf_counter() - began, *read, *self._extra(0)]
         return self._ready([], np.empty(0, np.int64), report, time_ms, 0)
 
     def _extra(self, body_bytes: int) -> list[float]:
@@ -295,7 +309,12 @@ def _numbers_without_time(samples: Samples, job: Job) -> Ints:
     if job.honor_timestamps and not job.tracks_timestamped:
         numbers = numbers[~samples.is_timed]
         histograms = [histogram for histogram in histograms if not histogram[1]]
-    return np.unique(np.concatenate([numbers, np.array([number for number, *_ in histograms], np.int64)]))
+    return np.unique(_numbers(numbers, histograms))
+
+
+def _numbers(numbers: Ints, histograms: Sequence[tuple[int, bool, bytes]]) -> Ints:
+    """Those of samples, and those of native histograms."""
+    return np.concatenate([numbers, np.array([number for number, *_ in histograms], np.int64)])
 
 
 def _first_of_each(numbers: Ints, times_ms: Ints, series: int) -> Ints | slice:

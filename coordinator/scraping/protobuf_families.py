@@ -14,8 +14,9 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from prometheus_client.utils import floatToGoString
 
+from coordinator.scraping.labelling import Unusable
 from coordinator.scraping.series_text import Exemplar, Family
-from coordinator.scraping.target_series import DROPPED, LINES_MAX, Samples, TargetSeries
+from coordinator.scraping.target_series import DROPPED, LINES_MAX, Ints, Samples, TargetSeries
 from proto import exposition_pb2
 from shared.errors import BadData
 from shared.labels import METRIC_NAME
@@ -49,10 +50,14 @@ def read(
     ones are stored, and of a family that has them the classic buckets only if `keeps_classic`. Raises BadData."""
     if len(body) > BODY_BYTES_MAX:
         raise BadData(f"the answer has {len(body)} bytes; in protobuf the limit is {BODY_BYTES_MAX}")
-    series.tidy()
+    series.begin()
     reading = _Reading(series, time_ms, with_histograms, keeps_classic, honors_times)
-    for family in _families(body):
-        reading.add_family(family)
+    try:
+        for family in _families(body):
+            reading.add_family(family)
+    except Unusable as error:
+        kept = reading.numbers()
+        raise Unusable(str(error), reading.total, len(kept), kept) from None
     return reading.samples()
 
 
@@ -100,6 +105,11 @@ class _Reading:
             self.histograms,
             self.families,
         )
+
+    def numbers(self) -> Ints:
+        """Of all series that have samples so far."""
+        numbers = [number for number, *_ in (*self.rows, *self.histograms) if number != DROPPED]
+        return np.array(numbers, np.int64)
 
     def add_family(self, family: exposition_pb2.MetricFamily) -> None:
         name = family.name

@@ -6,7 +6,7 @@ relabelling, are known by a number then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from prometheus_client.utils import floatToGoString
 
-from coordinator import relabelling
 from coordinator.scraping import series_text
+from coordinator.scraping.labelling import Labelling, Unusable
 from coordinator.scraping.series_text import Exemplar, Family
 from coordinator.scraping.text_lines import (
     COLUMNS,
@@ -52,7 +52,6 @@ SPARE_SERIES = 1_000
 """Series beside twice those of the last scrape that are remembered; with more, all but the live ones are forgotten."""
 DROPPED = -1
 """The number of series that relabelling drops."""
-EXPORTED = "exported_"
 SHOWN_CHARS = 100
 
 _BELONGING = {
@@ -65,54 +64,6 @@ _CREATED = "_created"
 _PARTS = ("le", "quantile")
 
 Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Labelling:
-    """How the series of a target are named, and what their labels may have: limits of the number, and of the bytes of
-    names and values."""
-
-    target: Mapping[str, str]
-    honor_labels: bool = False
-    rules: Sequence[relabelling.Rule] = ()
-    labels_max: int = 64
-    name_bytes_max: int = 1024
-    value_bytes_max: int = 4096
-    only_plain_names: bool = False
-
-    def of(self, exposed: Mapping[str, str]) -> dict[str, str] | None:
-        """The labels of a series that the target exposes so; None if relabelling drops it. Raises BadData if they are
-        not valid or too many."""
-        kept = relabelling.apply(self._with_target(exposed), self.rules)
-        if kept is None or not kept:
-            return None
-        if not kept.get(METRIC_NAME):
-            raise BadData(f"relabelling leaves a series without a metric name: {str(kept)[:SHOWN_CHARS]}")
-        name = kept[METRIC_NAME][:SHOWN_CHARS]
-        if len(kept) > self.labels_max:
-            raise BadData(f"a series of {name!r} has {len(kept)} labels; the limit is {self.labels_max}")
-        if self.only_plain_names and not series_text.is_plain_metric_name(kept[METRIC_NAME]):
-            raise BadData(f"the metric name {name!r} is not plain as the job requires")
-        for label, value in kept.items():
-            if self.only_plain_names and not (label.isascii() and label.isidentifier()):
-                raise BadData(f"{name!r} has a label {label[:SHOWN_CHARS]!r}, which is not plain as the job requires")
-            if len(label.encode()) > self.name_bytes_max:
-                raise BadData(f"a label name of {name!r} is longer than {self.name_bytes_max} bytes: {label[:50]!r}…")
-            if len(value.encode()) > self.value_bytes_max:
-                raise BadData(f"label {label!r} of {name!r} has a value longer than {self.value_bytes_max} bytes")
-        return kept
-
-    def _with_target(self, exposed: Mapping[str, str]) -> dict[str, str]:
-        if self.honor_labels:
-            return {**self.target, **exposed}
-        merged = {name: value for name, value in exposed.items() if name not in self.target}
-        for name in sorted(exposed.keys() & self.target.keys(), key=len):
-            renamed = EXPORTED + name
-            while renamed in exposed or renamed in self.target or renamed in merged:
-                renamed = EXPORTED + renamed
-            if exposed[name]:
-                merged[renamed] = exposed[name]
-        return {**merged, **self.target}
 
 
 class Line(NamedTuple):
@@ -172,9 +123,28 @@ class TargetSeries:
         self._lines: dict[bytes, Line] = {}
         self._groups: dict[tuple[str, ...], int] = {}
         self._exemplars: dict[int, object] = {}
+        self._new_exemplars: dict[int, object] = {}
         self._says_created = False
         self._last = _nothing()
         self._comments: list[bytes] = []
+        self._new_comments: list[bytes] | None = None
+        self._known = 0
+
+    def begin(self) -> None:
+        """Before a scrape is read: what the last one told counts only if it was accepted."""
+        self._new_exemplars, self._new_comments = {}, None
+        self.tidy()
+        self._known = len(self.labels)
+
+    def accept(self) -> None:
+        """The last scrape is stored: its exemplars and comments need not be told again."""
+        self._exemplars.update(self._new_exemplars)
+        if self._new_comments is not None:
+            self._comments = self._new_comments
+
+    def unknown(self, numbers: Ints) -> int:
+        """How many of these series were not remembered when the reading of the scrape began."""
+        return len(np.unique(numbers[numbers >= self._known]))
 
     def number(self, label_bytes: bytes) -> int:
         """The number of the series with these canonical labels."""
@@ -232,15 +202,15 @@ class TargetSeries:
         return [label_bytes[number] for number in numbers.tolist()]
 
     def is_news(self, number: int, exemplar: object) -> bool:
-        """Whether this is not the latest exemplar of the series; it is from now on."""
-        is_new = self._exemplars.get(number) != exemplar
-        self._exemplars[number] = exemplar
+        """Whether this is not the latest exemplar of the series; it is once the scrape is accepted."""
+        is_new = self._new_exemplars.get(number, self._exemplars.get(number)) != exemplar
+        self._new_exemplars[number] = exemplar
         return is_new
 
     def read_text(self, body: bytes, *, is_openmetrics: bool, time_ms: int) -> Samples:
         """The samples of a text exposition; those without a time have this one. Raises BadData, which names the line,
         for anything that is not in the format."""
-        self.tidy()
+        self.begin()
         if is_openmetrics and not self._says_created and _CREATED.encode() in body:
             self._says_created, self._lines, self._last = True, {}, _nothing()  # lines are learned with their groups
         data = np.frombuffer(body, np.uint8)
@@ -266,7 +236,7 @@ class TargetSeries:
         starts_ms = _starts(scrape, values)
         is_kept = scrape.numbers != DROPPED
         exemplars = self._read_exemplars(body, rows, scrape.numbers, times_ms)
-        self._last, self._comments = scrape, comments
+        self._last, self._new_comments = scrape, comments
         return Samples(
             scrape.numbers[is_kept],
             values[is_kept],
@@ -292,7 +262,11 @@ class TargetSeries:
             try:
                 line = self.line(text, lambda text=text: series_text.series(text), families)  # type: ignore[misc]
             except BadData as error:
-                raise _wrong_line(body, begin, str(error)) from None
+                wrong = _wrong_line(body, begin, str(error))
+                if isinstance(error, Unusable):
+                    kept = numbers[:row][numbers[:row] != DROPPED]
+                    raise Unusable(str(wrong), row + 1, len(kept), kept) from None
+                raise wrong from None
             numbers[row], groups[row], is_created[row] = line
         spans = np.ascontiguousarray(rows[:, [TEXT, TEXT_END]])
         return _Scrape(data, spans, numbers, groups, is_created)

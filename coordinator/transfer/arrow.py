@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.transfer.histograms import LINE_HISTOGRAMS_MAX, histograms_of
+from coordinator.transfer.histograms import histogram_groups
 from coordinator.transfer.json_lines import float_samples
 from coordinator.transfer.slices import Slice
 from shared.errors import BadData
@@ -64,15 +64,13 @@ def batches(read: Slice) -> Iterator[Any]:
     if len(rows):
         offsets = np.append(floats.offsets[rows], floats.offsets[-1])
         yield _batch(read.labels.take(rows), offsets, floats.timestamps_ms, values=floats.values)
-    found = list(histograms_of(read))
-    if found:
-        owners = np.array([row for row, _, _ in found])
-        begins = np.searchsorted(owners, owners)  # where the histograms of its series begin, of each
-        firsts = np.flatnonzero((np.arange(len(owners)) - begins) % LINE_HISTOGRAMS_MAX == 0)
-        rows = owners[firsts]
-        times = np.array([time_ms for _, time_ms, _ in found], dtype=np.int64)
-        texts = [text for _, _, text in found]
-        yield _batch(read.labels.take(rows), np.append(firsts, len(found)), times, histograms=texts)
+    groups = list(histogram_groups(read))
+    if groups:
+        rows = np.array([row for row, _, _ in groups])
+        offsets = np.cumsum([0, *(len(texts) for _, _, texts in groups)])
+        times = np.array([time_ms for _, own, _ in groups for time_ms in own], dtype=np.int64)
+        texts = [text for _, _, own in groups for text in own]
+        yield _batch(read.labels.take(rows), offsets, times, histograms=texts)
 
 
 def _batch(labels: LabelFrame, offsets: Int, times_ms: Int, values: Any = None, histograms: Any = None) -> Any:

@@ -22,18 +22,24 @@ from shared.errors import BadData
 
 ROWS_AT_ONCE = 50_000
 SAMPLES_AT_ONCE = 1 << 20
+HISTOGRAM_BYTES_PER_SAMPLE = 8
+"""Text of histograms that counts as a sample where rows are gathered."""
 OBJECTS_AT_ONCE = 500
 LABELS_MAX, HISTOGRAMS_MAX = 1000, 1000
 """Of one row: objects are made of them, before anything else is known. Exports write no more histograms into one."""
 _COMPRESSION_FIELD = 3
 """Of the table RecordBatch in Arrow's Message.fbs: length, nodes, buffers, compression."""
 
+_SECONDS_MAX = ((1 << 63) - 1) // 1000
+"""In milliseconds they are an int64."""
+
 _DECODE_HISTOGRAM = msgspec.json.Decoder(Histogram).decode
 
 
-def read(body: bytes, label_sets: LabelSets, refusals: Refusals) -> Iterator[SeriesArrays]:
-    """The series of the stream, some rows at a time; `values` may be missing where there are `histograms`. Rows that
-    are not valid go to `refusals`. Work for a thread. Raises BadData for what is no such stream."""
+def read(body: bytes, label_sets: LabelSets, refusals: Refusals) -> Iterator[tuple[SeriesArrays, list[int]]]:
+    """(The series of some rows of the stream, the number of the row of each); `values` may be missing where there are
+    `histograms`. Rows that are not valid go to `refusals`. Work for a thread. Raises BadData for what is no such
+    stream."""
     pa = library()
     try:
         _refuse_compressed(pa, body)
@@ -80,19 +86,21 @@ class _Rows:
             _require_few(batch, "histograms", HISTOGRAMS_MAX, "histograms", first_row)
         times = batch.column("timestamps")
         self._starts, self._counts = _spans(times)
-        milliseconds = times.values
-        if milliseconds.type != pa.int64():
-            milliseconds = _milliseconds(pa, milliseconds)
-        self._times_ms = _numbers(milliseconds)
+        self._raw_times = times.values.cast(pa.int64()).fill_null(0).to_numpy()
+        self._times_ms, is_far = _milliseconds(pa, times.values, self._raw_times)
+        self._has_far_time = _have_any(is_far, self._starts, self._counts)
+        self._has_null = _have_any(_nulls(times.values), self._starts, self._counts)
         self._value_starts, self._value_counts = np.zeros((2, batch.num_rows), dtype=np.int64)
         self._values = np.zeros(0)
         if "values" in batch.schema.names:
-            self._value_starts, self._value_counts = _spans(batch.column("values"))
-            self._values = _numbers(batch.column("values").values)
+            values = batch.column("values")
+            self._value_starts, self._value_counts = _spans(values)
+            self._values = values.values.fill_null(0).to_numpy()
+            self._has_null |= _have_any(_nulls(values.values), self._value_starts, self._value_counts)
 
     def cuts(self) -> Iterator[tuple[int, int]]:
         """Rows that are read at once: begin ≤ row < end."""
-        reach = np.cumsum(self._counts)
+        reach = np.cumsum(self._counts + histogram_bytes(self._batch) // HISTOGRAM_BYTES_PER_SAMPLE)
         begin, rows = 0, len(reach)
         while begin < rows:
             before = int(reach[begin - 1]) if begin else 0
@@ -101,17 +109,19 @@ class _Rows:
             yield begin, end
             begin = end
 
-    def series(self, begin: int, end: int, label_sets: LabelSets, refusals: Refusals) -> SeriesArrays:
-        """The series of the rows begin ≤ row < end."""
+    def series(self, begin: int, end: int, label_sets: LabelSets, refusals: Refusals) -> tuple[SeriesArrays, list[int]]:
+        """The series of the rows begin ≤ row < end, and the number of the row of each."""
         labels, rows = list[bytes](), list[int]()
-        with_histograms = list[tuple[bytes, list[bytes]]]()
+        with_histograms, histogram_rows = list[tuple[bytes, list[bytes]]](), list[int]()
         for row, (pairs, found) in enumerate(self._objects(begin, end), begin):
             try:
                 label_bytes = label_sets.of_pairs(pairs)
+                self._require_numbers(row)
                 first, own = int(self._starts[row]), int(self._counts[row])
                 if found:
                     messages = _messages(found, self._times_ms[first : first + own].tolist())
                     with_histograms.append((label_bytes, messages))
+                    histogram_rows.append(row)
                     continue
                 if self._value_counts[row] != own:
                     raise BadData(f"it has {self._value_counts[row]} values and {own} timestamps")
@@ -128,7 +138,17 @@ class _Rows:
             values = np.zeros(len(self._times_ms))
             for first, own, at in zip(firsts.tolist(), counts.tolist(), self._value_starts[kept].tolist(), strict=True):
                 values[first : first + own] = self._values[at : at + own]
-        return SeriesArrays(labels, firsts, counts, self._times_ms, values, with_histograms)
+        numbers = [self._first_row + row for row in (*rows, *histogram_rows)]
+        return SeriesArrays(labels, firsts, counts, self._times_ms, values, with_histograms), numbers
+
+    def _require_numbers(self, row: int) -> None:
+        """Raises BadData for a null in a list of this row, and for a time that no sample can have."""
+        if self._has_null[row]:
+            raise BadData("a list has nulls; right are numbers, NaN too")
+        if self._has_far_time[row]:
+            seconds = self._raw_times[self._starts[row] :][: self._counts[row]]
+            far = int(seconds[_are_far(seconds)][0])
+            raise BadData(f"a timestamp is out of the range of int64 milliseconds: it is {far} s")
 
     def _objects(self, begin: int, end: int) -> Iterator[tuple[list[tuple[str, str]], list[str | None] | None]]:
         """(labels, histograms) of each row, made for few rows at a time: the library holds the interpreter lock."""
@@ -164,23 +184,48 @@ def _spans(column: Any) -> tuple[Any, Any]:
     return offsets[:-1], counts
 
 
-def _milliseconds(pa: Any, times: Any) -> Any:
-    """The timestamps as int64 milliseconds. Raises BadData for one that is out of their range."""
-    import pyarrow.compute
+def histogram_bytes(batch: Any) -> Any:
+    """int64[rows]: bytes of the texts of histograms in each row of a record batch."""
+    if "histograms" not in batch.schema.names:
+        return np.zeros(batch.num_rows, dtype=np.int64)
+    import pyarrow.compute as pc  # which the library does not load on its own
 
-    kind = pa.timestamp("ms", tz=times.type.tz)
-    options = pyarrow.compute.CastOptions(kind, allow_time_truncate=True, allow_time_overflow=False)
-    try:
-        return times.cast(options=options).cast(pa.int64())
-    except pa.ArrowInvalid as error:
-        raise BadData(f"a timestamp is out of the range of int64 milliseconds: {str(error)[:200]}") from error
+    column = batch.column("histograms")
+    reach = _reach(pc.binary_length(column.values).fill_null(0).to_numpy())
+    return np.diff(reach[column.offsets.to_numpy()])
 
 
-def _numbers(column: Any) -> Any:
-    """The numbers of all lists as an array. Raises BadData for nulls."""
-    if column.null_count:
-        raise BadData("a list has nulls; right are numbers, NaN too")
-    return column.to_numpy(zero_copy_only=False)
+def _milliseconds(pa: Any, times: Any, raw: Any) -> tuple[Any, Any]:
+    """(Times as int64 milliseconds, which of them are out of their range; None: none is). `raw`: the int64 of each."""
+    if not pa.types.is_timestamp(times.type) or times.type.unit == "ms":
+        return raw, None
+    if times.type.unit == "s":
+        is_far = _are_far(raw)
+        return np.where(is_far, 0, raw) * 1000, is_far
+    milliseconds = times.cast(pa.timestamp("ms", tz=times.type.tz), safe=False)
+    return milliseconds.cast(pa.int64()).fill_null(0).to_numpy(), None
+
+
+def _are_far(seconds: Any) -> Any:
+    return (seconds > _SECONDS_MAX) | (seconds < -_SECONDS_MAX)
+
+
+def _nulls(numbers: Any) -> Any:
+    """Which of them are null; None: none is."""
+    return numbers.is_null().to_numpy(zero_copy_only=False) if numbers.null_count else None
+
+
+def _have_any(is_wrong: Any, starts: Any, counts: Any) -> Any:
+    """bool[rows]: whether any number of the list of each row is wrong. Some numbers may belong to no row."""
+    if is_wrong is None:
+        return np.zeros(len(starts), dtype=np.bool_)
+    reach = _reach(is_wrong)
+    return reach[starts + counts] > reach[starts]
+
+
+def _reach(numbers: Any) -> Any:
+    """int64[n + 1]: the sum of all numbers before each."""
+    return np.concatenate([[0], np.cumsum(numbers, dtype=np.int64)])
 
 
 def _refuse_compressed(pa: Any, body: bytes) -> None:

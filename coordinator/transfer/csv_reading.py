@@ -28,11 +28,14 @@ from coordinator.transfer.refusals import ROW_US, Refusals
 from coordinator.transfer.series_body import SeriesArrays
 from shared.errors import BadData, TooLarge
 from shared.labels import METRIC_NAME
+from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 
 ROWS_AT_ONCE, SAMPLES_AT_ONCE = 50_000, 200_000
 LINE_CHARACTERS_MAX = 1 << 20
 """A row becomes objects, one for each field."""
 COLUMNS_MAX = 1000
+
+csv.field_size_limit(LINE_CHARACTERS_MAX)  # of the process; by default it is less than a histogram may have
 
 _DECODE_HISTOGRAM = msgspec.json.Decoder(Histogram).decode
 
@@ -122,9 +125,12 @@ class Columns:
         return columns
 
 
-def read(text: TextIO, columns: Columns | None, label_sets: LabelSets, refusals: Refusals) -> Iterator[SeriesArrays]:
-    """The series of the rows, ROWS_AT_ONCE at a time; `columns` None: the first row is a header. Rows that are not
-    valid go to `refusals`. Work for a thread. Raises BadData for a header that is not valid."""
+def read(
+    text: TextIO, columns: Columns | None, label_sets: LabelSets, refusals: Refusals
+) -> Iterator[tuple[SeriesArrays, list[int]]]:
+    """(The series of the next rows, ROWS_AT_ONCE at most; the number of the first line of each); `columns` None: the
+    first row is a header. Rows that are not valid go to `refusals`. Work for a thread. Raises BadData for a header that
+    is not valid."""
     rows = csv.reader(_lines(text))
     if columns is None:
         try:
@@ -141,7 +147,7 @@ def read(text: TextIO, columns: Columns | None, label_sets: LabelSets, refusals:
         if not gathered.rows:
             return
         refusals.spend(ROW_US * max(gathered.rows, gathered.samples) + label_sets.take_work_us())
-        yield gathered.arrays()
+        yield gathered.arrays(), gathered.lines()
 
 
 def _lines(text: TextIO) -> Iterator[str]:
@@ -176,6 +182,8 @@ class _Gathered:
         self._label_sets = label_sets
         self._now_ms = now_ms
         self._series: dict[tuple[str | None, ...], _Series] = {}
+        self._histograms: list[tuple[bytes, list[bytes]]] = []
+        self._histogram_lines: list[int] = []
         self.rows = self.samples = 0
 
     def add(self, line: int, row: Sequence[str], refusals: Refusals) -> None:
@@ -189,9 +197,10 @@ class _Gathered:
             values = [(name, _value(row[at], time_ms)) for at, name in columns.metrics if row[at]]
             texts = [row[at] for at, _ in columns.labels]
             for name, value in values:
-                series = self._of(name, texts)
+                series = self._of(name, texts, line)
                 if isinstance(value, bytes):
-                    series.histograms.append(value)
+                    self._histograms.append((series.label_bytes, [value]))
+                    self._histogram_lines.append(line)
                 else:
                     series.times_ms.append(time_ms)
                     series.values.append(value)
@@ -203,18 +212,18 @@ class _Gathered:
             time_ms = self._columns.read_time(text)
         except (ValueError, OverflowError):
             raise BadData(f"its time is {text[:40]!r}, which cannot be read") from None
-        if abs(time_ms) >= 1 << 62:
-            raise BadData(f"its time is {text[:40]!r}, which lies beyond the year 9999")
+        if not TIME_MS_MIN <= time_ms <= TIME_MS_MAX:
+            raise BadData(f"its time is {text[:40]!r}; it must lie within the years 1 to 9999")
         return time_ms
 
-    def _of(self, name: str | None, texts: Sequence[str]) -> _Series:
+    def _of(self, name: str | None, texts: Sequence[str], line: int) -> _Series:
         key = (name, *texts)
         series = self._series.get(key)
         if series is None:
             label_set = {label: text for (_, label), text in zip(self._columns.labels, texts, strict=True) if text}
             if name is not None:
                 label_set[METRIC_NAME] = name
-            series = self._series[key] = _Series(self._label_sets.of(label_set))
+            series = self._series[key] = _Series(self._label_sets.of(label_set), line)
         return series
 
     def arrays(self) -> SeriesArrays:
@@ -226,16 +235,20 @@ class _Gathered:
             counts,
             np.array([time_ms for own in series for time_ms in own.times_ms], dtype=np.int64),
             np.array([value for own in series for value in own.values], dtype=np.float64),
-            [(own.label_bytes, own.histograms) for own in series if own.histograms],
+            self._histograms,
         )
+
+    def lines(self) -> list[int]:
+        """The number of the line of each series, of which one with native histograms has one of them."""
+        return [series.line for series in self._series.values()] + self._histogram_lines
 
 
 @dataclass(slots=True)
 class _Series:
     label_bytes: bytes
+    line: int
     times_ms: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
-    histograms: list[bytes] = field(default_factory=list)
 
 
 def _value(text: str, time_ms: int) -> float | bytes:

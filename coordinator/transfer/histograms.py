@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -46,11 +47,13 @@ from shared.histograms.schemas import CUSTOM
 from shared.protobuf_fields import DELIMITED, FIXED_64, VARINT, varint
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 
-INT_MAX = 1 << 53
-"""Counts below are exact in a float."""
+COUNTS_END, BUCKETS_END = 1 << 64, 1 << 63
+"""Whole counts below are those of a message: numbers of observations, and of those in a bucket."""
 HINTS: tuple[Literal["unknown", "reset", "notReset", "gauge"], ...] = ("unknown", "reset", "notReset", "gauge")
 LINE_HISTOGRAMS_MAX = 1000
 """Of one line."""
+LINE_TEXT_MAX = 4 << 20
+"""Text of the histograms of a line, or one of them: an import takes lines of twice as much."""
 
 Number = float | Literal["NaN", "Infinity", "-Infinity"]
 
@@ -59,12 +62,12 @@ class Histogram(msgspec.Struct, omit_defaults=True, rename="camel", forbid_unkno
     """A native histogram with its counts by the index of the bucket."""
 
     schema: int
-    count: float
+    count: Number
     sum: Number
     zero_threshold: float = 0.0
-    zero_count: float = 0.0
-    negative: dict[int, float] = {}
-    positive: dict[int, float] = {}
+    zero_count: Number = 0.0
+    negative: dict[int, Number] = {}
+    positive: dict[int, Number] = {}
     bounds: list[float] = []
     counter_reset_hint: Literal["unknown", "reset", "notReset", "gauge"] = "unknown"
     is_float: bool = msgspec.field(default=False, name="float")
@@ -82,18 +85,25 @@ def histograms_of(read: Slice) -> Iterator[tuple[int, int, str]]:
         yield owner, time_ms, msgspec.json.encode(_histogram(samples.histograms, row)).decode()
 
 
+def histogram_groups(read: Slice) -> Iterator[tuple[int, list[int], list[str]]]:
+    """(row of their series, times in ms, JSON texts) of the histograms of a slice that are in one line together."""
+    owner, times, texts, size = -1, list[int](), list[str](), 0
+    for row, time_ms, text in histograms_of(read):
+        size += len(text)
+        if texts and (row != owner or len(texts) == LINE_HISTOGRAMS_MAX or size > LINE_TEXT_MAX):
+            yield owner, times, texts
+            times, texts, size = [], [], len(text)
+        owner = row
+        times.append(time_ms)
+        texts.append(text)
+    if texts:
+        yield owner, times, texts
+
+
 def histogram_lines(read: Slice) -> Iterator[bytes]:
     """JSON lines with the histograms of a slice."""
-    owner, texts, times = -1, list[str](), list[int]()
-    for row, time_ms, text in histograms_of(read):
-        if texts and (row != owner or len(texts) == LINE_HISTOGRAMS_MAX):
-            yield _line(read, owner, texts, times)
-            texts, times = [], []
-        owner = row
-        texts.append(text)
-        times.append(time_ms)
-    if texts:
-        yield _line(read, owner, texts, times)
+    for row, times, texts in histogram_groups(read):
+        yield _line(read, row, texts, times)
 
 
 def _line(read: Slice, row: int, texts: Sequence[str], times: Sequence[int]) -> bytes:
@@ -109,14 +119,17 @@ def _histogram(batch: HistogramBatch, row: int) -> Histogram:
     columns, layouts = batch.columns, batch.layouts.columns
     layout = int(columns.layout[row])
     indexes = layouts.indexes[layouts.start[layout] : layouts.start[layout + 1]].tolist()
-    counts = columns.counts[columns.start[row] : columns.start[row + 1]].tolist()
+    own = columns.counts[columns.start[row] : columns.start[row + 1]]
+    counts: list[Number] = own.tolist()
+    if not np.isfinite(own).all():
+        counts = [_shown(count) for count in own.tolist()]
     zero = int(layouts.zero_at[layout])
-    flags, sum_ = int(columns.flags[row]), float(columns.sum[row])
+    flags = int(columns.flags[row])
     pairs = list(zip(indexes, counts, strict=True))
     return Histogram(
         schema=int(layouts.schema[layout]),
-        count=float(columns.observations[row]),
-        sum=sum_ if math.isfinite(sum_) else "NaN" if math.isnan(sum_) else "Infinity" if sum_ > 0 else "-Infinity",
+        count=_shown(float(columns.observations[row])),
+        sum=_shown(float(columns.sum[row])),
         zero_threshold=float(layouts.zero_threshold[layout]),
         zero_count=0.0 if zero == NO_ZERO else counts[zero],
         negative=dict(reversed(pairs[: max(zero, 0)])),
@@ -127,6 +140,12 @@ def _histogram(batch: HistogramBatch, row: int) -> Histogram:
     )
 
 
+def _shown(number: float) -> Number:
+    if math.isfinite(number):
+        return number
+    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+
+
 def message_of(histogram: Histogram, time_ms: int) -> bytes:
     """The message `prometheus.Histogram` of remote write, which its receiver examines. Raises BadData for what no
     message can have."""
@@ -134,21 +153,24 @@ def message_of(histogram: Histogram, time_ms: int) -> bytes:
         raise BadData(f"a histogram's timestamp is {time_ms} ms; it must lie within the years 1 to 9999")
     if len(histogram.negative) + len(histogram.positive) > BUCKETS_MAX:
         raise BadData(f"a histogram has more than {BUCKETS_MAX} buckets, the limit")
-    counts = (histogram.count, histogram.zero_count, *histogram.negative.values(), *histogram.positive.values())
-    is_whole = all(0 <= count < INT_MAX and count == int(count) for count in counts)
-    if not histogram.is_float and not is_whole:
-        raise BadData("a histogram without `float` has a count that is no whole number from 0 to 2^53")
+    count, zero_count = float(histogram.count), float(histogram.zero_count)
+    negative, positive = (
+        {index: float(own) for index, own in buckets.items()} for buckets in (histogram.negative, histogram.positive)
+    )
+    if not histogram.is_float:
+        _require_whole((count, zero_count), COUNTS_END, "2^64")
+        _require_whole((*negative.values(), *positive.values()), BUCKETS_END, "2^63")
     if not -(1 << 31) <= histogram.schema < 1 << 31:
         raise BadData(f"a histogram has the schema {histogram.schema}; right are -4 to 8, and -53")
     is_custom = histogram.schema == CUSTOM
-    parts = [_number(OBSERVATIONS, OBSERVATIONS_FLOAT, histogram.count, histogram.is_float)]
+    parts = [_number(OBSERVATIONS, OBSERVATIONS_FLOAT, count, histogram.is_float)]
     parts += [_double(SUM, float(histogram.sum)), _varint(SCHEMA, _zigzag(histogram.schema))]
     if not is_custom:
         parts.append(_double(ZERO_THRESHOLD, histogram.zero_threshold))
-        parts.append(_number(ZERO_COUNT, ZERO_COUNT_FLOAT, histogram.zero_count, histogram.is_float))
+        parts.append(_number(ZERO_COUNT, ZERO_COUNT_FLOAT, zero_count, histogram.is_float))
     for spans, deltas, floats, buckets in (
-        (NEGATIVE_SPANS, NEGATIVE_DELTAS, NEGATIVE_COUNTS, histogram.negative),
-        (POSITIVE_SPANS, POSITIVE_DELTAS, POSITIVE_COUNTS, histogram.positive),
+        (NEGATIVE_SPANS, NEGATIVE_DELTAS, NEGATIVE_COUNTS, negative),
+        (POSITIVE_SPANS, POSITIVE_DELTAS, POSITIVE_COUNTS, positive),
     ):
         parts += _buckets(spans, deltas, floats, buckets, is_float=histogram.is_float)
     parts.append(_varint(RESET_HINT, HINTS.index(histogram.counter_reset_hint)))
@@ -156,6 +178,14 @@ def message_of(histogram: Histogram, time_ms: int) -> bytes:
     if histogram.bounds:
         parts.append(_delimited(CUSTOM_VALUES, struct.pack(f"<{len(histogram.bounds)}d", *histogram.bounds)))
     return b"".join(parts)
+
+
+def _require_whole(counts: Iterable[float], end: int, shown_end: str) -> None:
+    for count in counts:
+        if not (0 <= count < end and count == int(count)):
+            raise BadData(
+                f"a histogram without `float` has a count of {count}; right are whole numbers below {shown_end}"
+            )
 
 
 def _buckets(spans: int, deltas: int, floats: int, buckets: Mapping[int, float], *, is_float: bool) -> list[bytes]:
@@ -175,7 +205,7 @@ def _buckets(spans: int, deltas: int, floats: int, buckets: Mapping[int, float],
         if is_float:
             parts.append(_delimited(floats, struct.pack(f"<{len(counts)}d", *counts)))
         else:
-            steps = np.diff(np.array([0, *counts], dtype=np.int64)).tolist()
+            steps = (int(count) - int(last) for last, count in pairwise([0, *counts]))
             parts.append(_delimited(deltas, b"".join(varint(_zigzag(step)) for step in steps)))
     return parts
 

@@ -126,7 +126,7 @@ def read(text: bytes, first_line: int, label_sets: LabelSets, refusals: Refusals
     status = table[:, STATUS]
     series, lines = list[bytes](), list[int]()
     firsts, counts = list[int](), list[int]()
-    histograms = list[tuple[bytes, list[bytes]]]()
+    histograms, histogram_lines = list[tuple[bytes, list[bytes]]](), list[int]()
     wrong = np.flatnonzero((status != SAMPLES) & (status != BLANK) & (status != HISTOGRAMS)).tolist()
     refusals.add_all(wrong, lambda row: f"line {first_line + row}: {_fault(text, table[row])}")
     for row in np.flatnonzero(status == HISTOGRAMS).tolist():
@@ -134,6 +134,7 @@ def read(text: bytes, first_line: int, label_sets: LabelSets, refusals: Refusals
         refusals.spend(HISTOGRAM_BYTE_US * (end - begin))
         try:
             histograms.append(_histograms(text[begin:end], label_sets))
+            histogram_lines.append(first_line + row)
         except BadData as error:
             refusals.add(f"line {first_line + row}: {error}")
     samples = np.flatnonzero(status == SAMPLES)
@@ -149,8 +150,7 @@ def read(text: bytes, first_line: int, label_sets: LabelSets, refusals: Refusals
         counts.append(own)
     assert count <= len(values)
     refusals.spend(label_sets.take_work_us())
-    lines += [first_line] * len(histograms)
-    return SeriesArrays(series, _ints(firsts), _ints(counts), times, values, histograms), lines
+    return SeriesArrays(series, _ints(firsts), _ints(counts), times, values, histograms), lines + histogram_lines
 
 
 def _histograms(text: bytes, label_sets: LabelSets) -> tuple[bytes, list[bytes]]:

@@ -24,6 +24,11 @@ class Refusals:
     count: int = 0
     work_us: float = 0.0
 
+    @property
+    def item(self) -> str:
+        """One of them, such as line."""
+        return self.what.removesuffix("s")
+
     def add(self, text: str) -> None:
         """Refuse an item."""
         self.count += 1

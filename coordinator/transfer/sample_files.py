@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,8 +14,9 @@ from urllib.parse import urlencode
 import numpy as np
 import snappy
 
-from coordinator.transfer import openmetrics, tsdb_chunks
+from coordinator.transfer import csv_ends, openmetrics, tsdb_chunks
 from coordinator.transfer.arrow import STREAM, library
+from coordinator.transfer.arrow_reading import histogram_bytes
 from coordinator.transfer.series_body import SeriesArrays, series_field
 from coordinator.transfer.text_source import few_lines
 from coordinator.transfer.tsdb_chunks import BAD_SUM, BROKEN, HISTOGRAMS, OTHER, ChunkFiles
@@ -30,10 +32,13 @@ less each sample costs."""
 LINE_BYTES_MAX = 8 << 20
 CHUNKS_AT_ONCE = 1500
 """Of one request: a chunk has 120 samples as a rule, so these are 180,000."""
+SERIES_CHUNKS_AT_ONCE = 4 * CHUNKS_AT_ONCE
+"""Of one series in one request, which may have 4,194,304 samples."""
 PARQUET = b"PAR1"
 """What such a file begins with, whatever its name is."""
-ROWS_AT_ONCE, SAMPLES_AT_ONCE = 2000, 500_000
-"""Rows and samples of one request in Arrow, but for a single row with more samples."""
+ROWS_AT_ONCE, SAMPLES_AT_ONCE, SAMPLE_BYTES = 2000, 500_000, 16
+"""Rows and samples of one request in Arrow, but for a single row with more samples. Texts of histograms count as many
+samples as have their bytes."""
 
 WRITE, IMPORT, IMPORT_CSV = "/api/v1/write", "/api/v1/import", "/api/v1/import/csv"
 _WRITE_HEADERS = {
@@ -88,7 +93,7 @@ class _File:
             while True:
                 more = file.read(max(slice_bytes - len(rest), slice_bytes // 4))
                 text = rest + more
-                end = (_last_row(text) if keeps_rows else text.rfind(b"\n") + 1) if more else len(text)
+                end = (csv_ends.rows_end(text) if keeps_rows else text.rfind(b"\n") + 1) if more else len(text)
                 if end:
                     position += end
                     yield text[:end], position
@@ -97,14 +102,6 @@ class _File:
                 rest = text[end:]
                 if not more:
                     return
-
-
-def _last_row(text: bytes) -> int:
-    """Behind the last line break that is in no quotes. The text begins with a row."""
-    data = np.frombuffer(text, dtype=np.uint8)
-    is_outside = np.logical_xor.accumulate(data == ord('"')) ^ True
-    ends = np.flatnonzero((data == ord("\n")) & is_outside)
-    return int(ends[-1]) + 1 if len(ends) else 0
 
 
 class LinesFile(_File):
@@ -168,6 +165,10 @@ class Block:
     def batches(self, position: int) -> Iterator[Batch]:
         before, gathered, chunks = position, list[IndexedSeries](), 0
         for at, series in self._index.series(position):
+            while len(series.chunks) > SERIES_CHUNKS_AT_ONCE:
+                first, rest = series.chunks[:SERIES_CHUNKS_AT_ONCE], series.chunks[SERIES_CHUNKS_AT_ONCE:]
+                yield from self._batches([replace(series, chunks=first)], before, before)
+                series = replace(series, chunks=rest)
             gathered.append(series)
             chunks += len(series.chunks)
             if chunks >= CHUNKS_AT_ONCE:
@@ -258,13 +259,15 @@ class ArrowFile:
 
     def batches(self, position: int) -> Iterator[Batch]:
         pa = library()
+        import pyarrow.compute as pc  # which the library does not load on its own
+
         for number, batch in self._record_batches(position):
-            counts = pa.compute.list_value_length(batch.column("timestamps")).fill_null(0).to_numpy()
-            reach = np.cumsum(counts)
+            counts = pc.list_value_length(batch.column("timestamps")).fill_null(0).to_numpy()
+            reach = np.cumsum(SAMPLE_BYTES * counts + histogram_bytes(batch))
             begin = 0
             while begin < batch.num_rows:
                 before = int(reach[begin - 1]) if begin else 0
-                end = int(np.searchsorted(reach, before + SAMPLES_AT_ONCE, side="right"))
+                end = int(np.searchsorted(reach, before + SAMPLE_BYTES * SAMPLES_AT_ONCE, side="right"))
                 end = min(max(begin + 1, end), begin + ROWS_AT_ONCE, batch.num_rows)
                 is_last = end == batch.num_rows
                 body = _stream(pa, batch.slice(begin, end - begin))

@@ -27,6 +27,8 @@ def rules(*mappings: dict[str, Any]) -> tuple[relabelling.Rule, ...]:
         ({"source_labels": ["a", "b"], "separator": "", "target_label": "d"}, {"d": "foobar"}),
         ({"source_labels": ["a"], "regex": "oo", "target_label": "d", "replacement": "x"}, {}),
         ({"source_labels": ["a"], "regex": "(?P<n>.).*", "target_label": "x_$n", "replacement": "$$1"}, {"x_f": "$1"}),
+        ({"source_labels": ["a"], "target_label": "d", "replacement": "$0,${1},$01,${01},$00,"}, {"d": "foo,foo,,,,"}),
+        ({"source_labels": ["a"], "regex": "(?P<01>.).*", "target_label": "d", "replacement": "$01"}, {"d": "f"}),
         ({"target_label": "a", "replacement": ""}, {"a": None}),
         ({"source_labels": ["nothing"], "target_label": "d", "regex": "", "replacement": "empty"}, {"d": "empty"}),
         ({"action": "hashmod", "source_labels": ["c"], "target_label": "d", "modulus": 1000}, {"d": "976"}),
@@ -57,6 +59,23 @@ def test_a_rule_changes_labels(rule: dict[str, Any], expected: dict[str, str | N
 )
 def test_a_rule_drops_a_label_set(rule: dict[str, Any]) -> None:
     assert relabelling.apply(LABELS, rules(rule)) is None
+
+
+def test_each_character_has_one_of_the_other_case() -> None:
+    changed = rules(
+        {"action": "uppercase", "source_labels": ["a"], "target_label": "a"},
+        {"action": "lowercase", "source_labels": ["b"], "target_label": "b"},
+    )
+    assert relabelling.apply({"a": "Große", "b": "ΟΔΟΣ"}, changed) == {"a": "GROßE", "b": "οδοσ"}
+
+
+def test_a_name_that_is_not_plain_is_not_set_where_only_plain_ones_may_be() -> None:
+    both = rules(
+        {"source_labels": ["a"], "target_label": "my.$1", "replacement": "x"},
+        {"source_labels": ["a"], "target_label": "my_$1", "replacement": "y"},
+    )
+    assert relabelling.apply({"a": "b"}, both) == {"a": "b", "my.b": "x", "my_b": "y"}
+    assert relabelling.apply({"a": "b"}, both, only_plain_names=True) == {"a": "b", "my_b": "y"}
 
 
 def test_rules_follow_one_another_and_empty_values_are_no_labels() -> None:

@@ -172,6 +172,46 @@ async def test_limits_of_the_job_fail_the_scrape() -> None:
     assert (await place.scrape("a 1\n"))["up"] == 0 and place.loop.last_error == "too many targets"
 
 
+REPORT = ("scrape_samples_scraped", "scrape_samples_post_metric_relabeling", "scrape_series_added")
+
+
+async def test_a_scrape_beyond_a_limit_tells_of_the_samples_that_were_read() -> None:
+    place = Place(sample_limit=2)
+    for added in (2, 0):  # as Prometheus, which remembers their labels
+        stored = await place.scrape("a 1\nb 2\nc 3\n")
+        assert [stored[name] for name in ("up", *REPORT)] == [0, 3, 3, added] and own(stored) == {}
+    drop_b = {"source_labels": ["__name__"], "regex": "b", "action": "drop"}
+    place = Place(label_limit=3, metric_relabel_configs=[drop_b])
+    for added in (1, 0):
+        stored = await place.scrape('a 1\nb 2\nc{d="1",e="2"} 3\nf 4\n')
+        assert [stored[name] for name in ("up", *REPORT)] == [0, 3, 1, added] and own(stored) == {}
+    assert [(await place.scrape("a b c\n"))[name] for name in REPORT] == [0, 0, 0]
+
+
+def told(i: str, trace: str) -> str:
+    return f'# TYPE m counter\nm_total{{i="{i}"}} 1 # {{trace_id="{trace}"}} 0.5 1700000000\n'
+
+
+async def test_what_a_scrape_tells_that_fails_late_is_stored_with_the_next_one() -> None:
+    place = Place(sample_limit=1)
+    place.content_type = "application/openmetrics-text; version=1.0.0"
+
+    def exemplars() -> list[str]:
+        return [one.labels[0].value for series in place.requests[-1].timeseries for one in series.exemplars]
+
+    await place.scrape(told("1", "a") + 'm_total{i="2"} 1\n# EOF\n')
+    assert place.loop.health == "down" and not place.metadata and not exemplars() and not place.loop.families
+    await place.scrape(told("1", "a") + "# EOF\n")
+    assert place.metadata == ["m_total counter"] and exemplars() == ["a"]
+    place.error = Unavailable("no shard")
+    await place.scrape(told("1", "b") + "# EOF\n")
+    place.error = None
+    await place.scrape(told("1", "b") + "# EOF\n")
+    assert exemplars() == ["b"]
+    await place.scrape(told("1", "b") + "# EOF\n")
+    assert exemplars() == [] and place.metadata == ["m_total counter"]
+
+
 async def test_the_series_of_all_targets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_module, "ALL_SERIES_MAX", 2)
     place = Place()

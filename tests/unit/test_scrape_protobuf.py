@@ -31,7 +31,9 @@ NATIVE = pb.Histogram(
 def read(series: TargetSeries, *families: pb.MetricFamily, native: bool = True, classic: bool = False) -> Samples:
     messages = [family.SerializeToString() for family in families]
     body = b"".join(varint(len(message)) + message for message in messages)
-    return protobuf_families.read(series, body, NOW, with_histograms=native, keeps_classic=classic)
+    samples = protobuf_families.read(series, body, NOW, with_histograms=native, keeps_classic=classic)
+    series.accept()
+    return samples
 
 
 def values(series: TargetSeries, samples: Samples) -> dict[str, float]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families as text_families
 
+from coordinator import relabelling, yaml_fields
 from coordinator.scraping import series_text, target_series, text_lines
 from coordinator.scraping.target_series import Labelling, Samples, TargetSeries
 from shared import labels
@@ -26,7 +27,9 @@ def new(**target: str) -> TargetSeries:
 
 
 def read(series: TargetSeries, text: str, *, is_openmetrics: bool = False) -> Samples:
-    return series.read_text(text.encode(), is_openmetrics=is_openmetrics, time_ms=NOW)
+    samples = series.read_text(text.encode(), is_openmetrics=is_openmetrics, time_ms=NOW)
+    series.accept()
+    return samples
 
 
 def shown(series: TargetSeries, number: int) -> str:
@@ -254,6 +257,13 @@ def test_labels_beyond_the_limits_fail_the_scrape(labelling: Labelling, why: str
 def test_metric_names_are_plain_where_the_job_requires_it() -> None:
     with pytest.raises(BadData, match=r"'my\.metric' is not plain"):
         read(TargetSeries(Labelling({}, only_plain_names=True)), '{"my.metric"} 1\n')
+
+
+def test_a_rule_that_would_set_a_name_that_is_not_plain_is_passed_over_where_the_job_requires_plain_ones() -> None:
+    (section,) = yaml_fields.parse(b"rules: [{target_label: my.label, replacement: x}]", "a.yml").sections("rules")
+    labelling = Labelling({}, rules=relabelling.read([section]), only_plain_names=True)
+    series = TargetSeries(labelling)
+    assert values(series, read(series, "a 1\n")) == {"a": 1}
 
 
 def test_what_targets_no_longer_have_is_forgotten() -> None:

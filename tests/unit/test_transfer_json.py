@@ -93,7 +93,8 @@ def read_json(text: bytes, first_line: int = 1) -> tuple[SeriesArrays, Refusals]
 def read_csv(text: str, columns: str = "") -> tuple[SeriesArrays, Refusals]:
     refusals = Refusals("lines")
     layout = Columns.of_format(columns) if columns else None
-    parts = list(csv_reading.read(io.StringIO(text, newline=""), layout, LabelSets(LIMITS), refusals))
+    read = csv_reading.read(io.StringIO(text, newline=""), layout, LabelSets(LIMITS), refusals)
+    parts = [arrays for arrays, _ in read]
     assert len(parts) <= 1
     return (parts[0] if parts else SeriesArrays([], *np.zeros((3, 0), np.int64), np.zeros(0))), refusals
 
