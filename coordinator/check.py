@@ -21,7 +21,7 @@ from typing import TextIO
 
 import msgspec
 
-from coordinator.log import sequencer
+from coordinator.log import policy_document, sequencer
 from shared import identity
 from shared.control import LocalControl
 from shared.data_files import (
@@ -40,7 +40,7 @@ from shared.manifest import HOLDS_DATA, NAME, Manifest, copy_of
 WELL, DAMAGED, CANNOT_CHECK = 0, 1, 2
 """Exit codes."""
 LOCKS = ("coordinator.lock", "workers.lock")
-STATE = "sequencer/state"
+STATE, POLICIES = "sequencer/state", "sequencer/policies"
 _RESTORE = "restore it from a copy"
 _NAMED = ("shards", identity.SHARD), ("wal", identity.LOG)
 
@@ -79,6 +79,7 @@ def check(data: Path, *, with_workers: bool = True) -> Report:
             workers = _ask_workers(data) if with_workers else WorkersReport([], [])
             report.findings += workers.findings
             report.findings += _check_state(data / STATE, workers.log)
+            report.findings += _check_policies(data / POLICIES)
             report.findings += _check_shards(data / "shards", shards)
             report.findings += _check_identities(data)
             _sort_files(data, report)
@@ -176,6 +177,16 @@ def _check_state(path: Path, shards: Sequence[LogFacts]) -> Iterator[Finding]:
         if lost:
             what = f"shard {facts.shard} holds records of the segments {lost}, which it does not have"
             yield Finding(STATE, what, "these records: they may not be found", remedy)
+
+
+def _check_policies(path: Path) -> Iterator[Finding]:
+    try:
+        policy_document.decode(path.read_bytes())
+    except FileNotFoundError:
+        return  # a log without policies has none
+    except ValueError as error:
+        remedy = f"{_RESTORE}, or remove it: the log then has no policies until they are put again"
+        yield Finding(POLICIES, str(error), "which records of the log are kept: a start refuses", remedy)
 
 
 def _check_shards(directory: Path, count: int | None) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ Source: https://fetch.spec.whatwg.org/#http-cors-protocol.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 import re2
@@ -27,6 +28,7 @@ REQUEST_HEADERS = "Accept, Authorization, Content-Type, Origin"
 """What a page may send."""
 ANSWER_HEADERS = "Date, Retry-After, X-Request-ID"
 """What a page may read, beside the headers that it always may."""
+_IN_HEAD = re.compile(rb"\r\norigin:[ \t]*([!-~]+)[ \t]*\r\n", re.IGNORECASE)
 
 
 class Cors:
@@ -52,10 +54,23 @@ class Cors:
         vary = headers.get(hdrs.VARY, "")
         if hdrs.ORIGIN not in vary:
             headers[hdrs.VARY] = f"{vary}, {hdrs.ORIGIN}" if vary else hdrs.ORIGIN
-        origin = self._allowed(request)
+        origin = self._allowed(request.headers.get(hdrs.ORIGIN, ""))
         if origin:
             headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
             headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = ANSWER_HEADERS
+
+    def header_lines(self, data: bytes) -> bytes:
+        """The same headers as lines of a head, for a request that aiohttp has not read, of which `data` is the
+        beginning; none unless `is_on`."""
+        if not self.is_on:
+            return b""
+        found = _IN_HEAD.search(data[: data.find(b"\r\n\r\n") + 2])
+        origin = self._allowed("" if found is None else found[1].decode("ascii"))
+        lines = f"{hdrs.VARY}: {hdrs.ORIGIN}\r\n"
+        if origin:
+            lines += f"{hdrs.ACCESS_CONTROL_ALLOW_ORIGIN}: {origin}\r\n"
+            lines += f"{hdrs.ACCESS_CONTROL_EXPOSE_HEADERS}: {ANSWER_HEADERS}\r\n"
+        return lines.encode()
 
     def preflight(self, request: web.BaseRequest) -> web.Response | None:
         """The answer to a browser that asks what a page may send; None for any other request. It carries no
@@ -63,7 +78,7 @@ class Cors:
         is_preflight = request.method == hdrs.METH_OPTIONS and hdrs.ACCESS_CONTROL_REQUEST_METHOD in request.headers
         if not is_preflight:
             return None
-        origin = self._allowed(request)
+        origin = self._allowed(request.headers.get(hdrs.ORIGIN, ""))
         if not origin:
             return None
         response = web.Response(status=204)
@@ -74,7 +89,6 @@ class Cors:
         response.headers[hdrs.ACCESS_CONTROL_MAX_AGE] = str(PREFLIGHT_MAX_AGE_S)
         return response
 
-    def _allowed(self, request: web.BaseRequest) -> str:
-        """The request's origin if it matches, or an empty text."""
-        origin = request.headers.get(hdrs.ORIGIN, "")
+    def _allowed(self, origin: str) -> str:
+        """The origin of a request if it matches, or an empty text."""
         return origin if 0 < len(origin) <= ORIGIN_CHARS_MAX and self._matches(origin) else ""

@@ -98,6 +98,7 @@ class Dispatcher:
             context.pressure,
             context.waiting_room,
             context.access,
+            context.cors,
             partial(DirectConnection, DirectRequests(context, direct)),
             request_factory=self._request,
             **options,

@@ -20,6 +20,7 @@ from coordinator import kernel_buffers
 from coordinator.access.gatekeeper import Gatekeeper
 from coordinator.admission import Holder
 from coordinator.connections import Connections
+from coordinator.cors import Cors
 from coordinator.early_refusal import end_of_request, path_of_whole, refusal
 from coordinator.pressure import Pressure
 from coordinator.request_ids import id_in
@@ -51,6 +52,7 @@ class Connection(RequestHandler):
         "_body",
         "_body_bytes",
         "_connections",
+        "_cors",
         "_first",
         "_give_up",
         "_goes_on",
@@ -74,6 +76,7 @@ class Connection(RequestHandler):
         self._connections = server.registry
         self._pressure = server.pressure
         self._access = server.access
+        self._cors = server.cors
         self._give_up: Callable[[], object] | None = None
         """Ends the handshake that the connection is in."""
         self._waiting_room = server.waiting_room
@@ -263,7 +266,8 @@ class Connection(RequestHandler):
         """Refuse the request that was not read."""
         data, self._unread = self._unread, b""
         if self._wire is not None:
-            self._wire.write(refusal(self.path, why, id_in(data), self._access.header_lines))
+            header_lines = self._access.header_lines + self._cors.header_lines(data)
+            self._wire.write(refusal(self.path, why, id_in(data), header_lines))
         self._connections.rested(self)
 
     def _taken_back(self) -> bytes:
@@ -362,12 +366,14 @@ class Server(web.Server):
         pressure: Pressure,
         waiting_room: WaitingRoom,
         access: Gatekeeper,
+        cors: Cors,
         connection: Callable[..., Connection] = Connection,
         **options: Any,
     ) -> None:
         super().__init__(handler, **options)
         self._connection = connection
         self.access = access
+        self.cors = cors
         self.registry = registry
         self.pressure = pressure
         self.waiting_room = waiting_room

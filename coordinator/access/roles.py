@@ -143,10 +143,13 @@ def table() -> str:
     methods: defaultdict[tuple[Need, str], list[str]] = defaultdict(list)
     for (method, path), need in sorted(NEEDS.items(), key=lambda line: line[0][::-1]):
         methods[need, path].append(method)
+    open_routes: list[str] = []
     routes: defaultdict[Need, list[str]] = defaultdict(list)
     for (need, path), names in methods.items():
-        routes[need].append(f"`{' '.join(names)} {path}`".replace("* ", ""))
-    lines = [f"| {_cell(need)} | {', '.join(paths)} |" for need, paths in sorted(routes.items(), key=_order)]
+        group = open_routes if path in PAGE else routes[need]
+        group.append(f"`{' '.join(names)} {path}`".replace("* ", ""))
+    lines = [f"| none: open to everybody | {', '.join(open_routes)} |"]
+    lines += [f"| {_cell(need)} | {', '.join(paths)} |" for need, paths in sorted(routes.items(), key=_order)]
     return "\n".join(["| role | routes |", "|---|---|", *lines, ""])
 
 

@@ -6,6 +6,9 @@ share an object. A backup exists once its inventory does.
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+
 import msgspec
 import xxhash
 
@@ -14,6 +17,7 @@ INVENTORIES, OBJECTS = "backups/", "objects/"
 """Prefixes of names in a place of backups."""
 SUFFIX = ".json"
 DIGEST_BYTES = 16
+_NUMBER = re.compile(rb'"number":(\d{1,15})\b')
 
 
 class BackupError(Exception):
@@ -77,6 +81,22 @@ class Inventory(msgspec.Struct, frozen=True):
                 raise ValueError(f"it names the file {entry.path!r}, which is not in a data directory")
             bytes.fromhex(entry.digest)
         return inventory
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """An inventory that is damaged, or of a later release. `name`: of its backup. `number`: as far as it can be read,
+    otherwise 0. `why` names its file, too."""
+
+    name: str
+    number: int
+    why: str
+
+
+def number_in(content: bytes) -> int:
+    """The number of the backup in an inventory that cannot be used; 0 if it cannot be read."""
+    found = _NUMBER.search(content)
+    return 0 if found is None else int(found[1])
 
 
 def object_name(digest: str, size: int) -> str:

@@ -13,7 +13,7 @@ import xxhash
 from coordinator.backup.directory import SYNC_BYTES
 from coordinator.backup.inventory import BackupError, Entry, Inventory
 from coordinator.backup.place import Place
-from coordinator.backup.sending import Report, inventories
+from coordinator.backup.sending import Report, look_through
 from coordinator.log import sequencer
 from shared import identity, manifest
 from shared.control import LocalControl
@@ -28,18 +28,29 @@ PIECE_BYTES = 1 << 20
 
 
 def choose(place: Place, name: str | None) -> Inventory:
-    """The backup of this name, or the newest one. Raises BackupError, OSError."""
+    """The backup of this name, or the newest one. Raises BackupError, also when one that cannot be used may be the
+    newest, and OSError."""
+    usable, unusable = look_through(place)
     if name is None:
-        whole = inventories(place, tolerate=True)
-        if not whole:
+        newest = usable[-1] if usable else None
+        newer = [one.why for one in unusable if newest is None or one.name > newest.name or one.number > newest.number]
+        if newer:
+            how = (
+                "no other backup is there"
+                if newest is None
+                else f"`--name {newest.name}` restores the newest other one"
+            )
+            raise BackupError(f"{'; '.join(newer)}; {how}")
+        if newest is None:
             raise BackupError(f"{place.location} has no backup")
-        return whole[-1]
-    chosen = [inventory for inventory in inventories(place, tolerate=True) if inventory.name == name]
-    if not chosen:
-        raise BackupError(
-            f"{place.location} has no backup {name!r}; `triptych backup list {place.location}` names them"
-        )
-    return chosen[0]
+        return newest
+    for inventory in usable:
+        if inventory.name == name:
+            return inventory
+    for one in unusable:
+        if one.name == name:
+            raise BackupError(one.why)
+    raise BackupError(f"{place.location} has no backup {name!r}; `triptych backup list {place.location}` names them")
 
 
 def restore(place: Place, inventory: Inventory, data: Path, report: Report) -> Manifest:

@@ -21,6 +21,8 @@ from coordinator.backup.inventory import (
     BackupError,
     Entry,
     Inventory,
+    Unusable,
+    number_in,
     object_name,
     size_of,
 )
@@ -51,13 +53,14 @@ class Sent:
 def backup(api: Api, place: Place, report: Report) -> Sent:
     """Make a backup of the cluster. Raises BackupError, OSError; the place then has the backups that it had before."""
     with place.locked():
-        known = inventories(place, tolerate=True)
+        known, unusable = look_through(place)
         present = dict(place.names(OBJECTS))
         answer = api.call("POST", "/api/v1/admin/backup", {})["data"]
         with _kept(api, answer["view"]):
             source = source_of(api, answer["view"], Path(answer["path"]))
             files, copied = _copy(source, place, known[-1] if known else None, present, report)
-            inventory = _inventory(known[-1].number + 1 if known else 1, source, answer, files)
+            numbers = [one.number for one in known] + [one.number for one in unusable]
+            inventory = _inventory(1 + max(numbers, default=0), source, answer, files)
         _verify(place, copied, report)
         place.publish(f"{INVENTORIES}{inventory.name}{SUFFIX}", inventory.encode())
     return Sent(inventory, sum(copied.values()), answer["heldBackMs"])
@@ -209,22 +212,31 @@ def prune(place: Place, keep: int) -> tuple[list[str], int]:
         return [inventory.name for inventory in removed], sum(garbage.values())
 
 
-def inventories(place: Place, tolerate: bool | list[str] = False) -> list[Inventory]:
-    """The backups in a place, oldest first. One that cannot be read is left out if that is tolerated, and named in the
-    list `tolerate`. Raises BackupError, OSError."""
-    found: list[Inventory] = []
-    for name in sorted(place.names(INVENTORIES)):
-        if not name.endswith(SUFFIX):
+def inventories(place: Place, tolerate: list[str] | None = None) -> list[Inventory]:
+    """The backups in a place, oldest first. One that cannot be used is named in the list `tolerate` if there is one.
+    Raises BackupError, OSError."""
+    usable, unusable = look_through(place)
+    if unusable and tolerate is None:
+        raise BackupError(unusable[0].why)
+    if tolerate is not None:
+        tolerate += [one.why for one in unusable]
+    return usable
+
+
+def look_through(place: Place) -> tuple[list[Inventory], list[Unusable]]:
+    """The backups in a place, oldest first, and the inventories that cannot be used, by name. Raises OSError."""
+    usable: list[Inventory] = []
+    unusable: list[Unusable] = []
+    for file in sorted(place.names(INVENTORIES)):
+        if not file.endswith(SUFFIX):
             continue
+        content = b"".join(place.read(file))
         try:
-            found.append(Inventory.decode(b"".join(place.read(name))))
+            usable.append(Inventory.decode(content))
         except ValueError as error:
-            text = f"{place.location}: the inventory {name} cannot be used: {error}"
-            if tolerate is False:
-                raise BackupError(text) from error
-            if isinstance(tolerate, list):
-                tolerate.append(text)
-    return sorted(found, key=lambda inventory: inventory.number)
+            why = f"{place.location}: the inventory {file} cannot be used: {error}"
+            unusable.append(Unusable(file.removeprefix(INVENTORIES).removesuffix(SUFFIX), number_in(content), why))
+    return sorted(usable, key=lambda inventory: inventory.number), unusable
 
 
 def yield_to_others() -> None:

@@ -156,8 +156,13 @@ class Views:
         name. `skip_head`: without the samples that are not in blocks yet. Raises Unavailable."""
         with self._alone():
             view = await self._make(skip_head)
+            keeping = asyncio.create_task(asyncio.to_thread(_keep, view.path, self._data / SNAPSHOTS / view.id))
             try:
-                await asyncio.to_thread(_keep, view.path, self._data / SNAPSHOTS / view.id)
+                await asyncio.shield(keeping)
+            except asyncio.CancelledError:
+                # The client has left, and the thread goes on: the next view would remove what it is about to move.
+                await asyncio.wait((keeping,))
+                raise
             except OSError as error:
                 await asyncio.to_thread(shutil.rmtree, view.path, True)
                 raise Unavailable(f"the snapshot cannot be written: {error.strerror or error}") from error

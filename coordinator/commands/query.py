@@ -98,7 +98,7 @@ def query(
     triptych query 'max_over_time(temperature[1d])' --time 2026-01-01T00:00:00Z --json
     """
     path, fields = _request(at, start, end, step)
-    fields |= {"query": expression, "timeout": f"{timeout:g}"}
+    fields |= {"query": expression, "timeout": seconds(timeout)}
     if limit is not None:
         fields["limit"] = str(limit)
     if explain:
@@ -127,8 +127,13 @@ def _request(
     end = time.time() if end is None else end
     if end < start:
         raise click.UsageError(f"the range ends {start - end:.3f} s before it begins")
-    times = {"start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step or step_of(end - start):g}"}
+    times = {"start": f"{start:.3f}", "end": f"{end:.3f}", "step": seconds(step or step_of(end - start))}
     return "/api/v1/query_range", times
+
+
+def seconds(duration_s: float) -> str:
+    """A duration as a request has it: with all of its digits."""
+    return f"{duration_s:.15g}"
 
 
 def step_of(range_s: float) -> int:

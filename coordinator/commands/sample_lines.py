@@ -85,7 +85,7 @@ class Samples:
             self.known.clear()
         family = self.families[name] = self.known.setdefault(name, Family())
         if kind == "HELP":
-            family.help = rest.replace("\\\\", "\\").replace("\\n", "\n")
+            family.help = re.sub(r"\\[\\n]", _unescaped, rest)
         elif rest in TYPES:
             family.type = TYPES.index(rest)
 

@@ -10,10 +10,11 @@ import time
 from functools import partial
 
 import msgspec
-import xxhash
 
 from coordinator.links import Links
+from coordinator.log import policy_document
 from coordinator.log.frontier import Frontier
+from coordinator.log.policy_document import Policy
 from coordinator.log.reads import KeySelection, Reader
 from coordinator.log.recovery import Recovery
 from coordinator.log.state_writes import StateWrites
@@ -25,9 +26,6 @@ from shared.telemetry import event
 from shared.wall_clock import Ages
 from shared.wire import pack, unpack
 
-DOCUMENT = "policies"
-"""The document's name, beside the sequencer's state."""
-FORMAT = 1
 POLICIES_MAX = 100
 """Every key of new records is compared with the prefixes of all."""
 KEEP_MAX = 1_000_000
@@ -35,27 +33,7 @@ SHARD_PASS_S = 60.0
 """A pass over one shard that takes longer goes on after the others have had their turn."""
 REST_S = 0.02
 """A rest between two slices of a pass, at least: a slice takes about 0.1 s."""
-TOMBSTONE_AGE_MS = 86_400_000
-"""How long a tombstone stays by default: readers that follow a key have this time to see it."""
-_CHECKSUM_BYTES = 8
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-
-
-class Policy(msgspec.Struct, frozen=True):
-    """Of each key with `prefix`, the `keep_newest` newest records are kept (0: all), as long as they are not older than
-    `max_age_ms` (0: for ever). With `keep_newest`, a key's tombstone makes all older records go, and goes itself after
-    `tombstone_age_ms` if it is still the newest."""
-
-    name: str
-    prefix: bytes
-    keep_newest: int = 0
-    max_age_ms: int = 0
-    tombstone_age_ms: int = TOMBSTONE_AGE_MS
-
-
-class _Document(msgspec.Struct, frozen=True):
-    format: int
-    policies: list[Policy]
 
 
 class Policies:
@@ -70,26 +48,21 @@ class Policies:
 
     def load(self) -> None:
         """Raises ConfigError when the document is there and cannot be used."""
-        where = self._control.location(DOCUMENT)
+        where = self._control.location(policy_document.NAME)
         try:
-            if not self._control.exists(DOCUMENT):
+            if not self._control.exists(policy_document.NAME):
                 return
-            content = self._control.read(DOCUMENT)
+            content = self._control.read(policy_document.NAME)
         except OSError as error:
             raise ConfigError(f"{where} cannot be read: {error.strerror}") from error
-        checksum, payload = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
         try:
-            if xxhash.xxh64_digest(payload) != checksum:
-                raise ValueError("its checksum does not match")
-            document = msgspec.json.decode(payload, type=_Document)
-            if document.format != FORMAT:
-                raise ValueError(f"it has format {document.format}, this program reads {FORMAT}")
+            policies = policy_document.decode(content)
         except ValueError as error:
             raise ConfigError(
                 f"{where} is damaged ({error}); restore it, or remove it: the log then has no policies until "
                 "they are put again"
             ) from error
-        self._by_name = {policy.name: policy for policy in document.policies}
+        self._by_name = {policy.name: policy for policy in policies}
 
     def all(self) -> list[Policy]:
         return sorted(self._by_name.values(), key=lambda policy: policy.name)
@@ -122,12 +95,11 @@ class Policies:
             await self._write({other: policy for other, policy in self._by_name.items() if other != name})
 
     async def _write(self, policies: dict[str, Policy]) -> None:
-        payload = msgspec.json.encode(_Document(FORMAT, list(policies.values())))
-        content = xxhash.xxh64_digest(payload) + payload
+        content = policy_document.encode(policies.values())
         try:
-            await self._writes.run(partial(self._control.replace, DOCUMENT, content))
+            await self._writes.run(partial(self._control.replace, policy_document.NAME, content))
         except OSError as error:
-            where = self._control.location(DOCUMENT)
+            where = self._control.location(policy_document.NAME)
             raise Unavailable(f"the log's policies {where} cannot be written: {error.strerror}") from error
         self._by_name = policies
 

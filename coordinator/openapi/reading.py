@@ -25,7 +25,7 @@ def _page(told: Mapping[str, Any]) -> Iterator[str]:
     yield '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Triptych: endpoints</title>'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
     yield '<link rel="stylesheet" href="docs.css"></head><body>'
-    yield f"<header><h1>{escape(info['title'])} {escape(info['version'])}</h1><p>{escape(info['description'])}</p>"
+    yield f"<header><h1>{escape(info['title'])}</h1><p>{escape(info['description'])}</p>"
     yield '<p><a href="api/v1/openapi.yaml">OpenAPI document</a> · <a href="./">Page</a></p><nav>'
     areas = [tag["name"] for tag in told["tags"]]
     yield from (f'<a href="#{area}">{area}</a> ' for area in areas)

@@ -19,7 +19,9 @@ from coordinator.transfer.arrow import library
 PAGE_RECORDS_FIRST, PAGE_GROWTH, PAGE_RECORDS, PAGE_BYTES = 16, 8, 5_000, 16 << 20
 """A page is held as a whole, some times over. What the values of the next one may take is told from those before."""
 BATCH_RECORDS, BATCH_BYTES = 5_000, 16 << 20
-"""Of one append: what it may have, and half of the bytes."""
+"""Of one append; bytes are counted as if no character took more than one."""
+BODY_BYTES = (64 << 20) - 4096
+"""What the server takes by default, with room for what a request has beside the records."""
 _KNOWN = ("key", "keyText", "value", "text", "json", "headers", "contentType", "tombstone")
 
 Record = dict[str, Any]
@@ -123,7 +125,18 @@ def records_of_lines(lines: Iterable[bytes]) -> Iterator[Record]:
 
 
 def batches(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Records as appends take them at a time."""
+    """Records as appends take them at a time. Where the batches of a file begin must not change from release to
+    release, since they are numbered: an import may have begun with another one. So only a batch that no server takes by
+    default is divided; an import never got beyond it."""
+    for batch in _counted(records):
+        if _json_bytes(batch) <= BODY_BYTES:
+            yield batch
+        else:
+            yield from _divided(batch)
+
+
+def _counted(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """Records in batches of about BATCH_BYTES."""
     batch: list[Record] = []
     size = 0
     for record in records:
@@ -137,8 +150,23 @@ def batches(records: Iterable[Record]) -> Iterator[list[Record]]:
         yield batch
 
 
-def _json_bytes(record: Record) -> int:
-    return len(json.dumps(record))
+def _divided(batch: list[Record]) -> Iterator[list[Record]]:
+    """The records of a batch in smaller ones, of BATCH_BYTES in a request unless one record has more."""
+    part: list[Record] = []
+    size = 0
+    for record in batch:
+        own = _json_bytes(record) + len(", ")
+        if part and size + own > BATCH_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(record)
+        size += own
+    yield part
+
+
+def _json_bytes(content: Record | list[Record]) -> int:
+    """What it takes in a request, where a character that is not ASCII takes 6 or 12 bytes."""
+    return len(json.dumps(content))
 
 
 def read(path: Path, kind: str) -> Iterator[Record]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import os
 import random
 import time
@@ -20,6 +21,8 @@ SHARDS, WORKERS = 3, 2
 SETTINGS = {"TRIPTYCH_HEAD_BYTES": "24576", "TRIPTYCH_BLOCK_WINDOW": "10s"}
 LONG_KEY_RECORDS = 70_000
 """More than are gathered into runs at once."""
+POLICY = {"prefix": "of a policy ", "keepNewest": 1}
+"""No record has such a key."""
 VECTORS = 300
 WITHIN_S = 60.0
 GATHERED_S = CHECK_EVERY_S + 0.5
@@ -106,6 +109,9 @@ def _records(cluster: Cluster) -> None:
         _append(cluster, "long", 10_000)
     for number in range(12):
         _append(cluster, f"key {number}", 20)
+    headers = {"Content-Type": "application/json"}
+    answer = cluster.request("PUT", "/api/v1/log/policies/newest", json.dumps(POLICY).encode(), headers)
+    assert answer.status == 200, answer.body
 
 
 def _vectors(cluster: Cluster) -> None:

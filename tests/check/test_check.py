@@ -92,8 +92,8 @@ def test_directory_of_a_cluster_that_was_killed_is_well(tmp_path: Path) -> None:
 
 def test_directory_has_every_kind_of_file(data: Path) -> None:
     assert {
-        "manifest", "identities", "locks", "log's state", "collections", "write-ahead log", "stores", "store markers",
-        "store notes", "blocks", "vector index",
+        "manifest", "identities", "locks", "log's state", "log's policies", "collections", "write-ahead log", "stores",
+        "store markers", "store notes", "blocks", "vector index",
     } <= {kind_of(path) for path in files_in(data)}  # fmt: skip
 
 
@@ -145,6 +145,8 @@ def test_file_that_is_missing_is_found(data: Path) -> None:
     for kind, paths in damage.kinds(data).items():
         path = chance.choice(paths)
         if kind_of(path) in NOTES or _is_unused(data, path):
+            continue
+        if path == check.POLICIES:  # as in a log without policies: a start does not miss it either
             continue
         with damage.missing(data, path):
             report = check.check(data)
@@ -212,6 +214,13 @@ def test_numbers_below_those_that_shards_hold_are_damage(copy: Path) -> None:
     path.write_bytes(sequencer.encode(msgspec.structs.replace(state, limit=100, next=100)))
     [finding] = check.check(copy).damage
     assert finding.path == "sequencer/state" and "its next number is 100" in finding.what
+
+
+def test_damaged_policies_are_said_to_refuse_a_start(copy: Path) -> None:
+    (copy / check.POLICIES).write_bytes(b"nonsense")
+    [finding] = check.check(copy).damage
+    assert (finding.path, finding.kind) == (check.POLICIES, "log's policies")
+    assert "a start refuses" in finding.depends and "remove it" in finding.remedy
 
 
 def test_segment_that_the_state_does_not_know_is_damage(copy: Path) -> None:

@@ -6,11 +6,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from coordinator.backup import restoring, sending
 from coordinator.backup.destination import open_place
-from coordinator.backup.inventory import OBJECTS, BackupError, Inventory
+from coordinator.backup.inventory import FORMAT, OBJECTS, BackupError, Inventory
 from tests.unit.backup_places import (  # noqa: F401 (fixtures)
     assert_restored,
     back_up,
@@ -74,6 +75,49 @@ def test_an_inventory_that_is_damaged_is_named_and_prune_refuses(view: Path, tmp
         sending.prune(open_place(location), 1)
     assert "20261122T000000Z-0" in sending.verify(open_place(location), nothing)[0]
     assert restoring.choose(open_place(location), None).name == "20261122T000001Z-0"
+
+
+def damage(place: Path, name: str, old: bytes, new: bytes) -> None:
+    file = place / f"backups/{name}.json"
+    assert old in file.read_bytes()
+    file.write_bytes(file.read_bytes().replace(old, new))
+
+
+def test_no_older_backup_is_restored_for_the_newest_that_cannot_be_used(view: Path, tmp_path: Path) -> None:
+    location = str(tmp_path / "place")
+    older, newest = "20261122T000000Z-0", "20261122T000001Z-0"
+    back_up(view, location, older)
+    back_up(view, location, newest)
+    damage(tmp_path / "place", newest, b"old-cluster", b"new-cluster")
+    place = open_place(location)
+    with pytest.raises(BackupError, match=f"{newest}.json cannot be used: its checksum .*`--name {older}` restores"):
+        restoring.choose(place, None)
+    with pytest.raises(BackupError, match=f"{newest}.json cannot be used: its checksum"):
+        restoring.choose(place, newest)
+    assert restoring.choose(place, older).name == older
+    damage(tmp_path / "place", older, b"old-cluster", b"new-cluster")
+    with pytest.raises(BackupError, match=f"{older}.json .*{newest}.json .*no other backup is there"):
+        restoring.choose(place, None)
+
+
+def test_an_inventory_of_a_later_format_is_not_passed_over(view: Path, tmp_path: Path) -> None:
+    location, later = str(tmp_path / "place"), FORMAT + 1
+    back_up(view, location)
+    back_up(view, location, "20261121T000000Z-0")  # the clock has been set back
+    place = open_place(location)
+    newest = msgspec.structs.replace(restoring.choose(place, None), format=later)
+    place.publish(f"backups/{newest.name}.json", newest.encode())
+    with pytest.raises(BackupError, match=f"{newest.name}.json cannot be used: it has format {later}, and this"):
+        restoring.choose(place, None)
+
+
+def test_the_number_of_a_backup_that_cannot_be_used_is_not_given_again(view: Path, tmp_path: Path) -> None:
+    location = str(tmp_path / "place")
+    back_up(view, location)
+    assert back_up(view, location, "20261122T000001Z-0").inventory.number == 2
+    damage(tmp_path / "place", "20261122T000001Z-0", b"old-cluster", b"new-cluster")
+    assert back_up(view, location, "20261122T000002Z-0").inventory.number == 3
+    assert restoring.choose(open_place(location), None).number == 3
 
 
 def test_an_inventory_that_leaves_the_directory_is_refused() -> None:

@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import threading
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -253,6 +255,35 @@ async def test_a_view_is_held_for_so_long_or_until_it_is_released(cluster, views
     await views.release(view.id)
     with pytest.raises(NotFound):
         await asyncio.wait_for(holding, 5)
+
+
+async def test_a_snapshot_whose_client_leaves_is_whole_before_another_one_begins(
+    cluster, views, tmp_path, monkeypatch
+) -> None:
+    await Recorded(cluster, {}).worker(cluster, "w0", dict.fromkeys(range(4), READY))
+    keep, begun, may_go_on = views_module._keep, threading.Event(), threading.Event()
+
+    def slow(view: Path, target: Path) -> None:
+        begun.set()
+        assert may_go_on.wait(10)
+        keep(view, target)
+
+    monkeypatch.setattr(views_module, "_keep", slow)
+    left = asyncio.create_task(views.snapshot())
+    assert await asyncio.to_thread(begun.wait, 10)
+    left.cancel()
+    await asyncio.sleep(0)
+    try:
+        with pytest.raises(Unavailable, match="another one is being made"):
+            await views.snapshot()
+    finally:
+        may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await left
+    again = await views.snapshot()
+    [first] = set(os.listdir(tmp_path / "snapshots")) - {again}
+    for name in (first, again):
+        assert (tmp_path / "snapshots" / name / "manifest.json").read_bytes() == Manifest("c", 4).encode()
 
 
 async def test_only_files_of_the_view_are_given_out(cluster, views, tmp_path) -> None:

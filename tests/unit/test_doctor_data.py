@@ -12,6 +12,8 @@ import pytest
 from coordinator.command_client import Client
 from coordinator.doctor import data, report
 from coordinator.doctor.finding import Finding
+from coordinator.log import policy_document
+from coordinator.log.policy_document import Policy
 from shared.manifest import FORMAT
 from tests.earlier_format import put_back
 from tests.unit.doctor_findings import data_directory, level
@@ -84,6 +86,17 @@ def test_damage_and_leftovers(directory: Path) -> None:
     assert troubles(directory) == {"damage": "problem", "leftovers": "warning"}
     assert "shards/0000/x.damaged" in found_in(directory)["damage"].seen
     assert "old.new" in found_in(directory)["leftovers"].seen
+
+
+def test_policies_that_a_start_refuses(directory: Path) -> None:
+    (directory / "sequencer").mkdir(mode=0o700)
+    policies = directory / "sequencer" / "policies"
+    policies.touch(mode=0o600)
+    policies.write_bytes(policy_document.encode([Policy("p", b"a", keep_newest=1)]))
+    assert troubles(directory) == {}
+    policies.write_bytes(policies.read_bytes()[:-1])
+    assert troubles(directory) == {"damage": "problem"}
+    assert "sequencer/policies" in found_in(directory)["damage"].seen
 
 
 def test_a_directory_in_use_is_left_to_its_cluster(directory: Path) -> None:

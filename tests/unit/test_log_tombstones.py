@@ -18,7 +18,8 @@ from coordinator.api.log import answers
 from coordinator.log import records
 from coordinator.log.columns import FEW_RECORDS, columns_of
 from coordinator.log.headers import packed
-from coordinator.log.policies import Policy, PolicyPasses
+from coordinator.log.policies import PolicyPasses
+from coordinator.log.policy_document import Policy
 from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
 from proto import log_pb2
 from shared.config import Settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -20,6 +21,7 @@ from coordinator.app import build
 from coordinator.context import Context
 from coordinator.openapi import document, reading
 from shared.config import Settings
+from shared.version import version
 
 FIELD = re.compile(r'(?:\((?:fields|request\.query), |(?:fields|request\.query)\.get(?:all)?\()"([^"]+)"')
 READERS = (lists, parameters, selectors)
@@ -104,6 +106,18 @@ def test_every_parameter_of_the_tables_is_one_of_some_operation(routes: list[web
 def test_the_document_is_valid_and_its_text_says_the_same() -> None:
     validate(document.document())
     assert yaml.load(document.text(), yaml.CSafeLoader) == document.document()
+
+
+def test_the_release_is_not_told_to_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "version", lambda _: "9.8.7")  # of the release
+    document.document.cache_clear(), version.cache_clear()
+    try:
+        assert version() == "9.8.7"
+        assert document.document()["info"]["version"] == "1.0.0"
+        assert "9.8.7" not in str(document.document())
+        assert re.findall("<h1>(.*)</h1>", "".join(reading._page(document.document()))) == ["Triptych"]
+    finally:
+        document.document.cache_clear(), version.cache_clear()
 
 
 def test_an_operation_says_which_role_it_needs() -> None:

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from coordinator.admission import Admission
 from coordinator.connections import Connections
+from coordinator.cors import Cors
 from coordinator.protocol import Connection, Server
 from shared.config import Settings
 
@@ -56,11 +57,11 @@ class Wire(asyncio.Transport):
 class Rig:
     """One connection in a service in which all but the first request have to wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, cors_origin: str = "") -> None:
         self.waiting: list[str] = []
         self.go = asyncio.Event()
         self.go.set()
-        settings = Settings()
+        settings = Settings(cors_origin=cors_origin)
         self.pressure = pressure = SimpleNamespace(
             is_on=True,
             memory_refusal=lambda path: "",
@@ -73,7 +74,7 @@ class Rig:
         )
         access = SimpleNamespace(tls=None, headers={}, header_lines=b"")
         self.registry = registry = Connections(settings, Admission(settings), CONNECTIONS)
-        server = Server(self._answer, registry, pressure, room, access)  # type: ignore[arg-type]
+        server = Server(self._answer, registry, pressure, room, access, Cors(settings))  # type: ignore[arg-type]
         self.connection = server()
         assert isinstance(self.connection, Connection)
 
@@ -164,4 +165,38 @@ async def test_what_a_request_is_does_not_depend_on_its_parameters(target: str, 
     rig.connect(lambda: None)
     rig.connection.data_received(f"POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n".encode())
     assert len(rig.registry.admission.reads) == reads
+    rig.connection.connection_lost(None)
+
+
+@pytest.mark.parametrize(
+    ("origin", "is_allowed"), [("https://wiki.example", True), ("https://evil.example", False), ("", False)]
+)
+async def test_a_page_that_may_read_answers_reads_a_refusal_before_its_request_is_read(
+    origin: str, is_allowed: bool
+) -> None:
+    rig = Rig(cors_origin=r"https://wiki\.example")
+    wire = rig.connect(lambda: None)
+    origin_line = f"\r\nORIGIN:  {origin} \r\n".encode() if origin else b"\r\n"
+    body = b"Origin: https://wiki.example\r\n"
+    head = (
+        b"POST /second HTTP/1.1\r\nHost: localhost" + origin_line + b"Content-Length: %d\r\n\r\n\r\n" % (len(body) + 2)
+    )
+    rig.connection.data_received(head + body)
+    assert rig.waiting == ["/second"]
+    rig.connection.turn_away("too much")
+    lines = wire.data.decode().partition("\r\n\r\n")[0].split("\r\n")
+    assert lines[0] == "HTTP/1.1 503 Service Unavailable"
+    headers = dict(line.split(": ") for line in lines[1:])
+    assert headers.get("Access-Control-Allow-Origin") == (origin if is_allowed else None)
+    assert ("Retry-After" in headers.get("Access-Control-Expose-Headers", "")) == is_allowed
+    assert headers["Vary"] == "Origin"
+    rig.connection.connection_lost(None)
+
+
+async def test_a_refusal_says_nothing_of_origins_where_no_page_may_read_answers() -> None:
+    rig = Rig()
+    wire = rig.connect(lambda: None)
+    rig.connection.data_received(SECOND.replace(b"Host", b"Origin: https://wiki.example\r\nHost"))
+    rig.connection.turn_away("too much")
+    assert b"503" in wire.data and b"Access-Control" not in wire.data and b"Vary" not in wire.data
     rig.connection.connection_lost(None)

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator import cli
+from coordinator.command_client import Answer, Client
 from coordinator.commands.output import printable, write_table
 from coordinator.commands.query import POINTS, moment, step_of
 from coordinator.commands.query_output import BARS, histogram_text, series_text, sparkline, write_plan, write_result
@@ -65,6 +67,22 @@ def test_steps_are_round() -> None:
     assert [step_of(range_s) for range_s in (10, 600, 3600, 86_400, 90 * 86_400, 1000 * 86_400)] == [
         1, 10, 60, 900, 86_400, 10 * 86_400
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("step", "sent"),
+    [("1234567", "1234567"), ("100001.5", "100001.5"), ("0.1234567", "0.1234567"), ("1w5d13h46m41s", "1086401")],
+)
+def test_a_duration_is_sent_with_all_of_its_digits(step: str, sent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent_fields = {}
+
+    def form(self: Client, path: str, fields: dict[str, str], timeout_s: float) -> Answer:
+        sent_fields.update(fields)
+        return Answer(200, b'{"status":"success","data":{"resultType":"matrix","result":[]}}')
+
+    monkeypatch.setattr(Client, "form", form)
+    assert cli.main(["query", "up", "--start", "0", "--step", step, "--timeout", step]) == 0
+    assert sent_fields["step"] == sent_fields["timeout"] == sent
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,18 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.access.roles import ALL_ADMIN, ANY_CREDENTIAL, EVERYTHING, NEEDS, Area, Need, Role, need_of, table
+from coordinator.access.roles import (
+    ALL_ADMIN,
+    ANY_CREDENTIAL,
+    EVERYTHING,
+    NEEDS,
+    PAGE,
+    Area,
+    Need,
+    Role,
+    need_of,
+    table,
+)
 from coordinator.app import build
 from coordinator.context import Context
 from shared.config import Settings
@@ -28,6 +39,12 @@ def test_every_route_has_its_line() -> None:
 def test_the_page_has_the_table_of_all_routes() -> None:
     text = "run `python -m coordinator.access.roles` and put its table into docs/security.md"
     assert f"\n{table()}\n" in (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text(), text
+
+
+def test_the_table_has_what_is_open_to_everybody_in_a_row_of_its_own() -> None:
+    rows = dict(line.strip("| ").split(" | ") for line in table().splitlines()[2:])
+    assert {path.removeprefix("`GET ").rstrip("`") for path in rows["none: open to everybody"].split(", ")} == set(PAGE)
+    assert not any(f" {path}`" in rows["any credential"] for path in PAGE)
 
 
 @pytest.mark.parametrize(

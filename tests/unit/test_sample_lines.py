@@ -106,6 +106,19 @@ def test_comments_say_type_and_help_of_families() -> None:
     assert {name: family.help for name, family in later.families.items()} == {"a": "What it\nis"}
 
 
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (r"in C:\\new\\table", r"in C:\new\table"),
+        (r"a\nb\\n", "a\nb\\n"),
+        (r"a\\\nb", "a\\\nb"),
+        (r"a \"b\" \c \\", 'a \\"b\\" \\c \\'),
+    ],
+)
+def test_a_help_is_unescaped_once(written: str, text: str) -> None:
+    assert read(f"# HELP a {written}").families["a"].help == text
+
+
 @given(st.text('ab_:1. -{}",=\\né\t', max_size=30))
 def test_any_text_is_read_or_refused(text: str) -> None:
     for line in (text, f"m{{{text}}} 1", f'm{{a="{text}"}} 1', f"m {text}"):

@@ -13,7 +13,8 @@ from coordinator.api.strict import known_parameters
 from coordinator.bodies import read_body
 from coordinator.body_errors import explained
 from coordinator.context import CONTEXT
-from coordinator.log.policies import KEEP_MAX, TOMBSTONE_AGE_MS, Policy
+from coordinator.log.policies import KEEP_MAX
+from coordinator.log.policy_document import TOMBSTONE_AGE_MS, Policy
 from coordinator.responses import json_answer
 from shared.durations import format_duration, parse_duration_ms
 from shared.errors import BadData
