@@ -103,10 +103,13 @@ class Client:
 
     def call(self, method: str, path: str, body: Any = None, **parameters: str | int) -> Any:
         """Send one request. Returns the JSON of the answer."""
-        if parameters:
-            path += "?" + urllib.parse.urlencode(parameters)
         data = None if body is None else json.dumps(body).encode()
-        return self.content(self.send(method, path, data))
+        return self.content(self.send(method, _target(path, parameters), data))
+
+    def octets(self, path: str, **parameters: str | int) -> bytes:
+        """As `call` of a GET, for a caller that reads the body itself."""
+        answer = self.send("GET", _target(path, parameters))
+        return answer.body if answer.status == 200 else self.content(answer)
 
     def form(self, path: str, fields: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> Answer:
         """POST these parameters. Returns the answer whatever its status is. Raises Away."""
@@ -132,13 +135,14 @@ class Client:
             raise Away(f"{self._url} does not answer: {error}") from error
 
     def content(self, answer: Answer) -> Any:
-        """The JSON of an answer. Raises Away for 429 and 503, and CommandError for another status than 200."""
+        """The JSON of an answer. Raises Away for 429 and 503, and CommandError for another status than 200, and for
+        what cannot be read: that would come again."""
         try:
             content = json.loads(answer.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             self._connection.close()
             # A proxy may say so in HTML that there is nobody behind it.
-            refusal = CommandError if 400 <= answer.status < 500 else Away
+            refusal = Away if answer.status >= 500 else CommandError
             raise refusal(f"{self._url} answers with status {answer.status} and what is not JSON") from None
         if answer.status != 200:
             refusal = Away if answer.status in (429, 503) else CommandError
@@ -182,6 +186,10 @@ class Client:
             raise OSError(f"what it answers is no HTTP: {error!r}") from error
         finally:
             self._connection.close()
+
+
+def _target(path: str, parameters: Mapping[str, str | int]) -> str:
+    return f"{path}?{urllib.parse.urlencode(parameters)}" if parameters else path
 
 
 def authorization(token_file: Path | None) -> str:

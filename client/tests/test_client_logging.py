@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -215,3 +216,82 @@ if child:
         check=True,
     )
     assert sorted(made.stdout.split(";")) == ["", "0", "1", "1"]
+
+
+@pytest.mark.parametrize("level", ["DEBUG", "INFO"])
+def test_a_shutdown_waits_for_the_queue_though_requests_are_logged_to_the_handler_whose_lock_it_holds(level):
+    server = FakeServer(reply(200, APPENDED))
+    handler = LogHandler(server.client(), exit_timeout=5)
+    logger_with(handler).error("x")
+    of_requests = logging.getLogger("httpx")
+    of_requests.setLevel(level)
+    of_requests.addHandler(handler)
+    began = time.monotonic()
+    try:
+        logging.shutdown([weakref.ref(handler)])
+    finally:
+        of_requests.removeHandler(handler)
+        of_requests.setLevel(logging.NOTSET)
+    assert time.monotonic() - began < 4, "it has waited for the thread that waited for it"
+    assert (len(sent(server)), handler.dropped) == (1, 0)
+
+
+CONFIGURING = """
+import logging, logging.config, time
+from test_client_logging import APPENDED, FakeServer, LogHandler, reply, sent
+
+server = FakeServer(reply(200, APPENDED))
+handler = LogHandler(server.client(), exit_timeout=5)
+root = logging.getLogger()
+root.addHandler(handler)
+root.error("x")
+root.setLevel("INFO")  # from here on, every logger has to look up its level
+began = time.monotonic()
+logging.config.dictConfig({"version": 1})
+assert time.monotonic() - began < 4, "it has waited for the thread that waited for it"
+assert (len(sent(server)), handler.dropped) == (1, 0)
+"""
+
+
+def test_a_new_configuration_waits_for_the_queue_though_it_holds_the_lock_of_all_loggers():
+    """It closes all handlers, so the test has a process of its own."""
+    path = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
+    subprocess.run([sys.executable, "-c", CONFIGURING], env=environment, check=True, timeout=60)
+
+
+def test_what_is_left_at_the_end_is_counted_and_so_is_what_comes_later():
+    going = threading.Event()
+
+    def answer(request):
+        going.wait(10)
+        return reply(200, APPENDED)
+
+    server = FakeServer(answer)
+    handler = LogHandler(server.client(), exit_timeout=0.05)
+    logger = logger_with(handler)
+    logger.info("under way")
+    handler.drain(0)
+    while not server.requests:
+        time.sleep(0.001)
+    for i in range(7):
+        logger.info("%s", i)
+    handler.close()
+    assert handler.dropped == 7
+    logger.info("later")
+    assert handler.dropped == 8
+    going.set()
+    handler._thread.join(5)
+    assert (len(sent(server)), handler.dropped) == (1, 8)
+
+
+def test_what_is_no_json_is_appended_as_text():
+    server = FakeServer(reply(200, APPENDED))
+    handler = LogHandler(server.client())
+    loss = {"loss": [float("nan"), 1.5], float("inf"): (-float("inf"),)}
+    logger_with(handler).info("no such file %s", os.fsdecode(b"caf\xe9"), extra={"found": loss, "name_of_it": "\udcff"})
+    handler.close()
+    [record] = sent(server)
+    content = json.loads(record.value, parse_constant=pytest.fail)
+    assert content["found"] == {"loss": ["NaN", 1.5], "Infinity": ["-Infinity"]}
+    assert (content["message"], content["name_of_it"]) == ("no such file caf?", "?")

@@ -226,7 +226,8 @@ def frontier() -> Call[Frontier]:
 
 def delete_key(key: Text, *, before: int | None = None) -> Call[int | None]:
     """Delete the records of a key, or those with numbers below `before`. Returns how many there were; None if they
-    could not be counted in time."""
+    could not be counted in time. If the call is sent again because its answer was lost, the records that the first
+    attempt has deleted are not counted."""
     chosen = _octets("key", key) + ([] if before is None else [("before_seq", str(before))])
     path = target("/api/v1/log/keys", chosen)
     return Call("DELETE", path, lambda answer: answer.json().get("recordsDeleted"), changes=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import logging
+import math
 import os
 import queue
 import threading
@@ -42,7 +44,8 @@ class LogHandler(logging.Handler):
     in batches, each of which is appended once however often it has to be sent. Records that find the queue full, or
     that the server has not taken within `patience` seconds (of a client that is given: within its timeout), are dropped
     and counted in `dropped`. The end of the program, or `close`, waits at most `exit_timeout` seconds for what is
-    queued. A process that is forked has a queue and a thread of its own.
+    queued; what is left then, and what is logged later, is dropped and counted. A process that is forked has a queue
+    and a thread of its own.
     """
 
     def __init__(
@@ -76,22 +79,28 @@ class LogHandler(logging.Handler):
         self._thread = threading.Thread(target=self._send_batches, name="triptych-log", daemon=True)
         self._thread.start()
 
+    def filter(self, record: logging.LogRecord) -> Any:
+        # Not in `emit`, which needs the handler's lock: `logging.shutdown` holds it while it waits for the thread, and
+        # the thread's own requests are logged.
+        return not _is_own(record.name) and super().filter(record)
+
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name.partition(".")[0] in OWN_LOGGERS or self._ending.is_set():
-            return
         if self._pid != os.getpid():
             self._start()
         try:
-            text = self.format(record) if self.formatter else json.dumps(_content(record), default=str)
+            text = self.format(record) if self.formatter else _as_json(_content(record))
             self._enqueue(text.encode("utf-8", "replace"))
         except queue.Full:
             self._drop(1)
         except Exception:
+            self._drop(1)
             self.handleError(record)
 
     def _enqueue(self, value: bytes) -> None:
         """Raises queue.Full."""
         with self._counting:
+            if self._ending.is_set():
+                raise queue.Full
             if self._queued_bytes + len(value) > QUEUED_BYTES_MAX or self._queue.qsize() >= self._queued_max:
                 raise queue.Full
             self._queued_bytes += len(value)
@@ -105,20 +114,31 @@ class LogHandler(logging.Handler):
         """As `flush`, for so many seconds; False if they are not enough."""
         if not self._thread.is_alive() or self._ending.is_set():
             return True
+        _settle_levels()
         done = threading.Event()
         self._queue.put(done)
         return done.wait(timeout)
 
     def close(self) -> None:
         if not self._ending.is_set():
-            is_sent = self.drain(self.exit_timeout)
+            give_up = time.monotonic() + self.exit_timeout
+            self.drain(self.exit_timeout)
+            if self._pid == os.getpid():  # in a forked process, the queue is still that of its parent
+                self._end(give_up)
             self._ending.set()
-            if is_sent:
-                self._queue.put(threading.Event())  # wakes the thread
-                self._thread.join()
-                if self._own_client is not None:
-                    self._own_client.close()
         super().close()
+
+    def _end(self, give_up: float) -> None:
+        with self._counting:
+            self._ending.set()  # nothing is queued any more
+        self._queue.put(threading.Event())  # wakes the thread
+        self._thread.join(max(0.0, give_up - time.monotonic()))
+        if self._own_client is not None and not self._thread.is_alive():
+            self._own_client.close()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                if not isinstance(self._queue.get_nowait(), threading.Event):
+                    self._drop(1)
 
     def _drop(self, records: int) -> None:
         with self._counting:
@@ -181,6 +201,35 @@ def _content(record: logging.LogRecord) -> dict[str, Any]:
         content["exception"] = logging.Formatter().formatException(record.exc_info)
     content.update({name: value for name, value in vars(record).items() if name not in _STANDARD})
     return content
+
+
+def _as_json(content: dict[str, Any]) -> str:
+    try:
+        return json.dumps(content, default=str, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(content), default=str, ensure_ascii=False)
+
+
+def _finite(value: Any) -> Any:
+    """The value with text in place of the numbers that JSON does not have: "NaN", "Infinity" and "-Infinity"."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else json.dumps(float(value))
+    if isinstance(value, dict):
+        return {_finite(name): _finite(entry) for name, entry in value.items()}
+    return [_finite(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+
+
+def _is_own(logger: str) -> bool:
+    return logger.partition(".")[0] in OWN_LOGGERS
+
+
+def _settle_levels() -> None:
+    """Have the loggers of OWN_LOGGERS look up their levels now. Otherwise the thread might do so while it sends, which
+    needs the lock that `logging.config.dictConfig` holds while it waits for the thread."""
+    for name, logger in list(logging.root.manager.loggerDict.items()):
+        if _is_own(name) and isinstance(logger, logging.Logger):
+            for level in (logging.DEBUG, logging.INFO):
+                logger.isEnabledFor(level)
 
 
 def _at_exit(handler: LogHandler) -> None:

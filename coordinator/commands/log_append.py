@@ -49,6 +49,8 @@ def append(
     """
     require_one(key=key, separator=separator)
     refuse_both(json=is_json, tombstone=tombstone)
+    if separator == "":
+        raise click.UsageError("--separator is ''; it must be the text between key and value, such as '='")
     lines = sys.stdin.buffer
     records = iter([_tombstone(key)]) if tombstone else _records(lines, Form(key, separator, is_json))
     appended = 0

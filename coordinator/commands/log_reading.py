@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from typing import Any, BinaryIO
 import click
 
 from coordinator import rfc_3339
-from coordinator.command_client import Client
+from coordinator.command_client import Client, CommandError
 from coordinator.commands.connection import refuse_both, require_one, with_client
 from coordinator.commands.output import json_option, write_json
 from coordinator.commands.progress import Counting
@@ -68,26 +67,44 @@ class Reading:
         require_one(key=self.key, prefix=self.prefix)
         refuse_both(json=self.as_json, values=self.values)
 
+    def selection(self) -> Parameters:
+        """The keys."""
+        name, text = ("prefix_base64", self.prefix or "") if self.key is None else ("key_base64", self.key)
+        return {name: _base64(text)}
+
     def parameters(self) -> Parameters:
-        """What selects the records, apart from numbers and times."""
+        """What selects the records and their form, apart from numbers and times."""
         asked = {"grep": self.grep, "grep_not": self.grep_not, "where": self.where}
         parameters: Parameters = {name: text for name, text in asked.items() if text is not None}
         if self.as_json:
             parameters["encoding"] = self.encoding
-        name, text = ("prefix_base64", self.prefix or "") if self.key is None else ("key_base64", self.key)
-        return {name: _base64(text), **parameters}
+        return {**self.selection(), **parameters}
+
+    def scanned(self, client: Client, **parameters: str | int) -> Any:
+        """The answer to a scan; with --json, each record is the bytes that the interface has sent."""
+        if not self.as_json:
+            return client.call("GET", "/api/v1/log/scan", **parameters)
+        import msgspec
+
+        body = client.octets("/api/v1/log/scan", **parameters)
+        try:
+            answer = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+            records = msgspec.json.decode(answer.pop("records"), type=list[msgspec.Raw])
+            return {name: msgspec.json.decode(content) for name, content in answer.items()} | {"records": records}
+        except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, RecursionError) as error:
+            raise CommandError(f"{client.url} answers with what is not the JSON of a scan: {error!r}") from error
 
     def page(self, read: int) -> int:
         """How many records are asked for when so many have been read; 0: no more."""
         return PAGE_RECORDS if self.limit is None else max(0, min(PAGE_RECORDS, self.limit - read))
 
-    def write(self, records: list[dict[str, Any]], output: BinaryIO) -> None:
+    def write(self, records: list[Any], output: BinaryIO) -> None:
         for record in records:
             output.write(self._line(record) + b"\n")
 
-    def _line(self, record: Mapping[str, Any]) -> bytes:
+    def _line(self, record: Any) -> bytes:
         if self.as_json:
-            return json.dumps(record, ensure_ascii=False).encode()
+            return bytes(record)
         value = base64.b64decode(record["value"])
         when = _when(record) + b"\t" if self.times else b""
         if self.values:
@@ -119,11 +136,11 @@ def tail(client: Client, reading: Reading) -> None:
     again and again, and then the next record comes that was not printed yet.
     """
     parameters = reading.parameters()
-    start = _tail_start(client, reading, parameters)
+    start = _tail_start(client, reading)
     read = 0
     while limit := reading.page(read):
         follow: Parameters = {"start_seq": start, "follow": "true", "timeout": FOLLOW_S, "limit": limit}
-        ask = partial(client.call, "GET", "/api/v1/log/scan", **parameters, **follow)
+        ask = partial(reading.scanned, client, **parameters, **follow)
         answer = until_answered(ask, going_on=f"going on at sequence number {start}")
         _warn(answer)
         reading.write(answer["records"], sys.stdout.buffer)
@@ -132,13 +149,13 @@ def tail(client: Client, reading: Reading) -> None:
         read += len(answer["records"])
 
 
-def _tail_start(client: Client, reading: Reading, parameters: Parameters) -> int:
+def _tail_start(client: Client, reading: Reading) -> int:
     now: int = client.call("GET", "/api/v1/log/frontier")["readableSequence"]  # also says if there is a cluster at all
     if reading.start is not None:
         return reading.start
     if not reading.since:
         return now
-    sequence: int = client.call("GET", "/api/v1/log/offsets", time=reading.since, **parameters)["sequence"]
+    sequence: int = client.call("GET", "/api/v1/log/offsets", time=reading.since, **reading.selection())["sequence"]
     return sequence
 
 
@@ -156,7 +173,7 @@ def scan(client: Client, reading: Reading, end: int | None, until: str | None, r
         while limit := reading.page(progress.count):
             bounds = {"start_seq": start, "end_seq": end}
             known = {name: number for name, number in bounds.items() if number is not None}
-            answer = client.call("GET", "/api/v1/log/scan", **parameters, **known, limit=limit)
+            answer = reading.scanned(client, **parameters, **known, limit=limit)
             _warn(answer)
             reading.write(answer["records"], sys.stdout.buffer)
             progress.add(len(answer["records"]))

@@ -226,7 +226,7 @@ class Appender:
         for waiting in batches:
             numbered.append(_Numbered(end, waiting))
             end += waiting.append.count
-        group = Group(start, end, time_ms=self._sequencer.time_ms())
+        group = Group(start, end, time_ms=self._sequencer.time_ms(), size_bytes=size)
         self._frontier.open(group)
         self._queues[batches[0].append.durable].launched(len(batches), end - start, size)
         self._spawn(self._send(group, numbered, size, self._sequencer.segments[-1].id))

@@ -15,15 +15,17 @@ from dataclasses import dataclass, field
 from coordinator.log.columns import BatchRecords
 from shared.messages.log import SEQUENCE_MAX
 
-UNSEEN_MAX = 4096
-"""Closed groups whose records stay in memory until readers may see them. Above this number, followers read the records
-from the store instead."""
+UNSEEN_MAX, UNSEEN_BYTES_MAX = 4096, 64 << 20
+"""Closed groups whose records stay in memory until readers may see them, and the bytes that these take. Above either,
+followers read the oldest from the store instead."""
+RECORD_BYTES = 100
+"""About what a record takes in memory beside its key and its value."""
 
 
 @dataclass(slots=True, eq=False)
 class Group:
     """Consecutive batches with the numbers start ≤ number < end. `batches`: (first number, records) of each batch that
-    was stored. `time_ms`: when they were appended (log.Batch)."""
+    was stored. `time_ms`: when they were appended (log.Batch). `size_bytes`: of their keys and values."""
 
     start: int
     end: int
@@ -31,6 +33,11 @@ class Group:
     closed: bool = False
     when_closed: Callable[[], None] | None = None
     time_ms: int = 0
+    size_bytes: int = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.size_bytes + RECORD_BYTES * (self.end - self.start)
 
 
 class Frontier:
@@ -55,6 +62,7 @@ class Frontier:
         """Every number below has been published, as a group or as a gap."""
         self._open: deque[Group] = deque()
         self._unseen: deque[Group] = deque()
+        self._unseen_bytes = 0
         self._moved = asyncio.Event()
 
     def begin_at(self, readable: int, durable: int) -> None:
@@ -94,8 +102,10 @@ class Frontier:
             first = self._open.popleft()
             self.readable = first.end
             self._unseen.append(first)
+            self._unseen_bytes += first.memory_bytes
             if first.when_closed is not None:
                 first.when_closed()
+                first.when_closed = None  # it holds the batches as they were sent
         self.show()
 
     def synced(self, upto: int) -> None:
@@ -107,13 +117,14 @@ class Frontier:
         """Publish everything that has become visible. Every change of the frontier ends with this.
 
         Most of it are groups that were closed since the start. Other records are in no group in memory: those that a
-        start found in the shards and decided or synced since, and those of groups beyond UNSEEN_MAX. These are
-        published as a gap. When `visible` falls, because a shard has reported batches in doubt, a new follower may
-        begin below the numbers already published, so publishing begins again at the lower number.
+        start found in the shards and decided or synced since, and those of groups beyond UNSEEN_MAX or
+        UNSEEN_BYTES_MAX. These are published as a gap. When `visible` falls, because a shard has reported batches in
+        doubt, a new follower may begin below the numbers already published, so publishing begins again at the lower
+        number.
         """
         visible = self.visible
         while self._unseen and self._unseen[0].end <= visible:
-            group = self._unseen.popleft()
+            group = self._forget_oldest()
             if group.start > self._shown:
                 self.publish_gap()
             self.publish(group)
@@ -121,10 +132,15 @@ class Frontier:
         if self._shown < visible:
             self.publish_gap()
         self._shown = visible
-        if len(self._unseen) > UNSEEN_MAX:
-            self._unseen.popleft()
+        while len(self._unseen) > UNSEEN_MAX or self._unseen_bytes > UNSEEN_BYTES_MAX:
+            self._forget_oldest()
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
+
+    def _forget_oldest(self) -> Group:
+        group = self._unseen.popleft()
+        self._unseen_bytes -= group.memory_bytes
+        return group
 
     async def wait_durable(self, upto: int) -> None:
         """Return when everything below `upto` is on disk; the caller sets the deadline."""

@@ -98,9 +98,15 @@ class Reader:
         Unavailable when one of the shards is not ready or does not report in time."""
         await self._recovery.wait_for(self._shards(selection))
 
+    @property
+    def visible(self) -> int:
+        """Records below this may be read now. It may fall while shards report after a start: an answer about what was
+        waited for uses it as it is after the wait."""
+        return self._frontier.visible
+
     def _range(self, start: int, end: int) -> log.Range | None:
         """The part of start ≤ number < end that may be read now; None when it is empty."""
-        return self.range(start, min(end, self._frontier.visible))
+        return self.range(start, min(end, self.visible))
 
     def range(self, start: int, end: int) -> log.Range | None:
         """What the log has of start ≤ number < end, whether it may be read or not; None when it is empty."""
@@ -132,7 +138,7 @@ class Reader:
         span = self._range(start, end)
         if span is None:
             nothing = Records.of(NO_NUMBERS, [])
-            return Page(nothing, start if reverse else max(start, min(end, self._frontier.visible)), True)
+            return Page(nothing, start if reverse else max(start, min(end, self.visible)), True)
         limit = min(limit, PAGE_RECORDS)
         body = log.ScanBody(span, limit, selection.key or b"", selection.prefix, reverse, selection.search)
         method, timeout_s = ("log.scan", self._timeout_s)
@@ -203,7 +209,7 @@ class Reader:
         segment began."""
         shards = self._shards(selection)
         await self._recovery.wait_for(shards)
-        segments, visible = self._sequencer.segments, self._frontier.visible
+        segments, visible = self._sequencer.segments, self.visible
         following = bisect_left([segment.start_time_ms for segment in segments], time_ms)
         if time_ms > self._sequencer.last_time_ms or not segments:
             return visible

@@ -56,6 +56,8 @@ class Recovery:
         self._dropped: dict[int, int] = {}
         self._damaged: set[int] = set()
         self._epoch = 0
+        self._opened_bytes: dict[int, int] = {}
+        """Segment → its bytes when this start began, as the state file says: after a crash these may be too few."""
         self._progress = asyncio.Event()
         self._complete = asyncio.Event()
         self._to_remove = asyncio.Event()
@@ -111,6 +113,7 @@ class Recovery:
     async def run(self) -> None:
         """Ask every shard once, as it becomes ready; without a state file, twice."""
         self._hold_settled()
+        self._opened_bytes = {segment.id: segment.bytes for segment in self._sequencer.segments}
         if self._sequencer.is_new:
             await self._find_numbers()
         self._epoch = self._sequencer.next
@@ -235,12 +238,13 @@ class Recovery:
                 total.start_seq = min(total.start_seq, segment.start)
                 total.start_time_ms = min(total.start_time_ms, segment.time_ms)
                 total.bytes += segment.bytes
-        listed = {segment.id: segment for segment in self._sequencer.segments}
-        for number, held_segment in sizes.items():
-            if number in listed:
-                listed[number].bytes = max(listed[number].bytes, held_segment.bytes)
+        segments = self._sequencer.segments
+        for listed in segments:
+            if listed.id in sizes and listed.id in self._opened_bytes:
+                # What was appended since the start counts already, and came after nearly all reports.
+                listed.bytes += max(sizes[listed.id].bytes - self._opened_bytes[listed.id], 0)
         if self._sequencer.is_new:
-            await self._write_state([] if listed else list(sizes.values()))
+            await self._write_state([] if segments else list(sizes.values()))
         first = min((segment.id for segment in self._sequencer.segments), default=0)
         self.stale = {shard for shard, held in self._held.items() if any(s.segment < first for s in held)}
         self._held.clear()

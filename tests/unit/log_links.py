@@ -16,9 +16,11 @@ from worker import damage
 from worker.damage import DamageReport
 from worker.logs.keeper import Keeper
 from worker.logs.part import LogPart
-from worker.methods.log import METHODS
+from worker.methods import log, log_groups
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import LOG, WriteAheadLog
+
+METHODS = {**log.METHODS, **log_groups.METHODS}
 
 Fault = Callable[[str, int], str]
 """(method, shard) → "" (works), "lost" (the request never arrives), "unanswered" (it does, the answer does not), "late"

@@ -111,6 +111,7 @@ def test_examples_are_calls_that_can_be_made(tmp_path: Path, monkeypatch: pytest
         (["write", "--label", "job"], "'job' is not a label; it must be such as job=backup"),
         (["log", "append"], "--key or --separator is missing"),
         (["log", "append", "--key", "a", "--separator", "b"], "--key and --separator exclude each other"),
+        (["log", "append", "--separator", ""], "--separator is ''"),
         (["log", "append", "--key", "a", "--json", "--tombstone"], "--json and --tombstone exclude each other"),
         (["log", "scan"], "--key or --prefix is missing"),
         (["log", "tail", "--key", "", "--prefix", ""], "--key and --prefix exclude each other"),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from coordinator.log.area import LogArea
-from coordinator.log.policies import Policy
+from coordinator.log.policy_document import Policy
 from coordinator.log.reads import KeySelection
 from shared.errors import BadData, ConfigError, Overloaded, TriptychError, Unavailable
 from shared.hashing import shard_of

@@ -183,6 +183,28 @@ def test_followers_read_the_store_when_groups_are_forgotten(monkeypatch: pytest.
     assert reader.position is None
 
 
+async def test_records_that_nobody_may_read_yet_take_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shard that cannot be synced, or does not report after a start, keeps everything behind it from readers."""
+    monkeypatch.setattr(frontier_module, "UNSEEN_BYTES_MAX", 2_500)
+    log = Log(tmp_path, log_visibility="durable")
+    key = key_on(0)
+    async with log.running() as area:
+        await area.recovery.complete.wait()
+        with area.followers.following(KeySelection(key), 0) as follower:
+            await has_read_all(area, follower)
+            log.links.fault = lambda method, shard: "lost" if method == "log.sync" else ""
+            for i in range(10):
+                await area.append(batch((key, b"%01000d" % i)))
+            kept = list(area.frontier._unseen)
+            assert len(kept) == 2 and all(group.when_closed is None for group in kept)
+            log.links.fault = lambda method, shard: ""
+            assert await next_values(area, follower, 10) == [b"%01000d" % i for i in range(10)]
+        assert area.frontier._unseen_bytes == 0
+    log.links.close()
+
+
 async def test_a_follower_is_not_given_what_was_deleted_while_it_waited_in_its_queue(log: Log) -> None:
     key, other = key_on(0), key_on(1)
     async with log.running() as area:

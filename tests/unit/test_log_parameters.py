@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from coordinator.api.log.log_parameters import octets, selection, sequences, whole
+from coordinator.api.log.log_parameters import octets, resumed, selection, sequences, whole
 from coordinator.api.parameters import seconds
 from coordinator.log.reads import KeySelection
 from shared.errors import BadData
@@ -72,3 +75,17 @@ def test_a_selection_is_of_a_key_or_a_prefix() -> None:
         selection({"key": "k", "prefix": ""})
     with pytest.raises(BadData, match="'key' is missing"):
         selection({})
+
+
+def test_an_event_stream_goes_on_after_the_last_event_of_its_reader() -> None:
+    """The id -1 is given out before the first record."""
+
+    def request(**headers: str) -> Any:
+        return SimpleNamespace(headers=headers)
+
+    for text, start in (("", 7), ("-1", 0), ("0", 1), ("12", 13), (str(SEQUENCE_MAX - 1), SEQUENCE_MAX)):
+        assert resumed(request(**{"Last-Event-ID": text}), 7) == start
+    assert resumed(request(), 7) == 7
+    for text in ("-2", "x", str(SEQUENCE_MAX), "٣"):
+        with pytest.raises(BadData, match=r"Last-Event-ID is .*; it must be a sequence number"):
+            resumed(request(**{"Last-Event-ID": text}), 7)

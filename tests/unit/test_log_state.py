@@ -242,6 +242,22 @@ def test_a_segment_that_could_not_be_written_down_is_not_there(tmp_path: Path, d
     assert not again.is_new
 
 
+async def test_segments_have_their_bytes_after_a_crash_also_if_appends_go_on_before_all_shards_are_back(
+    log: Log,
+) -> None:
+    async with log.running(crash=True) as area:
+        for i in range(4):
+            await area.append(batch((key_on(i % 2), bytes(1000))))
+    log.links.down.add(1)
+    async with log.running() as area:
+        for _ in range(3):
+            await area.append(batch((key_on(0), bytes(1000))))
+        log.links.down.discard(1)
+        await asyncio.wait_for(area.recovery.complete.wait(), 5)
+        held = sum(segment.bytes for shard in log.links._shards for segment in shard.logs.segments())
+        assert sum(segment.bytes for segment in area.sequencer.segments) == held > 7000
+
+
 # Damage
 
 

@@ -6,6 +6,8 @@ import base64
 import binascii
 from collections.abc import Mapping
 
+from aiohttp import web
+
 from coordinator.api.parameters import timestamp_ms
 from coordinator.log.reads import KeySelection
 from shared.errors import BadData
@@ -26,6 +28,19 @@ def search(query: Mapping[str, str]) -> Search | None:
         return None
     compiled(asked)
     return asked
+
+
+def resumed(request: web.Request, start: int) -> int:
+    """Where an event stream begins: after the last event that its reader had, which a browser that reconnects names;
+    else at `start`. The id -1 stands for the place before the first record. Raises BadData."""
+    text = request.headers.get("Last-Event-ID", "")
+    if not text:
+        return start
+    if text == "-1":
+        return 0
+    if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) < SEQUENCE_MAX):
+        raise BadData(f"Last-Event-ID is {text!r}; it must be a sequence number")
+    return int(text) + 1
 
 
 def whole(query: Mapping[str, str], names: tuple[str, ...], default: int, least: int, most: int) -> int:

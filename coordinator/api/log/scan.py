@@ -28,7 +28,6 @@ from coordinator.queries.running import FOLLOW, TEXT_MAX, RunningQuery
 from coordinator.streaming import WRITE_BYTES, Outlet, Piece, gathered, outlet
 from proto import log_pb2
 from shared.errors import BadData, TriptychError
-from shared.messages.log import SEQUENCE_MAX
 from shared.messages.log_pages import Page, Records
 
 LIMIT_DEFAULT = 1000
@@ -61,7 +60,7 @@ async def scan(request: web.Request) -> web.StreamResponse:
         if reverse:
             raise BadData("parameter 'reverse' is true; an event stream goes forward only")
         times.require_past(times_ms)
-        numbers = _resumed(request, numbers[0]), numbers[1]
+        numbers = log_parameters.resumed(request, numbers[0]), numbers[1]
         following = partial(event_stream, request, selection, numbers, times_ms, form)
         return await listed(request, FOLLOW, text, following)
     limit = log_parameters.whole(query, ("limit",), LIMIT_DEFAULT, 1, LIMIT_MAX)
@@ -312,16 +311,6 @@ async def _wait_for_records(
     if selection.search is None:
         return start
     return min(end, rows[0][0] if rows else follower.position)
-
-
-def _resumed(request: web.Request, start: int) -> int:
-    """Where an event stream begins: a browser that reconnects says which event it received last."""
-    text = request.headers.get("Last-Event-ID", "")
-    if not text:
-        return start
-    if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) < SEQUENCE_MAX):
-        raise BadData(f"Last-Event-ID is {text!r}; it must be a sequence number")
-    return int(text) + 1
 
 
 async def event_stream(

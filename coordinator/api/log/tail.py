@@ -12,7 +12,6 @@ from coordinator.api.log.log_parameters import RECORD_FORM, SEARCH, SELECTION, S
 from coordinator.api.strict import known_parameters
 from coordinator.context import CONTEXT
 from coordinator.queries.running import FOLLOW, TEXT_MAX
-from shared.errors import BadData
 from shared.messages.log import SEQUENCE_MAX
 
 
@@ -29,22 +28,10 @@ async def tail(request: web.Request) -> web.StreamResponse:
     begin = area.readable if times_ms[0] is None else 0
     start = log_parameters.whole(query, ("start_seq", "startSeq"), begin, 0, SEQUENCE_MAX)
     end = log_parameters.whole(query, ("end_seq", "endSeq"), SEQUENCE_MAX, 0, SEQUENCE_MAX)
-    numbers = _resumed(request, start), end
+    numbers = log_parameters.resumed(request, start), end
     form = answers.form(query)
     streamed = partial(scan.event_stream, request, selection, numbers, times_ms, form, begins_with_id=True)
     return await listed(request, FOLLOW, request.query_string[:TEXT_MAX], streamed)
-
-
-def _resumed(request: web.Request, start: int) -> int:
-    """After the last event that the reader had; −1 stands for the place before the first record."""
-    text = request.headers.get("Last-Event-ID", "")
-    if not text:
-        return start
-    if text == "-1":
-        return 0
-    if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) < SEQUENCE_MAX):
-        raise BadData(f"Last-Event-ID is {text!r}; it must be a sequence number")
-    return int(text) + 1
 
 
 ROUTES: list[web.RouteDef] = [web.get("/api/v1/log/tail", tail, allow_head=False)]

@@ -163,6 +163,8 @@ class Group:
     async def delete(self) -> None:
         """Raises NotFound."""
         async with self._turn:
+            if self.is_deleted:  # by another request; a group of that name that was made since is another one
+                raise self._not_found()
             self.state = None
             await self.store.delete(self.name)
             self.is_deleted = True
@@ -173,7 +175,10 @@ class Group:
             stored, _ = await self.store.get(self.name)
             if stored is not None:
                 return GroupState.of(stored)
-        raise NotFound(f"there is no group {self.name!r}; the first join makes it")
+        raise self._not_found()
+
+    def _not_found(self) -> NotFound:
+        return NotFound(f"there is no group {self.name!r}; the first join makes it")
 
     def _take(self, state: GroupState) -> None:
         before, self.state = self.state, state

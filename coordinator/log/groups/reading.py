@@ -59,7 +59,8 @@ class GroupReader:
         await self._recovery.wait_for(shards)
         span = self._reader.readable(start, end)
         if span is None or not shards:
-            return GroupPage([], max(start, end), True)
+            # Not `end`: while this waited, a shard may have reported records in doubt below it.
+            return GroupPage([], max(start, min(end, self._reader.visible)), True)
         shares = np.minimum(limit, wanted * (limit * AHEAD / wanted.sum()) + AHEAD_RECORDS).astype(np.int64).tolist()
         page_bytes = max(SHARD_BYTES_MIN, PAGE_BYTES_MAX // len(shards))
         limits = {shard: shares[shard] for shard in shards}
