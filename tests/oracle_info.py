@@ -28,8 +28,6 @@ def enriched(base: list[Sample], info: list[Sample], matchers: Iterable[ast.Matc
     """`info`: what `matchers` select at the time of the base samples."""
     of_name = [matcher for matcher in matchers if matcher.name == METRIC_NAME]
     of_data = [matcher for matcher in matchers if matcher.name != METRIC_NAME]
-    if any(not isinstance(sample.value, float) for sample in info):
-        raise OracleError("info metrics must be floats")
     found = []
     for sample in base:
         name = sample.labels.get(METRIC_NAME, "")
@@ -38,6 +36,8 @@ def enriched(base: list[Sample], info: list[Sample], matchers: Iterable[ast.Matc
             continue
         key = as_labels(sample.labels, only=IDENTIFYING)
         belonging = [one for one in info if key and as_labels(one.labels, only=IDENTIFYING) == key]
+        if any(not isinstance(one.value, float) for one in belonging):
+            raise OracleError("info metrics must be floats")
         if belonging:
             wanted = {matcher.name for matcher in of_data}
             found.append(replace(sample, labels={**_data_labels(belonging, wanted), **sample.labels}))

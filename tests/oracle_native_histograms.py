@@ -55,17 +55,19 @@ class NativeHistogram:
         if self.is_custom:
             ends = (-math.inf, *self.bounds, math.inf)
             return [Bucket(ends[i], ends[i + 1], n, Kind.CUSTOM) for i, n in sorted(self.positive.items())]
-        return [
-            *(
-                Bucket(-boundary(self.schema, i), -boundary(self.schema, i - 1), n, Kind.NEGATIVE)
-                for i, n in sorted(self.negative.items(), reverse=True)
-            ),
-            Bucket(-self.zero_threshold, self.zero_threshold, self.zero_count, Kind.ZERO),
-            *(
-                Bucket(boundary(self.schema, i - 1), boundary(self.schema, i), n, Kind.POSITIVE)
-                for i, n in sorted(self.positive.items())
-            ),
-        ]
+        zero = Bucket(-self.zero_threshold, self.zero_threshold, self.zero_count, Kind.ZERO)
+        buckets = [zero]
+        for index, n in sorted(self.positive.items()):
+            right = boundary(self.schema, index)
+            buckets.append(Bucket(self._outside(boundary(self.schema, index - 1), right), right, n, Kind.POSITIVE))
+        for index, n in sorted(self.negative.items()):
+            right = boundary(self.schema, index)
+            buckets.insert(0, Bucket(-right, -self._outside(boundary(self.schema, index - 1), right), n, Kind.NEGATIVE))
+        return buckets
+
+    def _outside(self, left: float, right: float) -> float:
+        """Where a positive bucket begins: the zero bucket takes what the zero threshold cuts off."""
+        return max(left, self.zero_threshold) if self.zero_threshold < right else left
 
 
 def boundary(schema: int, index: int) -> float:

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from coordinator.queries.fetched import Fetched
 from coordinator.queries.joining import Joined, SeriesBecameEqual, SeriesTooLong, received, written
 from coordinator.queries.label_memory import JoinedLabels, LabelMemory
-from coordinator.queries.planner import Leaf, Plan
+from coordinator.queries.planner import Leaf, Plan, gives_order
+from coordinator.queries.results import ordered
 from shared.errors import OverBudget
 from shared.labels import Symbols
 from shared.messages import exchange
 from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Form, SubQueryReply
 from shared.processor_time import ProcessorTime
-from shared.promql.ast import MatrixSelector, Remote
+from shared.promql.ast import Aggregate, MatrixSelector, Remote
 from shared.promql.engine import partial
 from shared.promql.engine.context import EvalContext, require_samples
 from shared.promql.engine.evaluator import evaluate
@@ -123,12 +124,14 @@ def evaluate_plan(plan: Plan, replies: Sequence[tuple[EvaluateReply, Sequence[Fr
         joined = _joined(leaves[0], terms, context)
         joining = [time.perf_counter() - started]
         return Merged(joined, context.annotations, read, context.samples_peak, leaf_seconds=joining)
+    # An order that the query gives is kept, so what it leaves open must not depend on the shards.
+    is_sorted = plan.keeps_order and terms.grid.steps == 1
     values: list[Value] = []
     leaf_seconds: list[float] = []
     for leaf, parts in zip(plan.leaves, leaves, strict=True):
         context.check()
         started = time.perf_counter()
-        values.append(_merge(leaf, parts, context, fetched, known))
+        values.append(_merge(leaf, parts, context, fetched, known, is_sorted=is_sorted))
         leaf_seconds.append(time.perf_counter() - started)
     _gather_remarks(plan, replies, context.annotations)
     context.remote = values
@@ -202,22 +205,39 @@ def _merge(
     context: EvalContext,
     fetched: Fetched,
     known: JoinedLabels | None,
+    *,
+    is_sorted: bool,
 ) -> Value:
+    """`is_sorted`: series that the leaf gives no order are sorted by label set."""
+    value: Value
     if leaf.aggregate is not None:
-        grid = leaf.grid(context)
-        node = leaf.aggregate
-        param = None if node.param is None else evaluate(node.param, grid, context)
-        partials = [part for part in parts if isinstance(part, partial.Partial)]
-        assert len(partials) == len(parts)
-        return partial.merge(node, partials, param, grid, context)
-    values = [part for part in parts if isinstance(part, Matrix | RangeVector)]
-    assert len(values) == len(parts)
-    joined = exchange.joined(values, None if known is None else known.labels)
+        value = _merge_partials(leaf, leaf.aggregate, parts, context)
+    else:
+        values = [part for part in parts if isinstance(part, Matrix | RangeVector)]
+        assert len(values) == len(parts)
+        value = exchange.joined(values, None if known is None else known.labels)
+    if is_sorted and not gives_order(leaf.expr):
+        value = ordered(value)
     if leaf.mode == "samples":
-        assert isinstance(joined, RangeVector) and isinstance(leaf.expr, MatrixSelector)
+        assert isinstance(value, RangeVector) and isinstance(leaf.expr, MatrixSelector)
         span = leaf.subquery(context)
-        fetched.add(leaf.expr.vector.matchers, span.start_ms, span.end_ms, joined)
-    return joined
+        fetched.add(leaf.expr.vector.matchers, span.start_ms, span.end_ms, value)
+    return value
+
+
+def _merge_partials(leaf: Leaf, node: Aggregate, parts: Sequence[exchange.Shipped], context: EvalContext) -> Value:
+    """The answer of the aggregation `node`. Its remarks, which are about the first place of the leaf in the query, are
+    repeated for each of the others, as those of the workers are."""
+    partials = [part for part in parts if isinstance(part, partial.Partial)]
+    assert len(partials) == len(parts)
+    annotations, context.annotations = context.annotations, Annotations()
+    grid = leaf.grid(context)
+    param = None if node.param is None else evaluate(node.param, grid, context)
+    merged = partial.merge(node, partials, param, grid, context)
+    remarks, context.annotations = exchange.remarks(context.annotations), annotations
+    for start in leaf.starts:
+        exchange.add_remarks(annotations, remarks, start - leaf.starts[0])
+    return merged
 
 
 def _joined(parts: Sequence[exchange.Shipped], terms: Terms, context: EvalContext) -> Joined:

@@ -114,7 +114,7 @@ def _plan(text: str, shape: Grid, relabel: bool) -> Plan:
         root = cut.root(expr)
         leaves = tuple(cut.leaves)
         demands, steps_most = demands_of(leaves, root, shape, LOOKBACK_MS)
-        return Plan(text, expr, root, leaves, types.type_of(expr), _gives_order(expr), demands, steps_most)
+        return Plan(text, expr, root, leaves, types.type_of(expr), gives_order(expr), demands, steps_most)
     except RecursionError:
         raise NotExecutable("the expression is nested too deeply") from None
 
@@ -229,15 +229,15 @@ class _Cut:
         return Remote(index, types.type_of(expr), expr, span=expr.span)
 
 
-def _gives_order(expr: Expr) -> bool:
+def gives_order(expr: Expr) -> bool:
     """Whether an instant answer has an order of its own. Otherwise it is sorted, so that shards do not show."""
     match expr:
         case Paren() | Unary():
-            return _gives_order(expr.expr)
+            return gives_order(expr.expr)
         case Binary():
-            return _gives_order(expr.lhs) or _gives_order(expr.rhs)
+            return gives_order(expr.lhs) or gives_order(expr.rhs)
         case Call():
-            return FUNCTIONS[expr.func].gives_order or any(_gives_order(argument) for argument in expr.args)
+            return FUNCTIONS[expr.func].gives_order or any(gives_order(argument) for argument in expr.args)
         case Aggregate():
             return expr.op in ORDERING_AGGREGATORS
     return False

@@ -240,7 +240,8 @@ def _joined_starts(starts: list[Ints]) -> Ints:
 
 @kernel(types.void(LAYOUTS, _EDGES), error_model="numpy")
 def bucket_edges(layouts: LayoutColumns, edges: Floats) -> None:
-    """Fill edges[bucket] with the left and the right boundary of every bucket."""
+    """Fill edges[bucket] with the left and the right boundary of every bucket. One that the zero threshold cuts reaches
+    only to the threshold, since what is nearer to zero is in the zero bucket."""
     for layout in range(layouts.schema.size):
         begin, end = layouts.start[layout], layouts.start[layout + 1]
         schema, zero = layouts.schema[layout], begin + layouts.zero_at[layout]
@@ -251,14 +252,15 @@ def bucket_edges(layouts: LayoutColumns, edges: Floats) -> None:
                 edges[i, 0] = bounds[index - 1] if index > 0 else -np.inf
                 edges[i, 1] = bounds[index] if index < bounds.size else np.inf
             continue
+        threshold = layouts.zero_threshold[layout]
         for i in range(begin, end):
-            index = layouts.indexes[i]
-            if i < zero:
-                edges[i, 0], edges[i, 1] = -bucket_bound(schema, index), -bucket_bound(schema, index - 1)
-            elif i > zero:
-                edges[i, 0], edges[i, 1] = bucket_bound(schema, index - 1), bucket_bound(schema, index)
-            else:
-                edges[i, 0], edges[i, 1] = -layouts.zero_threshold[layout], layouts.zero_threshold[layout]
+            if i == zero:
+                edges[i, 0], edges[i, 1] = -threshold, threshold
+                continue
+            near, far = bucket_bound(schema, layouts.indexes[i] - 1), bucket_bound(schema, layouts.indexes[i])
+            if near < threshold < far:
+                near = threshold
+            edges[i, 0], edges[i, 1] = (near, far) if i > zero else (-far, -near)
 
 
 @kernel(types.void(ROWS, INTS, INTS, types.float64[::1]), error_model="numpy")

@@ -183,6 +183,23 @@ def test_a_negative_variance_has_no_deviation() -> None:
     assert math.isnan(deviations[0]) and deviations[1] == math.sqrt(readouts.variances(batch)[1])
 
 
+def test_buckets_that_the_zero_threshold_cuts_begin_there() -> None:
+    batch = batch_of([NativeHistogram(count=6.0, sum=3.0, zero_threshold=0.7, positive={0: 4.0}, negative={0: 2.0})])
+    negative, positive = -math.sqrt(0.7), math.sqrt(0.7)
+
+    assert batch.layouts.edges.tolist() == [[-1.0, -0.7], [-0.7, 0.7], [0.7, 1.0]]
+    assert [readouts.fractions(batch, *np.array([[0.0], [upper]]))[0] for upper in (0.7, positive, 1.0)] == [
+        0.0,
+        close(2 / 6),
+        close(4 / 6),
+    ]
+    assert readouts.quantiles(batch, np.array([1 / 6]))[0][0] == close(negative)
+    assert readouts.quantiles(batch, np.array([4 / 6]))[0][0] == close(positive)
+    assert readouts.variances(batch)[0] == close((2 * (negative - 0.5) ** 2 + 4 * (positive - 0.5) ** 2) / 6)
+    [left] = histograms_of(trimmed(batch, np.array([0.7]), keeps_below=True))
+    assert (left.count, left.positive, left.negative) == (2.0, {0: 0.0}, {0: 2.0})
+
+
 def test_a_bucket_that_is_removed_leaves_nothing() -> None:
     endless = NativeHistogram(count=math.inf, sum=math.inf, positive={1: math.inf, 3: 2.0}, negative={2: math.nan})
     [left] = histograms_of(trimmed(batch_of([endless]), np.array([2.0]), keeps_below=False))

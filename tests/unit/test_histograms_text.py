@@ -36,6 +36,11 @@ from tests.oracle_native_histograms import NativeHistogram, boundary
             "{count:5, sum:NaN, (-Inf,0.5]:1, (1e+09,+Inf]:4}",
         ),
         ("", "{count:0, sum:0}"),
+        # The zero threshold cuts both buckets.
+        (
+            "count:6 sum:3 z_bucket_w:0.7 buckets:[4] n_buckets:[2]",
+            "{count:6, sum:3, [-1,-0.7):2, (0.7,1]:4}",
+        ),
     ],
 )
 def test_the_text_of_a_histogram(notation: str, text: str) -> None:

@@ -90,14 +90,41 @@ def test_powers_have_the_special_cases_of_c99_however_many_there_are(exponent: f
         assert (np.signbit(np.ravel(values)) == np.signbit(expected))[is_number].all(), "zeros have their sign"
 
 
-def test_series_that_become_one_drop_its_name_if_one_of_them_does():
+def test_series_become_one_if_they_agree_on_whether_the_name_is_dropped():
     bench = Bench(2)
     matrix = bench.matrix(({"__name__": "m"}, [1, None]), ({"__name__": "m"}, [None, 2]), ({"__name__": "n"}, [3, 3]))
-    for drops, expected in (([False] * 3, [False, False]), ([True, False, False], [True, False])):
+    for drops, expected in (
+        ([False] * 3, [([1, 2], False), ([3, 3], False)]),
+        ([True, True, False], [([1, 2], True), ([3, 3], False)]),
+        ([True, False, False], [([1, None], True), ([None, 2], False), ([3, 3], False)]),
+    ):
         matrix.drop_name = np.array(drops)
         united = engine_rows.united(matrix)
-        assert (united.values[0].tolist(), united.present.all()) == ([1, 2], True)
-        assert united.drop_name.tolist() == expected
+        assert [(cells, drop) for (_, cells), drop in zip(rows(united), united.drop_name, strict=True)] == expected
+    one_name = engine_rows.with_one_name(matrix)
+    assert [cells for _, cells in rows(one_name)] == [[1, 2], [3, 3]]
+    assert one_name.drop_name.tolist() == [True, False]
+
+
+def test_series_with_and_without_a_name_that_is_dropped_are_refused_at_one_step():
+    bench = Bench()
+    matrix = bench.matrix(({"__name__": "m"}, [1]), ({"__name__": "m"}, [2]))
+    matrix.drop_name = np.array([True, False])
+    with pytest.raises(NotExecutable, match="same labelset"):
+        engine_rows.united(matrix)
+
+
+@pytest.mark.parametrize(("op", "is_refused"), [(">", False), ("+", True)])
+def test_pairs_that_a_many_to_one_comparison_removes_are_not_ambiguous(op, is_refused):
+    bench = Bench()
+    many = bench.matrix(({"__name__": "c", "i": "1", "z": "q"}, [1]), ({"__name__": "c", "i": "1", "z": "r"}, [2]))
+    one = bench.matrix(({"__name__": "one", "i": "1"}, [1.5]))
+    matching = Matching("many-to-one", True, ("i",), ("z",))
+    if is_refused:
+        with pytest.raises(NotExecutable, match="grouping labels must ensure unique matches"):
+            operate(bench, op, many, one, matching)
+    else:
+        assert rows(operate(bench, op, many, one, matching)) == [({"__name__": "c", "i": "1"}, [2.0])]
 
 
 def test_a_comparison_of_scalars_answers_0_or_1():

@@ -109,7 +109,7 @@ def test_histograms_differ_in_any_label_but_le_and_names_are_dropped():
     assert answer.drop_name.all()
 
 
-@pytest.mark.parametrize("le", ["", "Hello World", "1_0", " 1", "NaN"])
+@pytest.mark.parametrize("le", ["", "Hello World", "1_0", " 1", "NaN", "0x1", "1e400", "-1e400", "0x1p5000"])
 def test_series_without_a_bound_are_left_out_with_a_warning(le):
     bench = Bench()
     matrix = bench.matrix(({"__name__": "x", "le": le}, [1]))
@@ -121,7 +121,9 @@ def test_series_without_a_bound_are_left_out_with_a_warning(le):
     assert offset == 10
 
 
-@pytest.mark.parametrize(("le", "bound"), [("+inf", math.inf), ("1e3", 1000.0), ("0x1p-2", 0.25), ("-.5", -0.5)])
+@pytest.mark.parametrize(
+    ("le", "bound"), [("+inf", math.inf), ("-Infinity", -math.inf), ("1e3", 1000.0), ("0x1p-2", 0.25), ("-.5", -0.5)]
+)
 def test_bounds_are_read_as_go_reads_numbers(le, bound):
     assert bound_of(le) == bound
 

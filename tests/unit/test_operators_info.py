@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from shared.errors import NotExecutable
@@ -66,6 +68,29 @@ def test_two_info_series_with_samples_of_one_time_are_refused():
     times = bench.matrix(series("target_info", [0], s="x"), series("target_info", [0], s="y"))
     with pytest.raises(NotExecutable, match="found duplicate series for info metric"):
         info(bench, bench.matrix(series("m", [1])), times)
+
+
+def test_info_series_of_another_target_may_be_equal_or_histograms():
+    bench = Bench(2)
+    other = {"instance": "b"}
+    times = bench.matrix(
+        series("target_info", [0, 0], v="1"),
+        series("target_info", [0, 60], **other, v="2"),
+        series("target_info", [0, math.nan], **other, v="3"),
+    )
+    answer = info(bench, bench.matrix(series("m", [1, 2])), times)
+    assert rows(answer) == [({"__name__": "m", "instance": "a", "job": "1", "v": "1"}, [1.0, 2.0])]
+    with pytest.raises(NotExecutable, match="found duplicate series for info metric"):
+        info(bench, bench.matrix(series("m", [1, None], **other)), times)
+    with pytest.raises(NotExecutable, match="info metrics must be floats"):
+        info(bench, bench.matrix(series("m", [None, 2], **other)), times)
+
+
+def test_info_series_that_no_series_needs_at_a_step_may_be_equal_there():
+    bench = Bench(2)
+    times = bench.matrix(series("target_info", [0, 0], s="x"), series("target_info", [0, None], s="y"))
+    answer = info(bench, bench.matrix(series("m", [None, 2])), times)
+    assert [(labels["s"], cells) for labels, cells in rows(answer)] == [("x", [None, 2.0])]
 
 
 def test_info_metrics_that_disagree_are_refused():

@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 from loadtest.harness import local_queries
 from loadtest.harness.memory_source import MemorySource, label_set
 from shared.errors import TriptychError
+from shared.histograms.references import references
 from shared.promql.model import Annotations, Grid, Matrix, RangeVector, Scalar, String, Value
+from tests.histogram_batches import batch_of
+from tests.oracle_native_histograms import NativeHistogram
 from tests.sharded import Series, evaluate_sharded, split
 
 MINUTE = 60_000
@@ -345,3 +348,35 @@ def test_a_sort_on_the_many_side_of_an_operator_orders_the_answer() -> None:
         assert isinstance(value, Matrix)
         found = value.values[:, 0].tolist()
         assert len(found) > 5 and found == sorted(found, reverse=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["mode or topk(1, load)", "sum by (host) (mode) or topk(1, load)", "topk(2, load) or min_over_time(mode[5m])"],
+)
+def test_series_beside_those_that_have_an_order_come_in_one_that_shards_do_not_change(text: str) -> None:
+    def order(shards: int) -> list[Any]:
+        value = evaluate_sharded(text, SHARDS[shards], INSTANT).value
+        assert isinstance(value, Matrix)
+        return [value.labels.labels(row) for row in range(value.labels.size)]
+
+    assert len(order(1)) > 6
+    assert order(1) == order(2) == order(3) == order(5)
+
+
+def test_a_remark_of_merging_is_made_for_each_place_of_an_aggregation() -> None:
+    series: Series = {
+        label_set({"__name__": "mix", "i": "1"}): [[0], [1.0]],
+        label_set({"__name__": "mix", "i": "2"}): [[0], references(np.array([0]))],
+    }
+    sources = split(series, 2, batch_of([NativeHistogram(count=1.0, positive={0: 1.0})]))
+    annotations = evaluate_sharded("sum(mix) + sum(mix) + quantile(2, mix) + quantile(2, mix)", sources, Grid(0, 0))
+
+    offsets: dict[str, list[int | None]] = {}
+    for _, remark, offset in annotations.annotations.items:
+        offsets.setdefault(remark, []).append(offset)
+    assert offsets == {
+        "PromQL warning: encountered a mix of histograms and floats for aggregation": [4, 15],
+        "PromQL warning: quantile value should be between 0 and 1, got 2": [31, 50],
+        "PromQL info: ignored histogram in quantile aggregation": [34, 53],
+    }

@@ -212,9 +212,10 @@ def _result(
     if sides.node.return_bool:
         drop_name = np.ones_like(drop_name)
     present = matched if outcome.is_kept is None else matched & outcome.is_kept
-    message = MANY_TO_ONE if matching.card == "one-to-one" else GROUPING_LABELS
     result = Matrix(labels, outcome.values, present, drop_name, outcome.histograms)
-    return united(result, message=message, occupied=matched)
+    if matching.card == "one-to-one":  # a pair is ambiguous whether the comparison keeps it or not
+        return united(result, message=MANY_TO_ONE, occupied=matched)
+    return united(result, message=GROUPING_LABELS)
 
 
 def _match_labels(labels: LabelFrame, matching: Matching) -> LabelFrame:

@@ -6,13 +6,16 @@ neutral elements, which change nothing when merged. For operators that need valu
 topk, …), a partial has series instead of groups, and one plane `value`. An aggregation that is evaluated in one place
 is the merge of one partial.
 
+The name of a group is to be dropped at the steps at which that of any of its series is. A group that has such steps and
+others becomes two groups with one label set, present at different steps.
+
 Merging: compensated sums by Neumaier's addition, moments by Chan, Golub and LeVeque's formula (1979). Sums of
 histograms are planes that refer to a batch (`histogram_sums`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,7 +29,7 @@ from shared.promql.engine.context import EvalContext
 from shared.promql.engine.kernels import aggregation
 from shared.promql.engine.rows import in_order, stack, united, without_empty
 from shared.promql.functions import ORDERING_AGGREGATORS
-from shared.promql.model import Bool, Float, Grid, Matrix, Value
+from shared.promql.model import METADATA_LABELS, Bool, Float, Grid, Matrix, Value
 
 Planes = dict[str, Float]
 
@@ -74,23 +77,24 @@ def partial(node: Aggregate, value: Matrix, param: Value | None, grid: Grid, con
         return _of_series(_candidates(node, value, param, context))
     value = without_empty(value)
     if node.op == "count_values":
-        groups, counts, drop_name = selection.value_counts(
+        groups, counts, is_dropped = selection.value_counts(
             node, value, aggregation_parameters.label_name(param), context
         )
-        return Partial(groups, {"count": counts}, counts > 0, drop_name)
+        return _named(groups, {"count": counts}, counts > 0, is_dropped, _COUNT)
     reduction = _REDUCTIONS[node.op]
     ids, groups = selection.grouped(value.labels, node)
     shape = (groups.size, value.present.shape[1])
     planes = {name: np.full(shape, neutral) for name, neutral in reduction.neutral.items()}
-    drop_name = _any_of(value.drop_name, ids, groups.size)
+    is_dropped = _is_dropped(value.drop_name, [value.present], ids, groups.size)
     floats = _without_histograms(node, value, context)
     values, present = np.ascontiguousarray(floats.values), np.ascontiguousarray(floats.present)
     seen = reduction.reduce(values, present, ids, planes) > 0
-    if floats is value or node.op not in _SUMS:
-        return Partial(groups, planes, seen, drop_name)
-    assert value.histograms is not None
-    members = histogram_sums.of_series(value.values, value.present & ~present, ids, value.histograms)
-    return _with_histograms(Partial(groups, planes, seen, drop_name), members)
+    histograms = None
+    if floats is not value and node.op in _SUMS:
+        assert value.histograms is not None
+        members = histogram_sums.of_series(value.values, value.present & ~present, ids, value.histograms)
+        seen, histograms = _add_histograms(planes, seen, members)
+    return _named(groups, planes, seen, is_dropped, reduction.neutral, histograms)
 
 
 def combine(node: Aggregate, partials: Sequence[Partial], param: Value | None, context: EvalContext) -> Partial:
@@ -100,6 +104,7 @@ def combine(node: Aggregate, partials: Sequence[Partial], param: Value | None, c
         return partials[0]
     if node.op in SERIES_OPERATORS:
         return _of_series(_candidates(node, united(stack([_series(part) for part in partials])), param, context))
+    partials = [uniform for part in partials for uniform in _by_name(part)]
     frame = concat([part.groups for part in partials])
     ids, first = in_order(*row_ids(list(frame.columns.values()), frame.size))
     reduction = _REDUCTIONS["count" if node.op == "count_values" else node.op]
@@ -113,7 +118,6 @@ def combine(node: Aggregate, partials: Sequence[Partial], param: Value | None, c
             for name, plane in merged.items():
                 planes[name][rows] = plane
             present[rows] |= part.present
-    drop_name = _any_of(np.concatenate([part.drop_name for part in partials]), ids, len(first))
     histograms = None
     if any("kinds" in part.planes for part in partials):
         parts = [
@@ -121,7 +125,9 @@ def combine(node: Aggregate, partials: Sequence[Partial], param: Value | None, c
             for part, rows in zip(partials, group_ids, strict=True)
         ]
         histograms = histogram_sums.merge_planes(parts, planes)
-    return Partial(frame.take(first), planes, present, drop_name, histograms)
+    drop_name = np.concatenate([part.drop_name for part in partials])
+    is_dropped = _is_dropped(drop_name, [part.present for part in partials], ids, len(first))
+    return _named(frame.take(first), planes, present, is_dropped, reduction.neutral, histograms)
 
 
 def merge(
@@ -136,7 +142,8 @@ def merge(
         q = aggregation_parameters.scalar_of(param)
         series = without_empty(_series(whole))
         groups, ids, values, present = selection.quantiles(node, series, q)
-        return without_empty(Matrix(groups, values, present, _any_of(series.drop_name, ids, groups.size)))
+        is_dropped = _is_dropped(series.drop_name, [series.present], ids, groups.size)
+        return without_empty(_series(_named(groups, {"value": values}, present, is_dropped, {})))
     if node.op in SERIES_OPERATORS:
         return without_empty(_series(whole))
     with np.errstate(all="ignore"):
@@ -175,16 +182,14 @@ def _without_histograms(node: Aggregate, value: Matrix, context: EvalContext) ->
     )
 
 
-def _with_histograms(part: Partial, members: histogram_sums.Members) -> Partial:
-    """The partial of floats, with the sums of histograms in addition."""
-    planes = dict(part.planes)
+def _add_histograms(planes: Planes, seen: Bool, members: histogram_sums.Members) -> tuple[Bool, HistogramBatch]:
+    """Add the sums of histograms to the planes of floats, which are present where `seen`. Returns (presence of both,
+    histograms)."""
     if "count" in planes:
-        planes["count"] = planes["count"] + np.bincount(members.cells, minlength=part.present.size).reshape(
-            part.present.shape
-        )
+        planes["count"] += np.bincount(members.cells, minlength=seen.size).reshape(seen.shape)
     histograms = histogram_sums.add_up(members, planes)
-    planes["kinds"] = planes["kinds"] + np.where(part.present, float(histogram_sums.FLOATS), 0.0)
-    return Partial(part.groups, planes, part.present | (planes["kinds"] > 0), part.drop_name, histograms)
+    planes["kinds"] += np.where(seen, float(histogram_sums.FLOATS), 0.0)
+    return seen | (planes["kinds"] > 0), histograms
 
 
 def _candidates(node: Aggregate, value: Matrix, param: Value | None, context: EvalContext) -> Matrix:
@@ -208,9 +213,55 @@ def _parameter_offset(node: Aggregate) -> int | None:
     return node.param.span[0] if node.param is not None else None
 
 
-def _any_of(flags: Bool, ids: Rows, groups: int) -> Bool:
-    """bool[groups]: whether any series of the group has the flag."""
-    return np.bincount(ids, weights=flags, minlength=groups) > 0
+def _is_dropped(drop_name: Bool, presences: Sequence[Bool], ids: Rows, groups: int) -> Bool:
+    """bool[groups, steps], or bool[groups, 1] for all steps: where a present series of the group has a name that is to
+    be dropped. `presences`: of some series each, all together those of `drop_name` and `ids`."""
+    if drop_name.all() or not drop_name.any():
+        return np.full((groups, 1), bool(drop_name.any()))
+    present = np.concatenate(presences) & drop_name[:, np.newaxis]
+    counts = np.zeros((groups, present.shape[1]), dtype=np.int64)
+    aggregation.count_groups(present, ids, counts)
+    return counts > 0
+
+
+def _named(
+    groups: LabelFrame,
+    planes: Planes,
+    present: Bool,
+    is_dropped: Bool,
+    neutral: Mapping[str, float],
+    histograms: HistogramBatch | None = None,
+) -> Partial:
+    """The partial of these groups, whose names are to be dropped where `is_dropped` (as `_is_dropped` returns it).
+    `neutral`: the neutral elements of planes, if they are not 0."""
+    if is_dropped.shape[1] == 1:
+        return Partial(groups, planes, present, is_dropped[:, 0], histograms)
+    drop_name = np.asarray((present & is_dropped).any(axis=1))
+    changing = np.flatnonzero(drop_name & (present & ~is_dropped).any(axis=1))
+    if not len(changing) or groups.columns.keys().isdisjoint(METADATA_LABELS):
+        return Partial(groups, planes, present, drop_name, histograms)
+    rows = np.concatenate((np.arange(groups.size), changing))
+    drop_name = drop_name[rows]
+    drop_name[changing] = False
+    present = present[rows] & (is_dropped[rows] == drop_name[:, np.newaxis])
+    planes = {name: np.where(present, plane[rows], neutral.get(name, 0.0)) for name, plane in planes.items()}
+    return Partial(groups.take(rows), planes, present, drop_name, histograms)
+
+
+def _by_name(part: Partial) -> list[Partial]:
+    """The groups whose names are to be dropped and the others, apart: each part has a label set once."""
+    if part.drop_name.all() or not part.drop_name.any():
+        return [part]
+    return [
+        replace(
+            part,
+            groups=part.groups.take(rows),
+            planes={name: plane[rows] for name, plane in part.planes.items()},
+            present=part.present[rows],
+            drop_name=part.drop_name[rows],
+        )
+        for rows in (np.flatnonzero(~part.drop_name), np.flatnonzero(part.drop_name))
+    ]
 
 
 def _added(a: Float, b: Float, compensation: Float) -> tuple[Float, Float]:

@@ -16,6 +16,7 @@ from shared.labels import LabelFrame
 from shared.promql.ast import MatrixSelector, Subquery, VectorSelector
 from shared.promql.engine import scan, subquery
 from shared.promql.engine.context import EvalContext, resolved
+from shared.promql.engine.rows import with_one_name
 from shared.promql.engine.scan import Windows
 from shared.promql.model import STALE_NAN_BITS, Bool, Grid, Matrix, RangeVector, Samples, Value
 
@@ -42,12 +43,13 @@ def of_selector(node: MatrixSelector, grid: Grid, context: EvalContext, *, is_ke
 
 def of_subquery(node: Subquery, value: Value, inner: Grid, grid: Grid, context: EvalContext) -> RangeSeries:
     """The series of a subquery whose expression has `value` over the grid `inner`. Its samples have no start
-    timestamps.
+    timestamps. Those with one label set are one series, since a window may have samples with and without the name.
 
     Raises NotExecutable if the value is not an instant vector, OverBudget if its samples are too many.
     """
     if not isinstance(value, Matrix):
         raise NotExecutable("subquery is only allowed on instant vector")
+    value = with_one_name(value)
     context.hold(int(np.count_nonzero(value.present)))
     windows = subquery.windows_of(node, grid, context)
     reads = iter([(slice(0, value.labels.size), subquery.ragged(value, inner))])

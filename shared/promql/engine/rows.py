@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from shared.errors import NotExecutable
 from shared.histograms.references import is_reference, stacked
-from shared.labels import LabelFrame, Rows, Symbols, concat
+from shared.labels import LabelFrame, Rows, Symbols, concat, row_ids
 from shared.promql.model import METADATA_LABELS, Bool, Matrix
 
 SAME_LABELS = "vector cannot contain metrics with the same labelset"
@@ -88,15 +90,15 @@ def layers(ids: Rows) -> Rows:
 
 
 def united(matrix: Matrix, *, message: str = SAME_LABELS, occupied: Bool | None = None) -> Matrix:
-    """Make one series of all series with equal label sets.
+    """Make one series of all series with equal label sets; of those whose names are dropped one, and of the others one.
+    So a label set occurs once at every step, but the name may be dropped at some steps only.
 
     `occupied` (bool[n, steps], by default the presence) says at which steps a series counts for the check. Raises
-    NotExecutable with `message` if two of them have a step in common.
+    NotExecutable with `message` if two with equal label sets have a step in common.
     """
     ids, first = matrix.labels.unique()
     if len(first) == matrix.labels.size:
         return matrix
-    ids, first = in_order(ids, first)
     steps = matrix.present.shape[1]
     rows, columns = np.nonzero(matrix.present if occupied is None else occupied)
     cells = ids[rows] * steps + columns
@@ -104,8 +106,17 @@ def united(matrix: Matrix, *, message: str = SAME_LABELS, occupied: Bool | None 
         raise NotExecutable(message)
     if occupied is not None:
         rows, columns = np.nonzero(matrix.present)
+    ids, first = in_order(*row_ids([ids.astype(np.int32), matrix.drop_name.astype(np.int32)], len(ids)))
     values, present = matrix.values[first].copy(), np.zeros((len(first), steps), dtype=np.bool_)
     values[ids[rows], columns] = matrix.values[rows, columns]
     present[ids[rows], columns] = True
-    drop_name = np.bincount(ids, weights=matrix.drop_name, minlength=len(first)) > 0
-    return Matrix(matrix.labels.take(first), values, present, drop_name, matrix.histograms)
+    return Matrix(matrix.labels.take(first), values, present, matrix.drop_name[first], matrix.histograms)
+
+
+def with_one_name(matrix: Matrix) -> Matrix:
+    """One series of those that `united` keeps apart: its name is dropped at all steps if it is at any."""
+    if matrix.drop_name.all() or not matrix.drop_name.any():
+        return matrix
+    ids, first = matrix.labels.unique()
+    is_dropped = np.bincount(ids, weights=matrix.drop_name, minlength=len(first)) > 0
+    return united(replace(matrix, drop_name=is_dropped[ids]))

@@ -126,7 +126,8 @@ def quantiles(node: Aggregate, matrix: Matrix, q: Float) -> tuple[LabelFrame, Ro
 
 
 def value_counts(node: Aggregate, matrix: Matrix, label: str, context: EvalContext) -> tuple[LabelFrame, Float, Bool]:
-    """count_values: (label sets of groups and values, counts float64[groups, steps], drop_name).
+    """count_values: (label sets of groups and values, counts float64[groups, steps], where the name is to be dropped
+    bool[groups, steps]).
 
     The value's text becomes a label of every series before they are grouped, so it may replace a label that
     distinguishes groups, and `without` may remove it. Raises NotExecutable if there are more cells than the query may
@@ -152,16 +153,16 @@ def value_counts(node: Aggregate, matrix: Matrix, label: str, context: EvalConte
     )
     steps = matrix.present.shape[1]
     context.require(len(cells) * steps)
-    counts = np.bincount(cell_index * steps + columns, minlength=len(cells) * steps).astype(np.float64)
+    places, shape = cell_index * steps + columns, (len(cells), steps)
+    counts = np.bincount(places, minlength=len(cells) * steps).astype(np.float64)
+    dropped = np.bincount(places, weights=matrix.drop_name[rows], minlength=len(cells) * steps) > 0
     origin = cells // value_count
     named = groups.take(origin)
-    dropped = np.bincount(ids, weights=matrix.drop_name, minlength=groups.size) > 0
     if has_value_label:
         if codes is None:
             codes = _text_codes(distinct.view(np.float64), None, matrix.labels.symbols, context)
         named = named.with_column(label, codes[cells % value_count])
-    drop_name = dropped[origin] & (label != METRIC_NAME)
-    return named, counts.reshape(len(cells), steps), drop_name
+    return named, counts.reshape(shape), dropped.reshape(shape) & (label != METRIC_NAME)
 
 
 def _text_codes(values: Float, histograms: HistogramBatch | None, symbols: Symbols, context: EvalContext) -> Codes:

@@ -62,14 +62,17 @@ class Histograms:
 
 
 def bound_of(le: str) -> float | None:
-    """The number in a bucket label, or None if it is not a number."""
+    """The number in a bucket label, or None if Go's `strconv.ParseFloat` refuses it: a hexadecimal number must have an
+    exponent, and no number may be beyond the largest float64."""
     if not le or le != le.strip() or "_" in le or not le.isascii():
         return None
     try:
         bound = float.fromhex(le) if "x" in le.lower() else float(le)
     except (ValueError, OverflowError):
         return None
-    return None if math.isnan(bound) else bound
+    lacks_exponent = "x" in le.lower() and "p" not in le.lower()
+    is_too_large = math.isinf(bound) and "inf" not in le.lower()
+    return None if math.isnan(bound) or lacks_exponent or is_too_large else bound
 
 
 def _of_metric(name: str) -> str:

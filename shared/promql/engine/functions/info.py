@@ -30,7 +30,7 @@ from shared.promql.ast import (
 from shared.promql.engine import scan
 from shared.promql.engine.context import EvalContext, resolved
 from shared.promql.engine.functions.arguments import Function, bare, vector
-from shared.promql.engine.matching import label_text
+from shared.promql.engine.matching import label_text, presence_counts
 from shared.promql.engine.rows import layers, stack, take, united, without_empty
 from shared.promql.model import Bool, Grid, Matrix, Value
 from shared.promql.regex import Regex, matches_empty
@@ -147,16 +147,17 @@ def _sample_times(call: Call, selector: VectorSelector, grid: Grid, context: Eva
         times = scan.sample_times(scan.INFO_TIMES, selector, grid, context)
     if not isinstance(times, Matrix):
         raise Internal("the leaf for the info series of info() is not an instant vector")
-    if (times.present & np.isnan(times.values)).any():
-        raise NotExecutable("info metrics must be floats, but info() selects one that has native histograms")
     return times
 
 
 class _Join:
     """Joins series with info series: decides which info series fits which series at which step.
 
-    Series with equal identifying labels have the same identity. `winners[f]`: int64[identities, steps], the row of the
-    fitting info series of the f-th info metric, or NONE.
+    Series with equal identifying labels have the same identity. `needed`: bool[identities, steps], where a series needs
+    info series; all others may be what they like. `winners[f]`: int64[identities, steps], the row of the fitting info
+    series of the f-th info metric, or NONE.
+
+    Raises NotExecutable if info series that are needed are histograms or cannot be told apart.
     """
 
     def __init__(self, base: Matrix, info: Matrix, condition: _Condition) -> None:
@@ -167,6 +168,9 @@ class _Join:
         self._identity, info_identity = ids[: base.labels.size], ids[base.labels.size :]
         # Series without identifying labels belong to no info series.
         identified = np.any([column[first] != 0 for column in columns], axis=0)
+        self._needed = (presence_counts(base.present, self._identity, len(first)) > 0) & identified[:, np.newaxis]
+        if (self._info.present & np.isnan(self._info.values) & self._needed[info_identity]).any():
+            raise NotExecutable("info metrics must be floats, but info() selects one that has native histograms")
         info_names = self._info.labels.column(METRIC_NAME)
         self._winners = [
             self._newest(np.flatnonzero((info_names == name) & identified[info_identity]), info_identity, len(first))
@@ -185,8 +189,9 @@ class _Join:
             at = np.arange(newest.shape[1])
             known = info.present[of_layer] & (newest != NONE)
             times, newest_times = info.values[of_layer], info.values[newest, at]
-            if (known & (times == newest_times)).any():
-                row, step = (int(i[0]) for i in np.nonzero(known & (times == newest_times)))
+            equal = known & (times == newest_times) & self._needed[identity[of_layer]]
+            if equal.any():
+                row, step = (int(i[0]) for i in np.nonzero(equal))
                 self._refuse((int(newest[row, step]), int(of_layer[row])), times[row, step])
             newer = info.present[of_layer] & (~known | (times > newest_times))
             winners[identity[of_layer]] = np.where(newer, of_layer[:, np.newaxis], newest)
