@@ -41,6 +41,7 @@ def _started(module: str, *arguments: str) -> subprocess.Popen[bytes]:
 def import_kernels() -> None:
     """Import all modules of the coordinator and of its commands that declare kernels."""
     import coordinator.app
+    import coordinator.transfer.csv_ends
     import coordinator.transfer.openmetrics_walk
     import coordinator.transfer.tsdb_histograms  # noqa: F401
 
