@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from triptych.documents import attributes_of, filter_of, id_of, metadata_of, stored_id
+from triptych.documents import EVERYTHING, NOTHING, attributes_of, filter_of, id_of, metadata_of, stored_id
 from triptych.hits import Vector
 
 
@@ -16,12 +16,14 @@ from triptych.hits import Vector
         {"none": None, "object": {"a": [1, {"b": None}]}, "mixed": [1, "x"], "nested": [[1]], "large": 1 << 70},
         {"vector": [1], "_id": "x", "_rest": "y", "text": "z", "": "empty", "empty": []},
         {f"n{i}": i for i in range(300)},
+        {"k" * 256: 1, "k" * 257: 2, "ü" * 128: 3, "ü" * 129: 4},
     ],
 )
 @pytest.mark.parametrize("name", ["a", "ü" * 32, "x" * 68, ""])
 def test_what_is_stored_comes_back(metadata, name):
     attributes = attributes_of(name, metadata, {"text": "content"})
     assert len(attributes) <= 256
+    assert max(len(attribute.encode()) for attribute in attributes) <= 256
     assert len(stored_id(name).encode()) in range(1, 65)
     stored = Vector(stored_id(name), None, {key: value for key, value in attributes.items() if value is not None})
     assert metadata_of(stored, ["text"]) == metadata
@@ -38,6 +40,8 @@ def test_plain_metadata_keep_their_names_so_that_filters_find_them():
 def test_metadata_that_is_no_json_is_refused():
     with pytest.raises(TypeError):
         attributes_of("a", {"array": np.zeros(2)}, {})
+    with pytest.raises(TypeError, match="the name 7, which is int; it must be a str"):
+        attributes_of("a", {7: 1}, {})
 
 
 @pytest.mark.parametrize(
@@ -64,6 +68,16 @@ def test_metadata_that_is_no_json_is_refused():
             },
         ),
         ({"$not": {"a": None}}, {"not": {"eq": {"field": "a", "value": None}}}),
+        ({"a": []}, NOTHING),
+        ({"a": {"$in": []}}, NOTHING),
+        ({"a": {"$nin": []}}, EVERYTHING),
+        ({"a": [], "b": 1}, NOTHING),
+        ({"a": {"$nin": [], "$lt": 5}}, {"lt": {"field": "a", "value": 5}}),
+        ({"$or": [{"a": []}, {"b": 1}]}, {"eq": {"field": "b", "value": 1}}),
+        ({"$or": [{"a": {"$nin": []}}, {"b": 1}]}, EVERYTHING),
+        ({"$not": {"a": []}}, EVERYTHING),
+        ({"$and": [{}, {"b": 1}]}, {"eq": {"field": "b", "value": 1}}),
+        ({"$and": [{}]}, None),
     ],
 )
 def test_filters_of_other_stores(given, expected):
@@ -73,4 +87,10 @@ def test_filters_of_other_stores(given, expected):
 @pytest.mark.parametrize("wrong", [{"$nor": []}, {"a": {"$regex": "x"}}])
 def test_an_operator_that_is_not_there_is_named(wrong):
     with pytest.raises(ValueError, match=r"\$nor|\$regex"):
+        filter_of(wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"a": {}}, {"$not": {}}, {"$or": [{}, {"a": 1}]}, {"$not": {"$and": [{}]}}])
+def test_an_empty_filter_that_could_mean_all_or_none_is_refused(wrong):
+    with pytest.raises(ValueError, match="empty"):
         filter_of(wrong)

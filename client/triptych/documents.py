@@ -1,8 +1,8 @@
 """Documents with metadata as vectors with attributes, for the vector stores of LangChain and LlamaIndex.
 
 Metadata that the service can store as attributes keep their names, so that filters find them. The rest (null, objects,
-mixed lists, reserved names) stands as JSON in one attribute. An id of more than 64 bytes is stored as an attribute, and
-its hash takes its place.
+mixed lists, reserved names and long ones) stands as JSON in one attribute. An id of more than 64 bytes is stored as an
+attribute, and its hash takes its place.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from triptych.hits import VECTOR, Vector
 
 ID_BYTES_MAX = 64
+NAME_BYTES_MAX = 256
 ID = "_id"
 REST = "_rest"
 ATTRIBUTES_MAX = 240
@@ -41,6 +42,9 @@ _CONDITIONS = frozenset(
         "containsAll",
     ]  # the service's own
 )
+EVERYTHING: Mapping[str, Any] = {"or": [{"exists": {"field": ID}}, {"not": {"exists": {"field": ID}}}]}
+"""A filter that every vector satisfies. `joined` and `negated` keep it as it is, so that a delete can refuse it."""
+NOTHING: Mapping[str, Any] = {"not": EVERYTHING}
 
 
 def stored_id(id: str) -> str:
@@ -51,12 +55,15 @@ def stored_id(id: str) -> str:
 
 def attributes_of(id: str, metadata: Mapping[str, Any], beside: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes that a document is stored with; `beside` are those that are not metadata. Raises TypeError for
-    metadata that JSON does not have."""
+    metadata that JSON does not have, such as a name that is no text."""
     attributes: dict[str, Any] = {}
     rest: dict[str, Any] = {}
     reserved = {VECTOR, ID, REST, *beside}
     for name, value in metadata.items():
-        is_plain = name and name not in reserved and len(attributes) < ATTRIBUTES_MAX and _is_storable(value)
+        if not isinstance(name, str):
+            raise TypeError(f"the metadata have the name {name!r}, which is {type(name).__name__}; it must be a str")
+        is_name = 0 < len(name.encode("utf-8", "replace")) <= NAME_BYTES_MAX and name not in reserved
+        is_plain = is_name and len(attributes) < ATTRIBUTES_MAX and _is_storable(value)
         (attributes if is_plain else rest)[name] = value
     attributes.update(beside)
     if rest:
@@ -102,28 +109,63 @@ def _is_storable(value: Any) -> bool:
 def filter_of(filter: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """The service's filter for one of its own, or for one as other stores have them: `{"colour": "red"}`,
     `{"colour": ["red", "blue"]}`, `{"year": {"$gte": 2020}}`, `{"$or": [filter, …]}`; several
-    members must all hold. Raises ValueError."""
+    members must all hold. Raises ValueError. None for an empty filter, and for one that has only empty ones."""
     if not filter:
         return None
-    conditions = [_condition(name, operand) for name, operand in filter.items()]
-    return conditions[0] if len(conditions) == 1 else {"and": conditions}
+    return joined("and", [_condition(name, operand) for name, operand in filter.items()])
 
 
-def _condition(name: str, operand: Any) -> dict[str, Any]:
+def joined(operator: str, conditions: Iterable[Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
+    """The condition that all (`and`) or some (`or`) of these hold. None is an empty filter, which does not count; the
+    result is None if there are no others."""
+    counted = [condition for condition in conditions if condition is not None]
+    decisive, indifferent = (NOTHING, EVERYTHING) if operator == "and" else (EVERYTHING, NOTHING)
+    if decisive in counted:
+        return decisive
+    different = [condition for condition in counted if condition != indifferent]
+    if not different:
+        return indifferent if counted else None
+    return different[0] if len(different) == 1 else {operator: different}
+
+
+def negated(condition: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The opposite; None of an empty filter."""
+    if condition is None:
+        return None
+    return EVERYTHING if condition == NOTHING else {"not": condition}
+
+
+def within(field: str, values: list[Any]) -> Mapping[str, Any]:
+    """The condition that the field has one of these values."""
+    return NOTHING if values == [] else {"in": {"field": field, "values": values}}
+
+
+def _condition(name: str, operand: Any) -> Mapping[str, Any] | None:
     if name in _CONDITIONS and _is_own(name, operand):
         return {name: operand}
-    if name in ("$and", "$or"):
-        return {name[1:]: [filter_of(each) for each in operand]}
+    if name == "$and":
+        return joined("and", map(filter_of, operand))
+    if name == "$or":
+        return joined("or", [_not_empty(name, each) for each in operand])
     if name == "$not":
-        return {"not": filter_of(operand)}
+        return negated(_not_empty(name, operand))
     if name.startswith("$"):
         raise ValueError(f"the filter has {name!r}; it must be a field, $and, $or or $not")
     if isinstance(operand, (list, tuple)):
-        return {"in": {"field": name, "values": list(operand)}}
+        return within(name, list(operand))
     if not isinstance(operand, Mapping):
         return {"eq": {"field": name, "value": operand}}
-    conditions = [_comparison(name, operator, value) for operator, value in operand.items()]
-    return conditions[0] if len(conditions) == 1 else {"and": conditions}
+    if not operand:
+        raise ValueError(f"the filter of {name!r} is empty; it must have an operator, such as $gte")
+    return joined("and", [_comparison(name, operator, value) for operator, value in operand.items()])
+
+
+def _not_empty(name: str, filter: Mapping[str, Any]) -> Mapping[str, Any]:
+    """As `filter_of`. Raises ValueError for an empty filter: whether it means all or none is not clear here."""
+    condition = filter_of(filter)
+    if condition is None:
+        raise ValueError(f"the filter has {name!r} with an empty filter; it must have a condition")
+    return condition
 
 
 def _is_own(name: str, operand: Any) -> bool:
@@ -133,12 +175,12 @@ def _is_own(name: str, operand: Any) -> bool:
     return isinstance(operand, Mapping) and (name == "not" or "field" in operand)
 
 
-def _comparison(field: str, operator: str, value: Any) -> dict[str, Any]:
+def _comparison(field: str, operator: str, value: Any) -> Mapping[str, Any] | None:
     if operator in _COMPARISONS:
         return {_COMPARISONS[operator]: {"field": field, "value": value}}
     if operator in ("$in", "$nin"):
-        within = {"in": {"field": field, "values": list(value)}}
-        return within if operator == "$in" else {"not": within}
+        membership = within(field, list(value))
+        return membership if operator == "$in" else negated(membership)
     if operator == "$exists":
         exists = {"exists": {"field": field}}
         return exists if value else {"not": exists}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -23,7 +24,7 @@ from llama_index.core.vector_stores.types import (
 from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 
 from triptych.client import Client
-from triptych.documents import attributes_of, id_of, stored_id
+from triptych.documents import EVERYTHING, NOTHING, attributes_of, id_of, joined, negated, stored_id, within
 from triptych.errors import NotFound
 from triptych.hits import Vector
 
@@ -40,7 +41,7 @@ _COMPARISONS = {
     FilterOperator.LTE: "lte",
     FilterOperator.CONTAINS: "contains",
 }
-_MEMBERSHIPS = {FilterOperator.IN: "in", FilterOperator.ANY: "containsAny", FilterOperator.ALL: "containsAll"}
+_MEMBERSHIPS = {FilterOperator.ANY: "containsAny", FilterOperator.ALL: "containsAll"}
 
 
 class TriptychVectorStore(BasePydanticVectorStore):
@@ -96,9 +97,15 @@ class TriptychVectorStore(BasePydanticVectorStore):
         filters: MetadataFilters | None = None,
         **delete_kwargs: Any,
     ) -> None:
+        """Delete nodes by their ids, or those that satisfy the filters, or of these ids those that do. Raises
+        ValueError for filters that every node satisfies."""
         if node_ids is not None and filters is None:
             self._delete(None, [stored_id(name) for name in node_ids])
-        elif (condition := _all([_within(NODE_ID, node_ids), _filter(filters)])) is not None:
+            return
+        condition = joined("and", [_one_of(NODE_ID, node_ids), _filter(filters)])
+        if condition == EVERYTHING:
+            raise ValueError("the filters of a delete are satisfied by every node; clear() deletes all nodes")
+        if condition is not None:
             self._delete(condition)
 
     def clear(self) -> None:
@@ -111,7 +118,7 @@ class TriptychVectorStore(BasePydanticVectorStore):
             self._client.vectors.delete(ids, filter=condition, collection=self.collection)
 
     def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
-        vectors, condition = self._client.vectors, _all([_within(NODE_ID, node_ids), _filter(filters)])
+        vectors, condition = self._client.vectors, joined("and", [_one_of(NODE_ID, node_ids), _filter(filters)])
         found: Iterable[Vector]
         try:
             if node_ids is not None and filters is None:
@@ -125,17 +132,21 @@ class TriptychVectorStore(BasePydanticVectorStore):
             return []
 
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
-        """Raises ValueError for modes other than default, text_search and hybrid."""
-        condition = _all(
-            [_within("ref_doc_id", query.doc_ids), _within(NODE_ID, query.node_ids), _filter(query.filters)]
-        )
+        """The similarities under l2 are 1 / (1 + distance), so that the most similar node has the greatest one. Raises
+        ValueError for modes other than default, text_search and hybrid."""
+        # Retrievers of LlamaIndex give an empty list for nodes that are not restricted.
+        documents, nodes = _one_of("ref_doc_id", query.doc_ids or None), _one_of(NODE_ID, query.node_ids or None)
+        condition = joined("and", [documents, nodes, _filter(query.filters)])
         try:
             hits = self._client.vectors.search(
                 **_question(query), filter=condition, include=INCLUDED, collection=self.collection, **kwargs
             ).hits
         except NotFound:
             hits = []
-        return VectorStoreQueryResult([_node(hit) for hit in hits], [hit.score for hit in hits], list(map(id_of, hits)))
+        scores = [hit.score for hit in hits]
+        if self.metric == "l2" and query.mode == VectorStoreQueryMode.DEFAULT:
+            scores = [1 / (1 + distance) for distance in scores]
+        return VectorStoreQueryResult([_node(hit) for hit in hits], scores, list(map(id_of, hits)))
 
     async def async_add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
         return await asyncio.to_thread(self.add, nodes, **kwargs)
@@ -183,32 +194,33 @@ def _node(vector: Vector) -> BaseNode:
     return metadata_dict_to_node(attributes, text=attributes.get(TEXT, ""))
 
 
-def _within(field: str, values: Sequence[str] | None) -> dict[str, Any] | None:
-    return None if values is None else {"in": {"field": field, "values": list(values)}}
-
-
-def _all(conditions: Sequence[Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
-    """The condition that all of these hold that are there."""
-    there = [condition for condition in conditions if condition is not None]
-    return there[0] if len(there) == 1 else {"and": there} if there else None
+def _one_of(field: str, values: Sequence[str] | None) -> Mapping[str, Any] | None:
+    return None if values is None else within(field, list(values))
 
 
 def _filter(filters: MetadataFilters | None) -> Mapping[str, Any] | None:
-    if filters is None or not filters.filters:
+    """None if there are no filters, or only empty ones."""
+    if filters is None:
         return None
     conditions = [_filter(each) if isinstance(each, MetadataFilters) else _condition(each) for each in filters.filters]
     if filters.condition == FilterCondition.NOT:
-        return {"not": {"or": conditions}}
-    return {"or" if filters.condition == FilterCondition.OR else "and": conditions}
+        return negated(joined("or", conditions))
+    return joined("or" if filters.condition == FilterCondition.OR else "and", conditions)
 
 
-def _condition(each: MetadataFilter) -> dict[str, Any]:
+def _condition(each: MetadataFilter) -> Mapping[str, Any] | None:
     if each.operator in _COMPARISONS:
         return {_COMPARISONS[each.operator]: {"field": each.key, "value": each.value}}
+    if each.operator == FilterOperator.IN:
+        return within(each.key, each.value)
+    if each.operator == FilterOperator.NIN:
+        return negated(within(each.key, each.value))
+    if each.operator == FilterOperator.ANY and each.value == []:
+        return NOTHING
     if each.operator in _MEMBERSHIPS:
         return {_MEMBERSHIPS[each.operator]: {"field": each.key, "values": each.value}}
-    if each.operator == FilterOperator.NIN:
-        return {"not": {"in": {"field": each.key, "values": each.value}}}
     if each.operator == FilterOperator.IS_EMPTY:
-        return {"not": {"exists": {"field": each.key}}}
+        # An empty array exists, but has no element that any of these could hold for.
+        texts, numbers = {"field": each.key, "value": ""}, {"field": each.key, "value": -sys.float_info.max}
+        return negated(joined("or", [{"gte": texts}, {"gte": numbers}, within(each.key, [True, False])]))
     raise ValueError(f"the filter of {each.key!r} is {each.operator.value!r}, which this store does not have")

@@ -396,6 +396,11 @@ def test_documents_of_langchain_keep_what_the_service_has_no_form_for(client, na
     assert (found.id, found.metadata, found.page_content) == (long_id, metadata, "a quick fox")
     assert store.get_by_ids([long_id])[0].metadata == metadata
     assert store.similarity_search("x", filter={"nobody_has": 1}) == []
+    assert store.similarity_search("x", filter={"year": []}) == []
+    assert len(store.similarity_search("x", filter={"year": {"$nin": []}})) == 1
+    with pytest.raises(TypeError, match="delete has filter and no ids"):
+        store.delete(filter={"year": 1})
+    assert store.get_by_ids([long_id])
     texts = [str(i) for i in range(12_000)]
     assert len(store.add_texts(texts, ids=texts)) == 12_000
     assert store.similarity_search_with_score("77", k=1)[0][0].id == "77"

@@ -15,9 +15,10 @@ from shared import wire
 from shared.errors import BadData
 from shared.messages import selected_vectors as messages
 from shared.messages.vectors import Condition, pack_blobs
-from tests.unit.selected_vectors import RED, fill, scroll, selected, some_rows
+from tests.unit.selected_vectors import RED, fill, page, scroll, selected, some_rows
 from tests.unit.vector_shard import COSINE, OneShard
 from worker.vectors import changes, paging
+from worker.vectors.collection import READ_AT_ONCE
 from worker.vectors.selection import Selection
 
 
@@ -160,3 +161,43 @@ def test_a_vector_that_stops_matching_is_neither_deleted_nor_updated(
     fill(shard, {"a": {"colour": "red"}})
     assert selected(shard, "vector.delete_matching", filter=RED).count == 1
     assert [p.id for p in scroll(shard, 5)] == [b"a"]
+
+
+def test_an_update_holds_few_vectors_with_large_attributes_at_once(
+    shard: OneShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(shard, {f"{n:03d}": {"text": "x" * 1000} for n in range(150)})
+    own = shard.vectors.engine.find(1)
+    assert own is not None
+    monkeypatch.setattr(changes, "SLICE_BYTES", 40_000)
+    upsert = own.upsert
+    written: list[int] = []
+
+    def noted(number: int, ids: list[bytes], *content: Any) -> None:
+        written.append(len(ids))
+        upsert(number, ids, *content)
+
+    monkeypatch.setattr(own, "upsert", noted)
+    assert updated(shard, by=Condition("exists", "text"), k=1) == 150
+    assert sum(written) == 150
+    assert max(written) < 40_000 // 1000 + READ_AT_ONCE
+    assert selected(shard, "vector.count", filter=Condition("eq", "k", (1,))).count == 150
+
+
+def test_a_page_that_ends_by_its_bytes_reads_few_vectors_beyond_it(
+    shard: OneShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(shard, {f"{n:03d}": {"text": "x" * 1000} for n in range(150)})
+    own = shard.vectors.engine.find(1)
+    assert own is not None
+    contents = own.contents
+    read: list[int] = []
+
+    def noted(number: int, ids: list[bytes]) -> Any:
+        read.append(len(ids))
+        return contents(number, ids)
+
+    monkeypatch.setattr(own, "contents", noted)
+    positions, _ = page(shard, 150, bytes_max=40_000, fields=None)
+    assert len(positions) == 39
+    assert sum(read) < 39 + READ_AT_ONCE

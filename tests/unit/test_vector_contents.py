@@ -19,11 +19,14 @@ from shared.wire import Reply
 from tests.unit.vector_shard import COSINE, OneShard
 from worker.methods import vectors as methods
 from worker.storage.objects import LocalObjects
+from worker.vectors import collection as collection_module
 from worker.vectors import fields, part, snapshot
 from worker.vectors.attribute_column import AttributeColumn
 from worker.vectors.attribute_index import build
 from worker.vectors.attributes import Attributes
+from worker.vectors.collection import READ_AT_ONCE, WorkerCollection
 from worker.vectors.indexing import Indexing
+from worker.vectors.stored_rows import Columns
 
 EYE = np.eye(8, dtype=np.float32)
 ATTRIBUTES = [{"n": 1, "word": "one"}, {"n": 2}, {}]
@@ -101,6 +104,44 @@ def test_a_read_of_too_many_bytes_is_refused(shard: OneShard, monkeypatch: pytes
     monkeypatch.setattr(methods, "READ_AT_ONCE", 1)
     with pytest.raises(TooLarge, match="the vectors of the 3 ids have more than 20 bytes"):
         got(shard, "a", "b", "c", bytes_max=20, ids_total=3)
+
+
+def test_a_read_of_too_many_bytes_ends_soon(shard: OneShard, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"n{n:03d}" for n in range(100)]
+    shard.write(names, np.ones((100, 8)), [{"text": "x" * 1000}] * 100)
+    own = shard.vectors.engine.find(1)
+    assert own is not None
+    contents = own.contents
+    read: list[int] = []
+
+    def noted(number: int, ids: list[bytes]) -> Any:
+        read.append(len(ids))
+        return contents(number, ids)
+
+    monkeypatch.setattr(own, "contents", noted)
+    with pytest.raises(TooLarge):
+        got(shard, *names, bytes_max=40_000, ids_total=100)
+    assert sum(read) < 40 + READ_AT_ONCE
+
+
+def test_a_start_holds_few_vectors_with_large_attributes_at_once(
+    shard: OneShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"n{n:03d}" for n in range(100)]
+    shard.write(names, np.ones((100, 8)), [{"text": "x" * 1000}] * 100)
+    monkeypatch.setattr(collection_module, "LOAD_BYTES", 10_000)
+    load_batch = WorkerCollection._load_batch
+    loaded: list[int] = []
+
+    def noted(own: WorkerCollection, number: int, batch: Columns) -> None:
+        loaded.append(len(batch.ids))
+        load_batch(own, number, batch)
+
+    monkeypatch.setattr(WorkerCollection, "_load_batch", noted)
+    shard.reopen()
+    assert sum(loaded) == 100 + len(ATTRIBUTES)
+    assert max(loaded) <= 10 + len(ATTRIBUTES)
+    assert got(shard, *names)[0] == names
 
 
 def test_a_large_write_is_written_in_slices(shard: OneShard, monkeypatch: pytest.MonkeyPatch) -> None:

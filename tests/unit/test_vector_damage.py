@@ -15,6 +15,8 @@ from shared.config import Settings
 from shared.errors import NotFound, Unavailable
 from shared.messages import vectors as messages
 from shared.messages.vectors import Collection, Condition
+from tests.unit.selected_vectors import selected
+from tests.unit.test_vector_changes import updated
 from tests.unit.test_vector_shards import COLLECTION, Worker, worker
 from tests.unit.test_vector_snapshots import ask, put
 from tests.unit.vector_shard import COSINE, OneShard
@@ -150,6 +152,28 @@ def test_damaged_description_of_a_collection_is_said_and_healed_by_the_next_writ
     assert shard.ids(EYE[0], 9) == ["a", "b"]
     shard.reopen()
     assert shard.damage.texts("vector") == []
+
+
+def test_changes_find_the_vectors_of_a_collection_whose_description_is_damaged(shard: OneShard) -> None:
+    red, blue = Condition("eq", "colour", ("red",)), Condition("eq", "colour", ("blue",))
+    rows = {"a": "red", "b": "red", "c": "blue", "d": "blue"}
+    shard.write(list(rows), EYE[:4], [{"colour": colour} for colour in rows.values()])
+    for change, left in (
+        (lambda: shard.delete(["a", "nowhere"]), ["b", "c", "d"]),
+        (lambda: selected(shard, "vector.delete_matching", filter=red).count, ["c", "d"]),
+        (lambda: updated(shard, by=Condition("exists", "colour"), colour="blue") - 1, ["c", "d"]),
+        (lambda: updated(shard, "c", colour="blue"), ["c", "d"]),
+    ):
+        batch = shard.store.batch()
+        batch.put("meta", KNOWN + b"1", b"\x01\x02")
+        shard.store.write(batch)
+        shard.reopen()
+        assert change() == 1
+        assert got(shard, *rows) == left
+        shard.reopen()
+        assert shard.damage.texts("vector") == []
+        assert got(shard, *rows) == left
+    assert selected(shard, "vector.count", filter=blue).count == 2
 
 
 # Drops

@@ -25,6 +25,7 @@ from worker.methods.method import Method, check
 from worker.methods.vectors import Shards, content_frames, engine_of
 from worker.vectors import changes, paging
 from worker.vectors.facets import count_values
+from worker.vectors.part import VectorPart
 from worker.vectors.selection import Selection
 
 
@@ -101,13 +102,13 @@ def facets(shards: Shards, request: Request) -> Reply:
 def delete_matching(shards: Shards, request: Request) -> Reply:
     """Delete the selected vectors: deleted on the disk of every shard when this returns."""
     body = wire.unpack(request.body, SelectionBody)
+    parts = _parts_to_change(shards, body.collection)
     selection = selection_of(shards, request, body.collection, body.filter)
     if selection is None:
         return Reply(wire.pack(SelectedReply()))
     reply = told(SelectedReply(), selection)
-    for shard in shards.values():
-        if shard.vectors.find(body.collection) is not None:
-            reply.count += changes.delete(selection, shard.vectors.shard)
+    for part in parts.values():
+        reply.count += changes.delete(selection, part.shard)
     _sync(shards)
     return Reply(wire.pack(reply))
 
@@ -115,21 +116,25 @@ def delete_matching(shards: Shards, request: Request) -> Reply:
 def update(shards: Shards, request: Request) -> Reply:
     """Change attributes of the selected vectors: on the disk of every shard when this returns."""
     body = wire.unpack(request.body, UpdateBody)
+    parts = _parts_to_change(shards, body.collection)
     selection = selection_of(shards, request, body.collection, body.filter)
     if selection is None:
         return Reply(wire.pack(SelectedReply()))
     values = msgspec.msgpack.decode(body.set) if body.set else {}
     reply = told(SelectedReply(), selection)
-    for number, shard in shards.items():
-        if shard.vectors.find(body.collection) is None:
-            continue
-        part = request.parts.get(number)
-        own = shard.vectors.shard
-        names = unpack_blobs(part[0], part[1]) if part else changes.selected_ids(selection, own)
-        reply.count += changes.update(selection, own, names, values, body.unset)
+    for number, part in parts.items():
+        ids = request.parts.get(number)
+        names = unpack_blobs(ids[0], ids[1]) if ids else changes.selected_ids(selection, part.shard)
+        reply.count += changes.update(selection, part.shard, names, values, body.unset)
     _sync(shards)
     engine_of(shards).wake()
     return Reply(wire.pack(reply))
+
+
+def _parts_to_change(shards: Shards, collection: Collection) -> dict[int, VectorPart]:
+    """The shards that have the collection. Raises as `VectorPart.find_to_change`."""
+    parts = {number: shard.vectors for number, shard in shards.items()}
+    return {number: part for number, part in parts.items() if part.find_to_change(collection) is not None}
 
 
 def _sync(shards: Shards) -> None:

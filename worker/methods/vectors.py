@@ -31,7 +31,7 @@ from shared.wire import Frame, Reply, Request
 from worker.methods import vector_text
 from worker.methods.method import Method
 from worker.shard import Shard
-from worker.vectors.collection import WorkerCollection
+from worker.vectors.collection import READ_AT_ONCE, WorkerCollection
 from worker.vectors.engine import Engine
 from worker.vectors.fields import chosen
 from worker.vectors.ranking import Ranking
@@ -50,7 +50,6 @@ WRITTEN_AT_ONCE = 10_000
 WRITTEN_BYTES_SEARCHED = 192 << 10
 """Components that are written at once to a collection that is searched: 128 vectors of 384, less than a millisecond in
 each step."""
-READ_AT_ONCE = 1000
 
 NOBODY = Ranking(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.float32))
 
@@ -99,7 +98,7 @@ def delete(shards: Shards, request: Request) -> Reply:
     body = wire.unpack(request.body, IdsBody)
     count = 0
     for shard, frames in _parts(shards, request):
-        collection = shard.vectors.find(body.collection)
+        collection = shard.vectors.find_to_change(body.collection)
         if collection is not None:
             count += collection.delete(shard.vectors.shard, unpack_blobs(frames[0], frames[1]))
     for shard in shards.values():

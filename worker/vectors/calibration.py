@@ -36,6 +36,7 @@ NEIGHBOUR_EXPANSION = 64
 LADDER = (12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 ERRORS = 1.5
 """Standard errors of a measured recall that are subtracted from it: with 128 queries, it may be that much too high."""
+LARGEST = float(np.finfo(np.float32).max)
 RECALL_ENOUGH = 0.9995
 """Measuring ends here."""
 
@@ -100,8 +101,10 @@ def _queries(view: TableView, metric: str) -> Floats:
     near = search(view, base, 2, metric, NEIGHBOUR_EXPANSION, exhaustive=False, bits=None, check=_go_on)
     for place, (near_rows, _) in enumerate(near.parts()):
         neighbour = next((row for row in near_rows.tolist() if row != rows[place]), int(rows[place]))
-        distance = np.linalg.norm(base[place] - view.vectors[neighbour].astype(np.float32))
-        base[place] += distance * directions[place]
+        # In double precision, as float32 has neither the squares of huge components nor what they are moved to.
+        moved = base[place].astype(np.float64)
+        moved += np.linalg.norm(moved - view.vectors[neighbour]) * directions[place]
+        base[place] = moved.clip(-LARGEST, LARGEST)
     return prepared(base, metric)
 
 

@@ -15,11 +15,12 @@ import numpy as np
 
 from shared.errors import BadData
 from shared.messages.vectors import ATTRIBUTES_MAX, Value
+from worker.vectors.collection import READ_AT_ONCE
 from worker.vectors.selection import Selection
 
 SLICE_IDS = 2000
 SLICE_BYTES = 4 << 20
-"""Bytes of vectors that an update reads and writes at once."""
+"""Bytes of vectors and their attributes after which an update writes what it has read."""
 
 
 def selected_ids(selection: Selection, shard: int) -> list[bytes]:
@@ -55,25 +56,28 @@ def update(
     many.
     """
     collection = selection.collection
-    step = max(1, min(SLICE_IDS, SLICE_BYTES // (4 * collection.collection.dimension)))
-    count = 0
-    for start in range(0, len(names), step):
+    count = start = 0
+    while start < len(names):
         selection.check()
         with collection.lock:
-            present, _ = selection.present(names[start : start + step])
-            stored = collection.contents(shard, present)
             changed_ids: list[bytes] = []
             components: list[bytes] = []
             packed: list[bytes] = []
-            for vector_id, content in zip(present, stored, strict=True):
-                if content is None:  # the row is damaged
-                    continue
-                count += 1
-                attributes = _updated(vector_id, content[1], values, unset)
-                if attributes != content[1]:
-                    changed_ids.append(vector_id)
-                    components.append(content[0])
-                    packed.append(attributes)
+            size, end = 0, min(len(names), start + SLICE_IDS)
+            while start < end and size < SLICE_BYTES:
+                stop = min(end, start + READ_AT_ONCE)
+                present, _ = selection.present(names[start:stop])
+                start = stop
+                for vector_id, content in zip(present, collection.contents(shard, present), strict=True):
+                    if content is None:  # the row is damaged
+                        continue
+                    count += 1
+                    size += len(content[0]) + len(content[1])
+                    attributes = _updated(vector_id, content[1], values, unset)
+                    if attributes != content[1]:
+                        changed_ids.append(vector_id)
+                        components.append(content[0])
+                        packed.append(attributes)
             if changed_ids:
                 table = np.frombuffer(b"".join(components), np.float32).reshape(len(changed_ids), -1)
                 collection.upsert(shard, changed_ids, table, packed)

@@ -33,11 +33,10 @@ class Centres:
 
     def __init__(self, centres: Floats) -> None:
         self._origin = centres.mean(axis=0, dtype=np.float64).astype(np.float32)
-        self._centres = centres - self._origin
-        longest = float(np.abs(self._centres).max())
-        self._scale = np.float32(1 / longest) if longest > HUGE or LEAST < longest < TINY else None
-        if self._scale is not None:
-            self._centres *= self._scale
+        rest = centres.astype(np.float64) - self._origin
+        longest = float(np.abs(rest).max())
+        self._scale = 1 / longest if longest > HUGE or LEAST < longest < TINY else None
+        self._centres = (rest if self._scale is None else rest * self._scale).astype(np.float32)
         self._halves = 0.5 * np.einsum("ij,ij->i", self._centres, self._centres)
 
     def nearest(self, vectors: Floats) -> Rows:
@@ -45,9 +44,11 @@ class Centres:
         found = np.empty(len(vectors), np.int64)
         at_once = max(1, PRODUCTS_MAX // len(self._centres))
         for start in range(0, len(vectors), at_once):
-            some = vectors[start : start + at_once] - self._origin
-            if self._scale is not None:
-                some *= self._scale
+            some = vectors[start : start + at_once]
+            if self._scale is None:
+                some = some - self._origin
+            else:  # float32 may not have the difference of two huge components
+                some = ((some.astype(np.float64) - self._origin) * self._scale).astype(np.float32)
             products = some @ self._centres.T
             products -= self._halves
             found[start : start + at_once] = products.argmax(axis=1)

@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from threading import Lock, RLock
 
@@ -29,7 +28,11 @@ from worker.vectors.stored_rows import FAMILY, VERSION_BYTES, Columns, prefix
 from worker.vectors.table import Table, TableView
 from worker.vectors.text import TextIndex
 
-LOAD_ROWS = 1024
+LOAD_ROWS, LOAD_BYTES = 1024, 4 << 20
+"""Rows that are loaded at once, and about their bytes."""
+READ_AT_ONCE = 32
+"""Vectors to read from the stores before their bytes are counted: attributes may have a megabyte and more. Reading more
+of them at once is hardly faster."""
 QUIET_S = 0.5
 """A collection counts as searched for this time after each search."""
 GIVE_WAY_S = 0.0002
@@ -39,6 +42,20 @@ some milliseconds, on each of the threads that its message passes."""
 SETTLED_S = 10.0
 """If no shard was loaded for this time, rows of a snapshot that no store has confirmed belong to shards of other
 workers, and may be removed."""
+
+
+def _load_batches(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[list[stored_rows.Row]]:
+    """The rows of a scan, as many as are loaded at once."""
+    batch: list[stored_rows.Row] = []
+    size = 0
+    for key, value in entries:
+        batch.append((key[4:], value))
+        size += len(value)
+        if len(batch) == LOAD_ROWS or size >= LOAD_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 class WorkerCollection:
@@ -123,7 +140,7 @@ class WorkerCollection:
                 self._restore(shard)
         entries = store.scan(FAMILY, self._prefix, self._end)
         wrong: dict[bytes, str] = {}
-        while batch := [(key[4:], value) for key, value in islice(entries, LOAD_ROWS)]:
+        for batch in _load_batches(entries):
             whole_rows, damaged = stored_rows.checked(batch, self.collection.dimension)
             wrong.update(damaged)
             with self.lock:

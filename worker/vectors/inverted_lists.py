@@ -206,7 +206,7 @@ class InvertedLists:
         if not self._has_centres and len(rows):
             # The codes of the first list are as precise as those of others only if its centre is among the vectors.
             self._has_centres = True
-            self._use(_empty(np.median(vectors, axis=0).astype(np.float32)[None]), 0)
+            self._use(_empty(np.median(vectors.astype(np.float64), axis=0).astype(np.float32)[None]), 0)
         lists = self._lists
         own = self._centres.nearest(vectors) if len(lists.centres) > 1 else np.zeros(len(rows), np.int64)
         # Each list that gets rows may need one block more than these rows fill.

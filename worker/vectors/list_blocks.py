@@ -16,6 +16,7 @@ from shared.kernels import inlined, kernel
 from worker.vectors.codes import CODE_MAX
 
 BLOCK_ROWS = 64
+HALF = np.float32(0.5)
 
 VECTORS = types.Array(types.float32, 2, "C", readonly=True)
 NUMBERS = types.Array(types.int64, 1, "C", readonly=True)
@@ -74,14 +75,14 @@ def append(  # type: ignore[no-untyped-def]
         block, place = last[own], filled[own] % BLOCK_ROWS
         filled[own] += 1
         vector, centre, code = vectors[i], centres[own], codes[block, place]
-        longest = np.float32(0)
+        longest = np.float32(0)  # of halves: float32 may not have the difference of two huge components
         for d in range(vector.shape[0]):
-            longest = max(longest, abs(vector[d] - centre[d]))
-        step = np.float64(longest) / CODE_MAX
-        inverse = 1.0 / step if step > 0.0 else 0.0
+            longest = max(longest, abs(HALF * vector[d] - HALF * centre[d]))
+        step = 2.0 * np.float64(longest) / CODE_MAX
+        inverse = 2.0 / step if step > 0.0 else 0.0
         square = np.int32(0)
         for d in range(vector.shape[0]):
-            part = np.int32(math.floor(np.float64(vector[d] - centre[d]) * inverse + 0.5))
+            part = np.int32(math.floor(np.float64(HALF * vector[d] - HALF * centre[d]) * inverse + 0.5))
             part = min(np.int32(CODE_MAX), max(np.int32(-CODE_MAX), part))
             code[d] = np.int8(part)
             square = np.int32(square + np.int32(part * part))

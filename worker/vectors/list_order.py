@@ -9,6 +9,7 @@ import numpy as np
 from shared import kernel_types as types
 from shared.kernels import inlined, kernel
 from worker.vectors.codes import CODE_MAX, PRODUCT_MAX, QUERY_MAX, product
+from worker.vectors.list_blocks import HALF
 
 GROUP = 64
 """Lists whose nearest one is known while a search takes one list after the other."""
@@ -24,14 +25,14 @@ DOUBLES = types.Array(types.float64, 1, "C", readonly=True)
 )
 def rounded_query(query, centre, is_l2, out):  # type: ignore[no-untyped-def]
     """Write the query, under l2 without `centre`, to `out` int16 in steps; returns the step."""
-    longest = np.float32(0)
+    longest = np.float32(0)  # of halves: float32 may not have the difference of two huge components
     for d in range(query.shape[0]):
-        longest = max(longest, abs(query[d] - centre[d] if is_l2 else query[d]))
+        longest = max(longest, abs(HALF * query[d] - HALF * centre[d] if is_l2 else HALF * query[d]))
     most = min(QUERY_MAX, PRODUCT_MAX // (CODE_MAX * query.shape[0]))
-    step = np.float64(longest) / most
-    inverse = 1.0 / step if step > 0.0 else 0.0
+    step = 2.0 * np.float64(longest) / most
+    inverse = 2.0 / step if step > 0.0 else 0.0
     for d in range(query.shape[0]):
-        value = np.float64(query[d] - centre[d] if is_l2 else query[d])
+        value = np.float64(HALF * query[d] - HALF * centre[d] if is_l2 else HALF * query[d])
         out[d] = np.int16(math.floor(value * inverse + 0.5))
     return step
 

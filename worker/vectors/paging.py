@@ -18,6 +18,7 @@ from shared.messages.selected_vectors import KINDS, Position, kind_of
 from shared.messages.vectors import Value
 from worker.vectors.attribute_column import BOOL, FLOAT, INTEGER, STRING, AttributeColumn, Where
 from worker.vectors.attribute_strings import Mask
+from worker.vectors.collection import READ_AT_ONCE
 from worker.vectors.selection import Selection
 from worker.vectors.table import TableView
 
@@ -182,9 +183,6 @@ def _values(column: AttributeColumn, rows: NDArray[np.int64]) -> list[Value]:
     return values
 
 
-READ_BYTES = 1 << 20
-"""About so many bytes of vectors are read from the stores at once."""
-
 Content = tuple[bytes, bytes]
 """(components as float32, packed attributes)"""
 
@@ -195,13 +193,12 @@ def contents(
     """(those of the positions that still exist, their contents, how many of the positions were looked at): fewer than
     all of them if the contents have `bytes_max` bytes before. Raises StoreDamaged, Unavailable."""
     collection = selection.collection
-    step = max(1, min(256, READ_BYTES // (4 * collection.collection.dimension)))
     kept: list[Position] = []
     found: list[Content] = []
     size = 0
-    for start in range(0, len(positions), step):
+    for start in range(0, len(positions), READ_AT_ONCE):
         selection.check()
-        some = positions[start : start + step]
+        some = positions[start : start + READ_AT_ONCE]
         names = [position.id for position in some]
         shards = collection.shards_of(names)
         for place, content in enumerate(collection.contents_of(names, shards)):

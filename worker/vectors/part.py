@@ -23,6 +23,11 @@ DROPPED = b"vector/dropped/"
 """Prefix of the rows that name dropped collections by their ids."""
 
 
+def _key(collection: Collection) -> bytes:
+    """Of the row that describes the collection."""
+    return KNOWN + str(collection.id).encode()
+
+
 class VectorPart:
     """Safe to use from many threads once `load` has returned."""
 
@@ -33,6 +38,8 @@ class VectorPart:
         self.engine = engine
         self._known: dict[int, Collection] = {}
         self._dropped: set[int] = set()
+        self._undescribed: set[bytes] = set()
+        """Keys of damaged descriptions."""
         self._lock = Lock()
 
     def load(self) -> None:
@@ -47,7 +54,8 @@ class VectorPart:
                 if KNOWN + str(collection.id).encode() != key:
                     raise ValueError(f"it says collection {collection.id}")
             except (msgspec.MsgspecError, ValueError) as error:
-                # The next write to the collection brings its description, and then its vectors are loaded again.
+                # The next change of the collection brings its description, and then its vectors are loaded again.
+                self._undescribed.add(key)
                 text = f"the row {key.decode(errors='replace')!r} is damaged and its collection is missing: {error}"
                 self._damage.add("vector", text)
                 event(logging.ERROR, "collection is damaged", shard=self.shard, why=text)
@@ -82,11 +90,17 @@ class VectorPart:
             opened = self.find(collection)
             if opened is None:
                 batch = self._store.batch()
-                batch.put(META, KNOWN + str(collection.id).encode(), msgspec.msgpack.encode(collection))
+                batch.put(META, _key(collection), msgspec.msgpack.encode(collection))
                 self._store.write(batch)
                 opened = self.engine.open(self.shard, self._damage, collection)
                 self._known[collection.id] = collection
+                self._undescribed.discard(_key(collection))
             return opened
+
+    def find_to_change(self, collection: Collection) -> WorkerCollection | None:
+        """As `find`, for a delete or an update: it also finds vectors that are missing since their collection's
+        description is damaged, which `open` replaces. Raises as that does."""
+        return self.open(collection) if _key(collection) in self._undescribed else self.find(collection)
 
     def drop(self, collection: Collection) -> None:
         """Remove a collection and all its vectors, durably; dropping it again does nothing.
@@ -98,7 +112,7 @@ class VectorPart:
             if collection.id in self._dropped:
                 return
             batch = self._store.batch()
-            batch.delete(META, KNOWN + str(collection.id).encode())
+            batch.delete(META, _key(collection))
             batch.put(META, DROPPED + str(collection.id).encode(), b"")
             stored_rows.forget(batch, collection.id)
             opened = self.find(collection)
@@ -108,6 +122,7 @@ class VectorPart:
                 opened.leave(self.shard, batch)
             self._dropped.add(collection.id)
             self._known.pop(collection.id, None)
+            self._undescribed.discard(_key(collection))
         self.engine.remove_left(collection.id)
 
     def sync(self) -> None:
