@@ -52,7 +52,7 @@ class Storage(Protocol):
 class RuleState:
     """A rule and what is known of it. `series`: that its last evaluation has written, or may have. Until it
     `is_restored`, its new alerts are looked up among those from before the start; `restoring_evaluations`: those that
-    have succeeded meanwhile; `known`: the series that these were given."""
+    have succeeded meanwhile; `known`: the series that these were given, and the labels of their alerts."""
 
     def __init__(self, definition: RuleDefinition) -> None:
         self.definition = definition
@@ -214,7 +214,9 @@ class Group:
         since: Mapping[Labels, int] = {}
         given = frozenset(() if rule.is_restored else (labels for labels, _ in vector))
         if given - rule.known:
-            since = await self._active_since(rule.definition, time_ms)
+            states = await self._active_since(rule.definition, time_ms)
+            # An alert that was there after the start, and has gone since, is not one from before any more.
+            since = {labels: active_ms for labels, active_ms in states.items() if labels not in rule.known}
         loop = asyncio.get_running_loop()
 
         deadline = time.monotonic() + TEMPLATES_S_MAX
@@ -244,9 +246,10 @@ class Group:
             raise
         if not rule.is_restored:
             rule.restoring_evaluations += 1
-            is_late = self._began_ms is None or time_ms - self._began_ms >= RESTORING_MS
+            # The clock may have been set back by long since the start.
+            is_late = self._began_ms is None or abs(time_ms - self._began_ms) >= RESTORING_MS
             rule.is_restored = is_late and rule.restoring_evaluations >= RESTORING_EVALUATIONS
-            rule.known = frozenset() if rule.is_restored else rule.known | given
+            rule.known = frozenset() if rule.is_restored else rule.known | given | alerts.by_labels.keys()
         rule.alerts = self._sent(rule.definition, alerts, time_ms)
         return alerts.series
 

@@ -169,6 +169,28 @@ async def test_an_alert_that_goes_and_comes_back_soon_after_the_restart_begins_a
     assert service.alerts() == [("pending", 10 * MINUTE + 40_000)]
 
 
+async def test_an_alert_that_comes_back_together_with_another_one_begins_anew() -> None:
+    """The other one is looked up, and the states from before the start have both."""
+    service, other = Service("1m", "20s"), labels_of({"__name__": "up", "job": "b"})
+    for second in range(0, 121, 20):
+        await service.evaluate(second * 1000, up=0.0)
+    begin_ms = 10 * MINUTE
+    service.restart(begin_ms)
+    for second, up, up_b in ((0, 0.0, 1.0), (20, 1.0, 1.0), (40, 0.0, 0.0)):
+        service.storage.add(other, T + begin_ms + second * 1000, up_b)
+        await service.evaluate(begin_ms + second * 1000, up=up)
+    assert service.alerts() == [("pending", begin_ms + 40_000)] * 2
+
+
+async def test_alerts_are_looked_up_no_longer_when_the_clock_was_set_back_by_long() -> None:
+    service = Service("1h", "1m")
+    service.restart(1000 * MINUTE)
+    for minute in range(2):
+        await service.evaluate(minute * MINUTE, up=0.0)
+    (rule,) = service.group.rules
+    assert rule.is_restored and not rule.known
+
+
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, -1e300, 1e300, T / 1000 + 1e6])
 async def test_a_stored_state_that_is_no_time_of_an_alert_is_left_out(seconds: float) -> None:
     service = Service("1h", "1m")

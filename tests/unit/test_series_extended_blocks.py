@@ -14,7 +14,7 @@ from shared.promql.ast import Matcher
 from tests.oracle_native_histograms import NativeHistogram
 from tests.unit.extended_samples import Value, any_values, frame, read, starts, text_of
 from tests.unit.series_shard import FAR_MS, TIMEOUT_S, Quiet
-from worker.series import upkeep
+from worker.series import upkeep, writing
 from worker.series.blocks import seal
 from worker.series.blocks import writer as writer_module
 from worker.series.growing_histograms import HistogramsSoFar
@@ -101,6 +101,25 @@ def test_a_seal_keeps_recent_histograms_in_memory_and_counts_their_bytes(
     assert len(slab.samples.histograms) == 10
     assert 10 * 200 * 8 < slab.size_bytes < 2 * 10 * 200 * 8
     assert shard.part.contents.head_times()[0] >= slab.size_bytes
+    assert read(shard) == texts(written)
+    shard.close()
+
+
+def test_histograms_that_take_much_more_when_they_are_read_are_not_kept_in_memory_by_a_seal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head has a byte for each small count. What a seal would keep, with 8, would have writes refused."""
+    monkeypatch.setattr(writing, "HOLD_UP_S", 0.0)
+    monkeypatch.setitem(Quiet.options, "head_bytes", 1 << 16)
+    wide = NativeHistogram(schema=0, positive=dict.fromkeys(range(200), 1.0), count=200.0, sum=1.0)
+    shard, written = Quiet(tmp_path), Written()
+    write(shard, written, [("a", time, 1.0, 0) for time in range(10)])
+    for time in range(1000, 1180):
+        write(shard, written, [("a", time, wide, 0)])
+    assert shard.part.contents.unsealed_bytes() < 1 << 16
+    shard.seal(1000)
+    for time in range(1180, 1183):
+        write(shard, written, [("a", time, wide, 0)])
     assert read(shard) == texts(written)
     shard.close()
 

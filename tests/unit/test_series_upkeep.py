@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -300,6 +301,55 @@ def test_scattered_times_hold_others_back_for_a_bounded_time_and_bring_no_replac
         assert {value for t, value in left.get(A, []) if t in own} <= {2.0}
     assert not left.get(B)
     assert [t for t, _ in left[A]] == [far, far + 10 * WINDOW_MS, far * 3 // 2]
+
+
+def wide_and_held(shard: Quiet) -> int:
+    """A wide block, and one above it that it holds back. Returns a time at which it has held it back for too long."""
+    shard.write([(m(job="a"), [(0, 1.0), (1 << 40, 1.0)])])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shard.part._upkeep, "_window_ms", 1 << 41)
+        shard.seal()
+    shard.seal_each((0, 2.0))
+    shard.part._upkeep._settings = dataclasses.replace(shard.part._settings, retention_ms=WINDOW_MS)
+    return (retention.HELD_WINDOWS_MAX + 2) * WINDOW_MS
+
+
+def test_no_block_is_split_while_background_work_is_put_off(shard: Quiet) -> None:
+    now_ms, background = wide_and_held(shard), shard.part.services.background
+    background.pause()
+    shard.part._upkeep._drop(now_ms)
+    assert len(shard.part.contents.layers.blocks) == 2
+    background._until = 0.0
+    shard.part._upkeep._drop(now_ms)
+    assert shard.samples()[A] == [(1 << 40, 1.0)]
+
+
+@pytest.mark.parametrize("step", ["the later part", "the rows"])
+def test_a_split_that_fails_leaves_no_files(shard: Quiet, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    now_ms, expected, files = wide_and_held(shard), shard.samples(), shard.files()
+    write_blocks, calls = upkeep.write_blocks, list[int]()
+
+    def fails_the_second_time(*arguments: Any, **more: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        return write_blocks(*arguments, **more)
+
+    def refuse(*_: object) -> None:
+        raise Unavailable("the store is behind with its compaction; try again later")
+
+    with monkeypatch.context() as patch:
+        if step == "the rows":
+            patch.setattr(shard.part.archive, "delete", refuse)
+        else:
+            patch.setattr(upkeep, "write_blocks", fails_the_second_time)
+        with pytest.raises((OSError, Unavailable)):
+            shard.part._upkeep._drop(now_ms)
+    assert len(shard.files()) > len(files)
+    shard.part.archive.forget()
+    assert shard.files() == files and shard.samples() == expected
+    shard.part._upkeep._drop(now_ms)
+    assert shard.samples()[A] == [(1 << 40, 1.0)]
 
 
 def test_the_selection_of_a_deletion_ends_with_its_time(shard: Quiet) -> None:

@@ -76,7 +76,8 @@ class Upkeep:
         self._turn = turn
         self._store = store
         self._settings = settings = services.settings
-        self._rules = SealingRules(settings.head_bytes // settings.shard_count(), settings.block_window_ms)
+        self._head_bytes_max = settings.head_bytes // settings.shard_count()
+        self._rules = SealingRules(self._head_bytes_max, settings.block_window_ms)
         self._blocks_bytes_max = -(-settings.retention_bytes // settings.shard_count())
         self._window_ms = settings.block_window_ms
         self._background = services.background
@@ -182,7 +183,8 @@ class Upkeep:
             trim()
 
     def _seal(self, before_ms: int) -> None:
-        """Move the samples in memory with t < before_ms to blocks, and cut the journal.
+        """Move the samples in memory with t < before_ms to blocks, and cut the journal. Histograms of a slab take up to
+        8 times as much as in a head: if the slab would take more than a full head, all samples are moved.
 
         A single batch writes the rows of the blocks and exemplars, and cuts the journal. So a crash leaves either the
         journal unchanged and files without rows, or the rows and a journal that begins where they end.
@@ -198,18 +200,20 @@ class Upkeep:
         slab_samples, slab_bytes = (
             (0, 0) if layers.slab is None else (len(layers.slab.samples.values), layers.slab.size_bytes)
         )
-        parts = slices(
-            even_shares(len(ids), layers.frozen.samples + slab_samples, layers.frozen.read_bytes + slab_bytes)
-        )
+        size_bytes, head_bytes = layers.frozen.read_bytes + slab_bytes, layers.frozen.size_bytes
+        young_bytes = size_bytes * (head_bytes - layers.frozen.late_bytes(before_ms)) // max(head_bytes, 1)
+        if young_bytes > self._head_bytes_max:
+            before_ms = NEVER  # they would be sealed next by their size, and writes would wait for that
+        parts = slices(even_shares(len(ids), layers.frozen.samples + slab_samples, size_bytes))
 
         def read(part: slice) -> Samples:
             pieces = layers.unsealed(ids[part], permanent[part], _TIME_MIN, _TIME_MAX)
             return join(pieces, part.stop - part.start)
 
         rows, young = self._write(generation, read, permanent, parts, self._window_ms, before_ms)
-        slab = slab_of(young, ids, layers.frozen.series)
-        batch = self._store.batch()
         with self._archive.given_up_on_failure(rows):
+            slab = slab_of(young, ids, layers.frozen.series)
+            batch = self._store.batch()
             self._archive.put(batch, rows)
             sealed = self._journal.seal(batch, generation, before_ms)
             self._exemplars.save(batch, self._contents.permanent)
@@ -280,7 +284,8 @@ class Upkeep:
         dropped = retention.surplus(served, self._blocks_bytes_max)
         if not dropped and age_ms and now_ms is not None:
             dropped = retention.expired(served, now_ms - age_ms, self._window_ms)
-            if not dropped and self._split(*retention.to_split(served, now_ms - age_ms, self._window_ms)):
+            may_split = not dropped and not self._background.is_paused()
+            if may_split and self._split(*retention.to_split(served, now_ms - age_ms, self._window_ms)):
                 dropped = retention.expired(self._contents.layers.known_blocks, now_ms - age_ms, self._window_ms)
         if dropped:
             self._replace(dropped, [])
@@ -305,7 +310,7 @@ class Upkeep:
             with self._archive.given_up_on_failure(rows):
                 for first_ms, last_ms in ((_TIME_MIN, from_ms - 1), (from_ms, _TIME_MAX)):
                     rows += self._rewritten([block], tombstones, cleaned, first_ms, last_ms)
-                self._replace([block], rows)
+            self._replace([block], rows)
             self._log("block split", rows, started, from_ms=from_ms)
         return bool(whole)
 
