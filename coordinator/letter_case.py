@@ -9,12 +9,13 @@ from __future__ import annotations
 
 
 def upper(text: str) -> str:
-    return text.upper() if text.isascii() else "".join(map(_upper, text))
+    mapped = text.upper()
+    return mapped if len(mapped) == len(text) else "".join(map(_upper, text))  # no full mapping is shorter
 
 
 def lower(text: str) -> str:
-    # The only character with several lower ones is İ, and its simple one is the first of them.
-    return text.lower() if text.isascii() else "".join(character.lower()[0] for character in text)
+    # No other character has several lower ones, or depends on those beside it.
+    return text.replace("İ", "i").replace("Σ", "σ").lower()
 
 
 def _upper(character: str) -> str:

@@ -79,6 +79,8 @@ class Views:
         self._identity = identity
         self._is_busy = False
         self._leased: View | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        """Moves the last snapshot to where it stays."""
         self._removals: set[asyncio.Task[None]] = set()
         self._expiry: asyncio.Task[None] | None = None
 
@@ -156,23 +158,28 @@ class Views:
         name. `skip_head`: without the samples that are not in blocks yet. Raises Unavailable."""
         with self._alone():
             view = await self._make(skip_head)
-            keeping = asyncio.create_task(asyncio.to_thread(_keep, view.path, self._data / SNAPSHOTS / view.id))
+            self._keeping = asyncio.create_task(self._keep_view(view))
             try:
-                await asyncio.shield(keeping)
+                await asyncio.shield(self._keeping)
             except asyncio.CancelledError:
                 # The client has left, and the thread goes on: the next view would remove what it is about to move.
-                await asyncio.wait((keeping,))
+                await asyncio.wait((self._keeping,))
                 raise
-            except OSError as error:
-                await asyncio.to_thread(shutil.rmtree, view.path, True)
-                raise Unavailable(f"the snapshot cannot be written: {error.strerror or error}") from error
             return view.id
+
+    async def _keep_view(self, view: View) -> None:
+        try:
+            await asyncio.to_thread(_keep, view.path, self._data / SNAPSHOTS / view.id)
+        except OSError as error:
+            await asyncio.to_thread(shutil.rmtree, view.path, True)
+            raise Unavailable(f"the snapshot cannot be written: {error.strerror or error}") from error
 
     # Making one
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        if self._is_busy or self._leased is not None:
+        is_keeping = self._keeping is not None and not self._keeping.done()
+        if self._is_busy or is_keeping or self._leased is not None:
             what = "another one is being made"
             if self._leased is not None:
                 what = f"{self._leased.id} is being copied, or its command was killed less than {LEASE_S:g} s ago"

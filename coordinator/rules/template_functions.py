@@ -118,6 +118,8 @@ def _pattern(text: str) -> Any:
 
 
 _REFERENCE = re.compile(r"\$(?:\$|([A-Za-z0-9_]+)|\{([A-Za-z0-9_]+)\})")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
+"""Of a group. As in Go's `Regexp.Expand`, digits behind a zero, or more of them, are a name."""
 
 
 def _replaced(pattern: str, replacement: str, text: str) -> str:
@@ -139,7 +141,7 @@ def _replaced(pattern: str, replacement: str, text: str) -> str:
             name = reference[1] or reference[2]
             if name is None:
                 return "$"
-            number = int(name) if name.isdigit() and len(name) < 9 else names.get(name, -1)
+            number = int(name) if _NUMBER.fullmatch(name) else names.get(name, -1)
             return (match[number] or "") if 0 <= number <= compiled.groups else ""
 
         own = _REFERENCE.sub(group, replacement)

@@ -104,7 +104,7 @@ def _discovered(job: Job, address: str, labels: Mapping[str, str]) -> dict[str, 
 
 def _target(job: Job, discovered: Mapping[str, str]) -> Target | None:
     """The target with these labels; None if relabelling drops it. Raises BadData if it cannot be scraped."""
-    labels = relabelling.apply(discovered, job.relabel)
+    labels = relabelling.apply(discovered, job.relabel, only_plain_names=job.only_plain_names)
     if not labels:
         return None
     address, scheme = labels.get(ADDRESS, ""), labels.get(SCHEME, "")

@@ -44,7 +44,7 @@ def read(body: bytes, label_sets: LabelSets, refusals: Refusals) -> Iterator[tup
     try:
         _refuse_compressed(pa, body)
         reader = pa.ipc.open_stream(pa.py_buffer(body))
-        _require_columns(pa, reader.schema)
+        require_columns(pa, reader.schema)
         first_row = 0
         for batch in reader:
             batch.validate(full=True)
@@ -56,7 +56,8 @@ def read(body: bytes, label_sets: LabelSets, refusals: Refusals) -> Iterator[tup
         raise BadData(f"the body is not an Arrow IPC stream: {str(error)[:200]}") from error
 
 
-def _require_columns(pa: Any, schema: Any) -> None:
+def require_columns(pa: Any, schema: Any) -> None:
+    """Raises BadData unless these are the columns that exports write."""
     wanted = {"metric": pa.types.is_map, "timestamps": pa.types.is_list}
     for name, is_right in wanted.items():
         if schema.names.count(name) != 1 or not is_right(schema.field(name).type):

@@ -23,6 +23,7 @@ BATCH_RECORDS, BATCH_BYTES = 5_000, 16 << 20
 BODY_BYTES = (64 << 20) - 4096
 """What the server takes by default, with room for what a request has beside the records."""
 _KNOWN = ("key", "keyText", "value", "text", "json", "headers", "contentType", "tombstone")
+_TEXTS = ("key", "keyText", "value", "text")
 
 Record = dict[str, Any]
 
@@ -91,11 +92,11 @@ def records_of_batch(batch: Any) -> Iterator[Record]:
     if "key" not in batch.schema.names or "value" not in batch.schema.names:
         raise ValueError(f"records need the columns 'key' and 'value'; there are {', '.join(batch.schema.names)}")
     for row in batch.to_pylist():
-        record: Record = {"key": _base64(row["key"])}
+        record: Record = {"key": _base64(row["key"], "key")}
         if row["value"] is None:
             record["tombstone"] = True
         else:
-            record["value"] = _base64(row["value"])
+            record["value"] = _base64(row["value"], "value")
         if row.get("headers"):
             record["headers"] = dict(row["headers"])
         if row.get("contentType"):
@@ -103,7 +104,9 @@ def records_of_batch(batch: Any) -> Iterator[Record]:
         yield record
 
 
-def _base64(data: bytes | str) -> str:
+def _base64(data: Any, column: str) -> str:
+    if not isinstance(data, bytes | str):
+        raise ValueError(f"the column {column!r} has {data!r:.40}; it must have bytes or texts")
     return base64.b64encode(data.encode() if isinstance(data, str) else data).decode()
 
 
@@ -114,13 +117,17 @@ def records_of_lines(lines: Iterable[bytes]) -> Iterator[Record]:
             continue
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"line {number} is no JSON: {error}") from None
         if not isinstance(record, dict) or not ("key" in record or "keyText" in record):
             raise ValueError(f"line {number} is no record: it must be an object with `key` or `keyText`")
         kept = {name: record[name] for name in _KNOWN if name in record}
         if kept.get("tombstone"):
             kept.pop("value", None)
+        for name in _TEXTS:
+            if not isinstance(kept.get(name, ""), str) and not (name == "key" and isinstance(kept[name], dict)):
+                shown = json.dumps(kept[name])[:40]
+                raise ValueError(f"line {number} is no record: its `{name}` is {shown}, which is no text")
         yield kept
 
 

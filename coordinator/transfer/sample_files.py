@@ -16,13 +16,14 @@ import snappy
 
 from coordinator.transfer import csv_ends, openmetrics, tsdb_chunks
 from coordinator.transfer.arrow import STREAM, library
-from coordinator.transfer.arrow_reading import histogram_bytes
+from coordinator.transfer.arrow_reading import histogram_bytes, require_columns
 from coordinator.transfer.series_body import SeriesArrays, series_field
 from coordinator.transfer.text_source import few_lines
 from coordinator.transfer.tsdb_chunks import BAD_SUM, BROKEN, HISTOGRAMS, OTHER, ChunkFiles
 from coordinator.transfer.tsdb_histograms import Decoder
 from coordinator.transfer.tsdb_index import Index, IndexedSeries, tombstones
 from coordinator.transfer.uploading import Batch
+from shared.errors import BadData
 
 SLICE_BYTES = 4 << 20
 """Text of one request."""
@@ -124,7 +125,11 @@ class CsvFile(_File):
 
     def batches(self, position: int) -> Iterator[Batch]:
         with self._open(0) as file:
-            head = b"".join(file.readline(LINE_BYTES_MAX) for _ in range(self._skips if self._columns else 1))
+            if self._columns:
+                head = b"".join(file.readline(LINE_BYTES_MAX) for _ in range(self._skips))
+            else:
+                head = file.read(LINE_BYTES_MAX)
+                head = head[: csv_ends.first_row_end(head) or len(head)]
         header = b"" if self._columns else head
         target = f"{IMPORT_CSV}?{urlencode({'format': self._columns})}" if self._columns else IMPORT_CSV
         before = max(position, len(head))
@@ -262,6 +267,7 @@ class ArrowFile:
         import pyarrow.compute as pc  # which the library does not load on its own
 
         for number, batch in self._record_batches(position):
+            self._require_columns(pa, batch.schema)
             counts = pc.list_value_length(batch.column("timestamps")).fill_null(0).to_numpy()
             reach = np.cumsum(SAMPLE_BYTES * counts + histogram_bytes(batch))
             begin = 0
@@ -273,6 +279,12 @@ class ArrowFile:
                 body = _stream(pa, batch.slice(begin, end - begin))
                 yield Batch(IMPORT, {"Content-Type": STREAM}, body, number + is_last, int(is_last))
                 begin = end
+
+    def _require_columns(self, pa: Any, schema: Any) -> None:
+        try:
+            require_columns(pa, schema)
+        except BadData as error:
+            raise ValueError(f"{self.name}: {error}") from error
 
     def _record_batches(self, position: int) -> Iterator[tuple[int, Any]]:
         pa = library()

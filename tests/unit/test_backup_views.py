@@ -273,6 +273,7 @@ async def test_a_snapshot_whose_client_leaves_is_whole_before_another_one_begins
     assert await asyncio.to_thread(begun.wait, 10)
     left.cancel()
     await asyncio.sleep(0)
+    assert not left.done()
     try:
         with pytest.raises(Unavailable, match="another one is being made"):
             await views.snapshot()
@@ -284,6 +285,55 @@ async def test_a_snapshot_whose_client_leaves_is_whole_before_another_one_begins
     [first] = set(os.listdir(tmp_path / "snapshots")) - {again}
     for name in (first, again):
         assert (tmp_path / "snapshots" / name / "manifest.json").read_bytes() == Manifest("c", 4).encode()
+
+
+async def test_a_snapshot_is_not_emptied_when_it_is_cancelled_twice(cluster, views, tmp_path, monkeypatch) -> None:
+    await Recorded(cluster, {}).worker(cluster, "w0", dict.fromkeys(range(4), READY))
+    keep, begun, may_go_on = views_module._keep, threading.Event(), threading.Event()
+
+    def slow(view: Path, target: Path) -> None:
+        begun.set()
+        assert may_go_on.wait(10)
+        keep(view, target)
+
+    monkeypatch.setattr(views_module, "_keep", slow)
+    left = asyncio.create_task(views.snapshot())
+    assert await asyncio.to_thread(begun.wait, 10)
+    try:
+        for _ in range(2):
+            left.cancel()
+            await asyncio.sleep(0)
+        await asyncio.wait((left,))
+        with pytest.raises(Unavailable, match="another one is being made"):
+            await views.snapshot()
+    finally:
+        may_go_on.set()
+    await views._keeping
+    (first,) = os.listdir(tmp_path / "snapshots")
+    await views.snapshot()
+    assert (tmp_path / "snapshots" / first / "manifest.json").read_bytes() == Manifest("c", 4).encode()
+
+
+async def test_a_snapshot_that_cannot_be_kept_leaves_nothing_when_its_client_has_left(
+    cluster, views, tmp_path, monkeypatch
+) -> None:
+    await Recorded(cluster, {}).worker(cluster, "w0", dict.fromkeys(range(4), READY))
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def full(view: Path, target: Path) -> None:
+        begun.set()
+        assert may_go_on.wait(10)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(views_module, "_keep", full)
+    left = asyncio.create_task(views.snapshot())
+    assert await asyncio.to_thread(begun.wait, 10)
+    left.cancel()
+    await asyncio.sleep(0)
+    may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await left
+    assert os.listdir(tmp_path / "backup.staging") == []
 
 
 async def test_only_files_of_the_view_are_given_out(cluster, views, tmp_path) -> None:

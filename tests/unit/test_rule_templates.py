@@ -78,6 +78,8 @@ CASES: list[tuple[str, float, str]] = [
     ('{{ reReplaceAll "(.*)" "pre-$1" $labels.job }} {{ reReplaceAll "o*" "-" $labels.job }}', 1, "pre-node -n-d-e-"),
     ('{{ reReplaceAll "x*" "-" "é" }} {{ reReplaceAll "" "-" "ab" }} {{ reReplaceAll "$" "!" "é" }}', 1,
      "-é- -a-b- é!"),
+    ('{{ reReplaceAll "(a)" "<$0,$1,${1},$01,${01},$00,$2>" "ab" }}', 1, "<a,a,a,,,,>b"),
+    ('{{ reReplaceAll "(?P<01>b)" "<$01>" "ab" }}', 1, "a<b>"),
     ('{{ printf "%c%c%c" 97 55296 1114112 }}', 1, "a\ufffd\ufffd"),
     ('{{ ($value | toTime).Format "2006-01-02 15:04" }}', 90000, "1970-01-02 01:00"),
     ("{{ print 1 2 }} {{ print `a` 1 `b` }} {{ println 5 }}", 1, "1 2 a1b 5\n"),

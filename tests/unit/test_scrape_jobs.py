@@ -89,6 +89,13 @@ def test_a_target_has_the_labels_of_its_group_and_of_its_job() -> None:
     assert 0 <= target.offset_ms() < target.interval_ms
 
 
+def test_relabelling_sets_only_plain_labels_of_targets_where_the_job_requires_them() -> None:
+    rule = {"target_label": "my.zone", "replacement": "b"}
+    for scheme, own in (("utf8", {"my.zone": "b"}), ("legacy", {})):
+        (target,) = found(job(relabel_configs=[rule], metric_name_validation_scheme=scheme), "h:1").targets
+        assert target.labels == {"job": "j", "instance": "h:1", **own}
+
+
 def test_relabelling_changes_addresses_paths_and_times_and_drops_targets() -> None:
     own = job(
         relabel_configs=[

@@ -218,7 +218,7 @@ def test_a_row_with_too_much_is_refused_before_it_is_made() -> None:
         read_arrow(stream_of(pa.table({"metric": few, **one, "histograms": texts})))
 
 
-def test_a_stream_that_is_no_stream_of_samples_is_refused() -> None:
+def test_a_stream_that_is_no_stream_of_samples_is_refused(tmp_path: Path) -> None:
     pa = library()
     writer = ArrowStream()
     body = b"".join([writer.head, *writer.chunks(slice_of({"up": [(1, 1.0)]})), writer.tail])
@@ -230,6 +230,14 @@ def test_a_stream_that_is_no_stream_of_samples_is_refused() -> None:
     ):  # fmt: skip
         with pytest.raises(BadData):
             read_arrow(wrong)
+    for name, wrong in (
+        ("timestamps", None), ("timestamps", pa.array([1])), ("values", pa.array([["1"]])), ("histograms", pa.nulls(1)),
+        ("histograms", pa.array([[1]])),
+    ):  # fmt: skip
+        own = table.drop_columns([name]) if name in table.column_names else table
+        (tmp_path / "a.arrow").write_bytes(stream_of(own if wrong is None else own.append_column(name, wrong)))
+        with pytest.raises(ValueError, match=f"a.arrow: the .*column '{name}'"):
+            list(sources_of(tmp_path / "a.arrow")[0].batches(0))
     with pytest.raises(BadData, match="the stream is compressed"):
         read_arrow(stream_of(table, compression="zstd"))
 

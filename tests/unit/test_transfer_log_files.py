@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from coordinator.transfer import log_files
-from coordinator.transfer.log_files import batches
+from coordinator.transfer.arrow import library
+from coordinator.transfer.log_files import batches, records_of_batch, records_of_lines
 
 Records = list[dict[str, Any]]
 
@@ -76,3 +77,47 @@ def test_batches_that_a_server_takes_begin_where_those_of_earlier_releases_do(mo
             size = 0
         size += own + len(record.get("text", "")) + 100
     assert [sum(map(len, found[:n])) for n in range(len(found))] == begins
+
+
+GOOD = b'{"key":{"value":"aw=="},"text":"t"}\n'
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        ({"keyText": "k", "value": 5}, "`value` is 5, which is no text"),
+        ({"keyText": "k", "value": None}, "`value` is null, which is no text"),
+        ({"keyText": "k", "text": 1.5}, "`text` is 1.5, which is no text"),
+        ({"keyText": "k", "text": {"a": 1}}, '`text` is {"a": 1}, which is no text'),
+        ({"key": 7, "text": "t"}, "`key` is 7, which is no text"),
+        ({"keyText": ["k"], "text": "t"}, r"`keyText` is \[\"k\"\], which is no text"),
+    ],
+)
+def test_a_record_whose_key_or_value_is_no_text_is_named_by_its_line(record: dict[str, Any], why: str) -> None:
+    lines = [GOOD, b"\n", json.dumps(record).encode()]
+    with pytest.raises(ValueError, match=f"line 3 is no record: its {why}"):
+        list(batches(records_of_lines(lines)))
+
+
+def test_a_line_of_too_many_levels_is_no_json() -> None:
+    with pytest.raises(ValueError, match="line 2 is no JSON: maximum recursion depth"):
+        list(records_of_lines([GOOD, b'{"keyText":"k","json":' + b"[" * 100_000]))
+
+
+def test_a_tombstone_needs_no_value() -> None:
+    assert list(records_of_lines([b'{"keyText":"k","tombstone":true,"value":null}'])) == [
+        {"keyText": "k", "tombstone": True}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ({"key": [1], "value": ["v"]}, "'key' has 1;"),
+        ({"key": [None, "k"], "value": ["v", "v"]}, "'key' has None;"),
+        ({"key": ["k"], "value": [1.5]}, r"'value' has 1\.5;"),
+    ],
+)
+def test_a_column_of_records_without_bytes_or_texts_is_named(columns: dict[str, list[Any]], why: str) -> None:
+    with pytest.raises(ValueError, match=f"the column {why} it must have bytes or texts"):
+        list(records_of_batch(library().RecordBatch.from_pydict(columns)))
