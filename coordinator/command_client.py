@@ -135,14 +135,15 @@ class Client:
             raise Away(f"{self._url} does not answer: {error}") from error
 
     def content(self, answer: Answer) -> Any:
-        """The JSON of an answer. Raises Away for 429 and 503, and CommandError for another status than 200, and for
-        what cannot be read: that would come again."""
+        """The JSON of an answer. Raises Away for 429 and 503, for other 5xx without JSON, and if JSON breaks off;
+        CommandError for another status than 200, and for what cannot be read: that would come again."""
         try:
             content = json.loads(answer.body)
         except (ValueError, RecursionError):
             self._connection.close()
-            # A proxy may say so in HTML that there is nobody behind it.
-            refusal = Away if answer.status >= 500 else CommandError
+            # A proxy may say so in HTML that there is nobody behind it, or that there are too many requests.
+            is_away = answer.status == 429 or answer.status >= 500 or (answer.status == 200 and is_cut(answer.body))
+            refusal = Away if is_away else CommandError
             raise refusal(f"{self._url} answers with status {answer.status} and what is not JSON") from None
         if answer.status != 200:
             refusal = Away if answer.status in (429, 503) else CommandError
@@ -186,6 +187,18 @@ class Client:
             raise OSError(f"what it answers is no HTTP: {error!r}") from error
         finally:
             self._connection.close()
+
+
+def is_cut(body: bytes) -> bool:
+    """Whether JSON breaks off. A proxy that speaks HTTP/1.0 to the cluster takes the end of a connection for the end of
+    a long answer."""
+    import msgspec
+
+    try:
+        msgspec.json.decode(body, type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError) as error:
+        return str(error) == "Input data was truncated"
+    return False
 
 
 def _target(path: str, parameters: Mapping[str, str | int]) -> str:

@@ -28,6 +28,13 @@ def logger_with(handler):
     return logger
 
 
+def run_apart(program):
+    """In a process of its own, which finds the modules of these tests."""
+    path = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], env=environment, check=True, timeout=60)
+
+
 def sent(server):
     requests = [log_pb2.AppendRequest.FromString(request.content) for request in server.requests]
     return [record for request in requests for record in request.records]
@@ -180,9 +187,7 @@ assert signals and len(sent(server)) == logged + signals and not handler.dropped
 
 def test_a_signal_handler_may_log_while_the_program_logs():
     """Python runs it between any two instructions, also where the handler holds a lock."""
-    path = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1]), str(Path(__file__).parent)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
-    subprocess.run([sys.executable, "-c", LOGGING_SIGNALS], env=environment, check=True, timeout=60)
+    run_apart(LOGGING_SIGNALS)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
@@ -216,6 +221,50 @@ if child:
         check=True,
     )
     assert sorted(made.stdout.split(";")) == ["", "0", "1", "1"]
+
+
+FORKING = """
+import os, threading, time
+from test_client_logging import APPENDED, FakeServer, LogHandler, logger_with, reply, sent
+
+going = threading.Event()
+
+def answer(request):
+    going.wait(30)
+    return reply(200, APPENDED)
+
+server = FakeServer(answer)
+handler = LogHandler(server.client(), exit_timeout=30)
+logger = logger_with(handler)
+logger.info("under way")
+handler.drain(0)
+while not server.requests:
+    time.sleep(0.001)
+for i in range(3):
+    logger.info("%s", i)
+child = os.fork()
+if not child:
+    handler.close()
+    os._exit(handler.dropped)
+assert os.waitpid(child, 0)[1] == 0, "it has dropped what its parent sends"
+going.set()
+handler.close()
+assert (len(sent(server)), handler.dropped) == (4, 0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_a_forked_process_that_closes_the_handler_does_not_count_what_its_parent_sends():
+    run_apart(FORKING)
+
+
+def test_a_record_that_cannot_be_written_is_counted(monkeypatch):
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    server = FakeServer(reply(200, APPENDED))
+    handler = LogHandler(server.client())
+    logger_with(handler).info("%d", "no number")
+    handler.close()
+    assert (server.requests, handler.dropped) == ([], 1)
 
 
 @pytest.mark.parametrize("level", ["DEBUG", "INFO"])
@@ -255,9 +304,7 @@ assert (len(sent(server)), handler.dropped) == (1, 0)
 
 def test_a_new_configuration_waits_for_the_queue_though_it_holds_the_lock_of_all_loggers():
     """It closes all handlers, so the test has a process of its own."""
-    path = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1]), str(Path(__file__).parent)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
-    subprocess.run([sys.executable, "-c", CONFIGURING], env=environment, check=True, timeout=60)
+    run_apart(CONFIGURING)
 
 
 def test_what_is_left_at_the_end_is_counted_and_so_is_what_comes_later():
@@ -289,9 +336,42 @@ def test_what_is_no_json_is_appended_as_text():
     server = FakeServer(reply(200, APPENDED))
     handler = LogHandler(server.client())
     loss = {"loss": [float("nan"), 1.5], float("inf"): (-float("inf"),)}
-    logger_with(handler).info("no such file %s", os.fsdecode(b"caf\xe9"), extra={"found": loss, "name_of_it": "\udcff"})
+    for found in (loss, 7):
+        logger_with(handler).info("no file %s", os.fsdecode(b"caf\xe9"), extra={"found": found, "name_of_it": "\udcff"})
     handler.close()
-    [record] = sent(server)
-    content = json.loads(record.value, parse_constant=pytest.fail)
-    assert content["found"] == {"loss": ["NaN", 1.5], "Infinity": ["-Infinity"]}
-    assert (content["message"], content["name_of_it"]) == ("no such file caf?", "?")
+    first, second = (json.loads(record.value, parse_constant=pytest.fail) for record in sent(server))
+    assert (first["found"], second["found"]) == ({"loss": ["NaN", 1.5], "Infinity": ["-Infinity"]}, 7)
+    for content in (first, second):
+        assert (content["message"], content["name_of_it"]) == ("no file caf?", "?")
+
+
+def test_who_waits_for_the_queue_while_the_handler_is_closed_goes_on():
+    going = threading.Event()
+
+    def answer(request):
+        going.wait(10)
+        return reply(200, APPENDED)
+
+    server = FakeServer(answer)
+    handler = LogHandler(server.client(), exit_timeout=0.05)
+    logger_with(handler).info("under way")
+    handler.drain(0)
+    while not server.requests:
+        time.sleep(0.001)
+    waiting = threading.Thread(target=handler.drain, args=(60,))
+    waiting.start()
+    while not handler._queue.qsize():
+        time.sleep(0.001)
+    handler.close()
+    waiting.join(10)
+    is_over = not waiting.is_alive() and handler.drain(5)
+    going.set()
+    assert is_over
+
+
+def test_a_handler_that_could_not_be_made_is_not_flushed_at_the_end():
+    with pytest.raises(ValueError, match="url is 'ftp://nowhere'") as raised:
+        LogHandler("ftp://nowhere")
+    assert raised.value.__traceback__ is not None, "it holds what has been made of the handler"
+    registered = [reference() for reference in logging._handlerList]
+    assert all(hasattr(handler, "_thread") for handler in registered if isinstance(handler, LogHandler))

@@ -58,7 +58,6 @@ class LogHandler(logging.Handler):
         patience: float = PATIENCE_S,
         exit_timeout: float = EXIT_S,
     ) -> None:
-        super().__init__(level)
         self.key = key
         self.dropped = 0
         self.exit_timeout = exit_timeout
@@ -67,6 +66,7 @@ class LogHandler(logging.Handler):
         self._client = self._own_client or cast(Client, client)
         self._ending = threading.Event()
         self._start()
+        super().__init__(level)  # only now: `logging.shutdown` flushes what this has registered, whole or not
         _at_exit(self)
 
     def _start(self) -> None:
@@ -112,11 +112,14 @@ class LogHandler(logging.Handler):
 
     def drain(self, timeout: float) -> bool:
         """As `flush`, for so many seconds; False if they are not enough."""
-        if not self._thread.is_alive() or self._ending.is_set():
+        if not self._thread.is_alive():
             return True
         _settle_levels()
         done = threading.Event()
-        self._queue.put(done)
+        with self._counting:
+            if self._ending.is_set():
+                return True
+            self._queue.put(done)
         return done.wait(timeout)
 
     def close(self) -> None:
@@ -137,7 +140,10 @@ class LogHandler(logging.Handler):
             self._own_client.close()
         with contextlib.suppress(queue.Empty):
             while True:
-                if not isinstance(self._queue.get_nowait(), threading.Event):
+                item = self._queue.get_nowait()
+                if isinstance(item, threading.Event):
+                    item.set()
+                else:
                     self._drop(1)
 
     def _drop(self, records: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import click
 
 from coordinator import rfc_3339
-from coordinator.command_client import Client, CommandError
+from coordinator.command_client import Away, Client, CommandError, is_cut
 from coordinator.commands.connection import refuse_both, require_one, with_client
 from coordinator.commands.output import json_option, write_json
 from coordinator.commands.progress import Counting
@@ -92,7 +92,8 @@ class Reading:
             records = msgspec.json.decode(answer.pop("records"), type=list[msgspec.Raw])
             return {name: msgspec.json.decode(content) for name, content in answer.items()} | {"records": records}
         except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, RecursionError) as error:
-            raise CommandError(f"{client.url} answers with what is not the JSON of a scan: {error!r}") from error
+            refusal = Away if is_cut(body) else CommandError
+            raise refusal(f"{client.url} answers with what is not the JSON of a scan: {error!r}") from error
 
     def page(self, read: int) -> int:
         """How many records are asked for when so many have been read; 0: no more."""

@@ -11,6 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from coordinator import cli
+from coordinator.command_client import Answer, Away, Client, CommandError
+from coordinator.commands import repeating
 
 DIGITS = "1" * 5000
 RECORDS = [
@@ -109,6 +111,48 @@ def test_an_answer_that_cannot_be_read_ends_a_tail_as_it_would_come_again(
     server.encoding = "latin-1"
     assert cli.main(["log", "tail", "--key", "k", "--start", "0", *options, "--url", server.url]) == 1
     assert capsys.readouterr().err.startswith(f"triptych: {server.url} answers with ")
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_tail_asks_again_after_an_answer_that_breaks_off(
+    server: LogServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    """Behind a proxy that speaks HTTP/1.0 to the cluster, a crash ends a long answer as if it were complete."""
+    monkeypatch.setattr(repeating, "BACK_OFF_MAX_S", 0.001)
+    records = ['{"sequence":0,"key":"aw==","value":"dg=="}', '{"sequence":1,"key":"aw==","value":"dg=="}']
+    whole = page(*records, following=2)
+    cuts = [0, 5, whole.index(",", 40), whole.index("}") + 1, len(whole) - 1]
+    server.scans = [*(whole[:length] for length in cuts), whole]
+    tail = ["log", "tail", "--key", "k", "--start", "0", "--limit", "2", *options, "--url", server.url]
+    assert cli.main(tail) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == (records if options else ["0\tk\tv", "1\tk\tv"])
+    assert captured.err.startswith(f"triptych: {server.url} answers with ")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "refusal"),
+    [
+        (200, b"<html>", CommandError),
+        (200, b"[1,]", CommandError),
+        (200, b'{"records":[{}', Away),
+        (302, b"", CommandError),
+        (404, b"<html>", CommandError),
+        (404, b'{"message":"no', CommandError),
+        (429, b"<html>", Away),
+        (429, b"{}", Away),
+        (500, b"{}", CommandError),
+        (502, b"<html>", Away),
+        (503, b'{"message":"full"}', Away),
+    ],
+)
+def test_what_may_be_answered_later_is_told_from_what_would_come_again(
+    status: int, body: bytes, refusal: type[CommandError]
+) -> None:
+    """Proxies answer in HTML, and with the part of an answer that they have."""
+    with pytest.raises(CommandError) as raised:
+        Client("http://127.0.0.1:9").content(Answer(status, body))
+    assert type(raised.value) is refusal
 
 
 def test_lines_have_number_key_and_value(server: LogServer, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
