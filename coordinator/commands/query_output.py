@@ -16,6 +16,9 @@ BARS = "▁▂▃▄▅▆▇█"
 BARS_COLUMNS = 40
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_NUMBERS = {"inf", "nan"}
+_NO_METRICS = {"bool", "on", "ignoring", "group_left", "group_right", *_NUMBERS}
+"""Names that mean something else where a metric may stand, in any case."""
 _EDGES = (("(", "]"), ("[", ")"), ("(", ")"), ("[", "]"))
 """By the number that the interface gives the boundaries of a bucket."""
 
@@ -39,14 +42,14 @@ def series_text(labels: Mapping[str, str]) -> str:
     """A series as a selector finds it: `up{job="a"}`."""
     name = labels.get(METRIC_NAME, "")
     pairs = [f"{_label(key)}={_quoted(value)}" for key, value in sorted(labels.items()) if key != METRIC_NAME]
-    if name and not _NAME.fullmatch(name):
+    if name and (not _NAME.fullmatch(name) or name.lower() in _NO_METRICS):
         pairs.insert(0, _quoted(name))
         name = ""
     return f"{name}{{{', '.join(pairs)}}}" if pairs or not name else name
 
 
 def _label(name: str) -> str:
-    return name if _LABEL.fullmatch(name) else _quoted(name)
+    return name if _LABEL.fullmatch(name) and name.lower() not in _NUMBERS else _quoted(name)
 
 
 def _quoted(text: str) -> str:

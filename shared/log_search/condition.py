@@ -58,7 +58,7 @@ def satisfies(value: bytes, test: Test) -> bool:
     if len(value) > VALUE_BYTES_MAX:
         return False
     try:
-        return test(orjson.loads(value))
+        return test(orjson.loads(memoryview(value)))  # it takes no subclass of bytes, such as a HeadedValue
     except orjson.JSONDecodeError:
         return False
 

@@ -205,8 +205,8 @@ def _observed(value: float) -> Any:
     return Observation(value)
 
 
-def records(cluster: Cluster, key: str) -> list[dict[str, Any]]:
-    answer = cluster.get("/api/v1/log/scan", key=key, encoding="json").json()
+def records(cluster: Cluster, key: str, **search: str) -> list[dict[str, Any]]:
+    answer = cluster.get("/api/v1/log/scan", key=key, encoding="json", **search).json()
     assert answer["status"] == "success", answer
     return [record["json"] for record in answer["records"]]
 
@@ -230,6 +230,8 @@ def test_the_sdk_s_logging_handler_writes_to_the_log(cluster: Cluster) -> None:
     assert record["attributes"]["order"] == "o-1"
     assert (record["traceId"], record["spanId"]) == (f"{TRACE:032x}", f"{SPAN:016x}")
     assert record["resource"]["service.name"] == "app"
+    assert len(records(cluster, "app", where="$.severityNumber >= 13")) == 1
+    assert records(cluster, "app", where="$.severityNumber > 13") == []
 
 
 def logs_body(service: str, texts: list[str]) -> bytes:

@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shared.errors import BadData, DeadlineExceeded
+from shared.log_headers import joined, split
 from shared.log_search import condition as conditions
 from shared.log_search import filter as filters
 from shared.log_search import pattern as patterns
@@ -211,6 +212,13 @@ EVENT = {
 )
 def test_a_condition_holds_for_an_event(text: str, holds: bool) -> None:
     assert satisfies(json.dumps(EVENT).encode(), condition(text)) is holds
+
+
+def test_a_condition_holds_for_a_value_with_headers() -> None:
+    value = split(joined(b"headers", json.dumps(EVENT).encode()))
+    assert type(value) is not bytes
+    assert satisfies(value, condition("$.n = 3"))
+    assert not satisfies(value, condition("$.n = 4"))
 
 
 @pytest.mark.parametrize("value", [b"", b"plain text", b"{", b"NaN", b'"\xff"', b"[" * 5000 + b"]" * 5000])

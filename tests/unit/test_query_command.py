@@ -16,6 +16,8 @@ from coordinator.command_client import Answer, Client
 from coordinator.commands.output import printable, write_table
 from coordinator.commands.query import POINTS, moment, step_of
 from coordinator.commands.query_output import BARS, histogram_text, series_text, sparkline, write_plan, write_result
+from shared.promql.ast import VectorSelector
+from shared.promql.parser import parse
 
 NOW_S = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 
@@ -93,10 +95,19 @@ def test_a_duration_is_sent_with_all_of_its_digits(step: str, sent: str, monkeyp
         ({"__name__": "up", "job": "a", "b": 'q"\n'}, 'up{b="q\\"\\n", job="a"}'),
         ({"job": "a"}, '{job="a"}'),
         ({"__name__": "my.metric", "my.label": "1"}, '{"my.metric", "my.label"="1"}'),
+        ({"__name__": "bool"}, '{"bool"}'),
+        ({"__name__": "Group_Left", "on": "1"}, '{"Group_Left", on="1"}'),
+        ({"__name__": "NaN", "Inf": "1"}, '{"NaN", "Inf"="1"}'),
+        ({"__name__": "sum", "by": "1"}, 'sum{by="1"}'),
     ],
 )
 def test_a_series_is_written_as_it_is_selected(labels: dict[str, str], text: str) -> None:
     assert series_text(labels) == text
+    if not labels:
+        return  # what selects all is no query
+    tree = parse(text)
+    assert isinstance(tree, VectorSelector)
+    assert {matcher.name: matcher.value for matcher in tree.matchers} == labels
 
 
 def test_histograms_are_written_as_prometheus_does() -> None:
