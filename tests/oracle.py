@@ -229,6 +229,7 @@ class Oracle:
                 series = found.setdefault(
                     as_labels(sample.labels), Series(sample.labels, [], start, end, drop_name=sample.drop_name)
                 )
+                series.drop_name |= sample.drop_name
                 number = sample.value
                 if isinstance(number, NativeHistogram) and number.hint is not Hint.GAUGE:
                     number = replace(number, hint=Hint.UNKNOWN)

@@ -22,7 +22,7 @@ from shared.labels import Symbols
 from shared.messages import exchange
 from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Form, SubQueryReply
 from shared.processor_time import ProcessorTime
-from shared.promql.ast import Aggregate, MatrixSelector, Remote
+from shared.promql.ast import Aggregate, MatrixSelector, Remote, without_parens
 from shared.promql.engine import partial
 from shared.promql.engine.context import EvalContext, require_samples
 from shared.promql.engine.evaluator import evaluate
@@ -124,8 +124,10 @@ def evaluate_plan(plan: Plan, replies: Sequence[tuple[EvaluateReply, Sequence[Fr
         joined = _joined(leaves[0], terms, context)
         joining = [time.perf_counter() - started]
         return Merged(joined, context.annotations, read, context.samples_peak, leaf_seconds=joining)
-    # An order that the query gives is kept, so what it leaves open must not depend on the shards.
-    is_sorted = plan.keeps_order and terms.grid.steps == 1
+    # An order that the query gives is kept, so what it leaves open must not depend on the shards. An aggregation that
+    # gives one leaves nothing open.
+    is_open = plan.keeps_order and not isinstance(without_parens(plan.expr), Aggregate)
+    is_sorted = is_open and terms.grid.steps == 1
     values: list[Value] = []
     leaf_seconds: list[float] = []
     for leaf, parts in zip(plan.leaves, leaves, strict=True):

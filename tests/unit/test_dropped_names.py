@@ -40,6 +40,8 @@ MIXED = "((-(a > 0)) or a)"
         f"({MIXED} or b)",
         f'label_replace({MIXED}, "y", "$1", "x", "(.*)")',
         f"scalar({MIXED} and on (x) b)",
+        f"last_over_time({MIXED}[20s:10s])",
+        f"first_over_time(({MIXED} > -5)[20s:10s])",
     ],
 )
 def test_a_range_query_names_series_as_instant_queries_do(text: str) -> None:
@@ -68,6 +70,22 @@ def test_a_subquery_joins_the_samples_of_a_series_with_and_without_its_name() ->
     window = instant(f"{MIXED}[40s:10s]", data, 30_000).value
     assert isinstance(window, RangeVector)
     assert window.labels.size == 2 and np.diff(window.samples.offsets).tolist() == [4, 4]
+
+
+@pytest.mark.parametrize("op", ["max", "min", "stddev", "stdvar", "topk", "quantile"])
+def test_histograms_that_an_operator_ignores_leave_the_name_to_others(op: str) -> None:
+    bench = Bench()
+    matrix = bench.matrix(({"__name__": "m", "i": "1"}, [1]), ({"__name__": "m", "i": "2"}, [2]))
+    matrix.values[1] = references(np.array([0]))
+    matrix.histograms = batch_of([NativeHistogram(count=1.0, positive={0: 1.0})])
+    matrix.drop_name = np.array([False, True])
+    literal = {"quantile": NumberLiteral(0.5), "topk": NumberLiteral(1.0)}.get(op)
+    param = None if literal is None else bench.scalar(literal.value)
+    node = Aggregate(op, VectorSelector("m", ()), literal, ("__name__",))
+
+    for shards in ([[0, 1]], [[0], [1]]):
+        parts = [partial(node, take(matrix, np.array(shard)), param, bench.grid, bench.context) for shard in shards]
+        assert merge(node, parts, param, bench.grid, bench.context).drop_name.tolist() == [False]
 
 
 @pytest.mark.parametrize("op", ["sum", "avg", "min", "count", "stddev", "quantile", "count_values"])

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 
 from shared.errors import NotExecutable
+from shared.histograms.references import references
 from shared.promql.ast import Call, NumberLiteral
 from shared.promql.engine.functions import INSTANT_FUNCTIONS
 from shared.promql.engine.functions.histogram import bound_of, quantile_text
 from shared.promql.model import String
+from tests.histogram_batches import batch_of
+from tests.oracle_native_histograms import NativeHistogram
 from tests.unit.operators_setup import Bench, by_labels
 
 
@@ -107,6 +110,23 @@ def test_histograms_differ_in_any_label_but_le_and_names_are_dropped():
         (("__name__", "x"), ("job", "b")): [0.5, None],
     }
     assert answer.drop_name.all()
+
+
+def test_a_histogram_that_loses_its_name_at_some_steps_is_beside_a_classic_one_at_all():
+    bench = Bench(2)
+    matrix = bench.matrix(
+        ({"__name__": "h"}, [1, None]),
+        ({"__name__": "h"}, [None, 2]),
+        ({"__name__": "h", "le": "1"}, [3, 3]),
+        ({"__name__": "h", "le": "+Inf"}, [4, 4]),
+    )
+    matrix.values[[0, 1], [0, 1]] = references(np.arange(2))
+    matrix.histograms = batch_of([NativeHistogram(count=n, sum=n, positive={0: n}) for n in (1.0, 2.0)])
+    matrix.drop_name = np.array([True, False, False, False])
+
+    assert not call(bench, "histogram_quantile", 0.5, matrix).present.any()
+    [warning] = bench.remarks
+    assert "vector contains a mix of classic and native histograms" in warning
 
 
 @pytest.mark.parametrize("le", ["", "Hello World", "1_0", " 1", "NaN", "0x1", "1e400", "-1e400", "0x1p5000"])

@@ -27,7 +27,7 @@ from shared.promql.ast import Aggregate
 from shared.promql.engine import aggregation_parameters, histogram_sums, selection
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.kernels import aggregation
-from shared.promql.engine.rows import in_order, stack, united, without_empty
+from shared.promql.engine.rows import by_name, in_order, stack, united, without_empty
 from shared.promql.functions import ORDERING_AGGREGATORS
 from shared.promql.model import METADATA_LABELS, Bool, Float, Grid, Matrix, Value
 
@@ -85,8 +85,9 @@ def partial(node: Aggregate, value: Matrix, param: Value | None, grid: Grid, con
     ids, groups = selection.grouped(value.labels, node)
     shape = (groups.size, value.present.shape[1])
     planes = {name: np.full(shape, neutral) for name, neutral in reduction.neutral.items()}
-    is_dropped = _is_dropped(value.drop_name, [value.present], ids, groups.size)
     floats = _without_histograms(node, value, context)
+    counted = value if node.op in _SUMS else floats  # histograms that the operator ignores have no say in the name
+    is_dropped = _is_dropped(value.drop_name, [counted.present], ids, groups.size)
     values, present = np.ascontiguousarray(floats.values), np.ascontiguousarray(floats.present)
     seen = reduction.reduce(values, present, ids, planes) > 0
     histograms = None
@@ -236,14 +237,9 @@ def _named(
     `neutral`: the neutral elements of planes, if they are not 0."""
     if is_dropped.shape[1] == 1:
         return Partial(groups, planes, present, is_dropped[:, 0], histograms)
-    drop_name = np.asarray((present & is_dropped).any(axis=1))
-    changing = np.flatnonzero(drop_name & (present & ~is_dropped).any(axis=1))
-    if not len(changing) or groups.columns.keys().isdisjoint(METADATA_LABELS):
-        return Partial(groups, planes, present, drop_name, histograms)
-    rows = np.concatenate((np.arange(groups.size), changing))
-    drop_name = drop_name[rows]
-    drop_name[changing] = False
-    present = present[rows] & (is_dropped[rows] == drop_name[:, np.newaxis])
+    if groups.columns.keys().isdisjoint(METADATA_LABELS):
+        return Partial(groups, planes, present, np.asarray((present & is_dropped).any(axis=1)), histograms)
+    rows, present, drop_name = by_name(present, is_dropped)
     planes = {name: np.where(present, plane[rows], neutral.get(name, 0.0)) for name, plane in planes.items()}
     return Partial(groups.take(rows), planes, present, drop_name, histograms)
 

@@ -23,6 +23,7 @@ from shared.promql.engine.histogram_notes import names, quoted
 from shared.promql.engine.kernels import counters, extended, extremes, moments, order_statistics, tallies, trends
 from shared.promql.engine.range_vectors import RangeSeries
 from shared.promql.engine.readings import Reading
+from shared.promql.engine.rows import by_name
 from shared.promql.engine.scan import Windows
 from shared.promql.functions import FUNCTIONS
 from shared.promql.model import Bool, Float, Grid, Matrix, Samples
@@ -154,9 +155,12 @@ def evaluate_range_function(
             histogram_ranges.evaluate(node.func, function, reading, gathered, context)
     if not FUNCTIONS[node.func].keeps_name:
         drop_name = np.ones_like(drop_name)
+    elif series.is_dropped is not None:
+        rows_by_name, present, drop_name = by_name(present, series.is_dropped)
+        labels, values = labels.take(rows_by_name), values[rows_by_name]
     matrix = scan.seen_only(labels, values, present, drop_name, gathered.batch())
     operation = "aggregation" if node.func in histogram_ranges.SUMS else "subtraction"
-    histogram_notes.remark(notes, labels, operation, node.args[index].span[0], context.annotations)
+    histogram_notes.remark(notes, series.labels, operation, node.args[index].span[0], context.annotations)
     _remark(node, node.args[index], matrix, parameters, context)
     return matrix
 

@@ -16,7 +16,7 @@ from shared.labels import LabelFrame
 from shared.promql.ast import MatrixSelector, Subquery, VectorSelector
 from shared.promql.engine import scan, subquery
 from shared.promql.engine.context import EvalContext, resolved
-from shared.promql.engine.rows import with_one_name
+from shared.promql.engine.rows import in_order, with_one_name, without_empty
 from shared.promql.engine.scan import Windows
 from shared.promql.model import STALE_NAN_BITS, Bool, Grid, Matrix, RangeVector, Samples, Value
 
@@ -24,12 +24,14 @@ from shared.promql.model import STALE_NAN_BITS, Bool, Grid, Matrix, RangeVector,
 @dataclass(frozen=True, slots=True)
 class RangeSeries:
     """The series of a range vector that are evaluated now. `drop_name`: bool[series]; `reads`: the samples of some
-    series at a time, with the rows they belong to. It can be read only once."""
+    series at a time, with the rows they belong to. It can be read only once. `is_dropped`: bool[series, steps], whether
+    a window has a sample whose name is to be dropped, if some samples have such names and others do not."""
 
     labels: LabelFrame
     windows: Windows
     drop_name: Bool
     reads: Iterator[tuple[slice, Samples]]
+    is_dropped: Bool | None = None
 
 
 def of_selector(node: MatrixSelector, grid: Grid, context: EvalContext, *, is_kept: bool = False) -> RangeSeries:
@@ -49,11 +51,27 @@ def of_subquery(node: Subquery, value: Value, inner: Grid, grid: Grid, context: 
     """
     if not isinstance(value, Matrix):
         raise NotExecutable("subquery is only allowed on instant vector")
-    value = with_one_name(value)
     context.hold(int(np.count_nonzero(value.present)))
     windows = subquery.windows_of(node, grid, context)
+    is_dropped = None
+    if value.drop_name.any() and not value.drop_name.all():
+        value = without_empty(value)
+        is_dropped = _drops(value, inner, windows)
+        value = with_one_name(value)
     reads = iter([(slice(0, value.labels.size), subquery.ragged(value, inner))])
-    return RangeSeries(value.labels, windows, value.drop_name, reads)
+    return RangeSeries(value.labels, windows, value.drop_name, reads, is_dropped)
+
+
+def _drops(value: Matrix, inner: Grid, windows: Windows) -> Bool:
+    """`RangeSeries.is_dropped` of the series that `with_one_name` makes of `value`."""
+    ids, first = in_order(*value.labels.unique())
+    rows, columns = np.nonzero(value.present & value.drop_name[:, np.newaxis])
+    dropped = np.zeros((len(first), inner.steps + 1), dtype=np.int32)
+    dropped[ids[rows], columns + 1] = 1
+    before = np.cumsum(dropped, axis=1, dtype=np.int32)  # of each sample, how many have such a name before it
+    ends = windows.first + windows.step * np.arange(windows.steps)
+    first_in, after = np.searchsorted(inner.times_ms(), (ends - windows.range_ms, ends), side="right")
+    return before[:, after] > before[:, first_in]
 
 
 def first_windows(series: RangeSeries) -> RangeVector:

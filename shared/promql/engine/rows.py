@@ -113,6 +113,19 @@ def united(matrix: Matrix, *, message: str = SAME_LABELS, occupied: Bool | None 
     return Matrix(matrix.labels.take(first), values, present, matrix.drop_name[first], matrix.histograms)
 
 
+def by_name(present: Bool, is_dropped: Bool) -> tuple[Rows, Bool, Bool]:
+    """Make two series of each whose name is to be dropped at some of its steps only (bool[n, steps] both).
+
+    Returns (the row of each series: int64[m], its presence: bool[m, steps], whether its name is dropped: bool[m]).
+    """
+    drop_name = np.asarray((present & is_dropped).any(axis=1))
+    changing = np.flatnonzero(drop_name & (present & ~is_dropped).any(axis=1))
+    rows = np.concatenate((np.arange(len(present)), changing))
+    drop_name = drop_name[rows]
+    drop_name[changing] = False
+    return rows, present[rows] & (is_dropped[rows] == drop_name[:, np.newaxis]), drop_name
+
+
 def with_one_name(matrix: Matrix) -> Matrix:
     """One series of those that `united` keeps apart: its name is dropped at all steps if it is at any."""
     if matrix.drop_name.all() or not matrix.drop_name.any():

@@ -21,7 +21,16 @@ from shared.promql.engine.functions import native_histogram
 from shared.promql.engine.functions.arguments import Function, offset, scalar, text, vector
 from shared.promql.engine.kernels.histogram import bucket_fractions, bucket_quantiles
 from shared.promql.engine.numbers import general
-from shared.promql.engine.rows import floats_only, histograms_only, no_series, stack, united, without_empty
+from shared.promql.engine.rows import (
+    floats_only,
+    histograms_only,
+    in_order,
+    no_series,
+    stack,
+    united,
+    with_one_name,
+    without_empty,
+)
 from shared.promql.model import Bool, Float, Grid, Matrix, Value
 
 BUCKET_LABEL = "le"
@@ -90,7 +99,7 @@ def _buckets(matrix: Matrix, position: int | None, context: EvalContext) -> Buck
     bounds = np.array([math.nan if bound is None else bound for bound in parsed])[inverse]
     rows = np.flatnonzero(known)
     rest = matrix.labels.take(rows).without((BUCKET_LABEL,))
-    ids, first = rest.unique()
+    ids, first = in_order(*rest.unique())
     by_bound = np.lexsort((bounds[rows], ids))
     offsets = np.searchsorted(ids[by_bound], np.arange(len(first) + 1))
     order = rows[by_bound]
@@ -109,7 +118,8 @@ def _histograms(matrix: Matrix, position: int | None, context: EvalContext) -> H
     with a warning."""
     if matrix.histograms is None:
         return Histograms(_buckets(matrix, position, context), None)
-    native, classic = histograms_only(matrix), _buckets(floats_only(matrix), position, context)
+    # Histograms with a name that is dropped at some steps only are one: their quantiles and fractions have no name.
+    native, classic = with_one_name(histograms_only(matrix)), _buckets(floats_only(matrix), position, context)
     ids, _ = concat([classic.histograms, native.labels]).unique()
     _, groups, rows = np.intersect1d(
         ids[: classic.histograms.size], ids[classic.histograms.size :], return_indices=True
