@@ -90,7 +90,18 @@ def test_an_operator_that_is_not_there_is_named(wrong):
         filter_of(wrong)
 
 
-@pytest.mark.parametrize("wrong", [{"a": {}}, {"$not": {}}, {"$or": [{}, {"a": 1}]}, {"$not": {"$and": [{}]}}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"a": {}},
+        {"$not": {}},
+        {"$or": [{}, {"a": 1}]},
+        {"$not": {"$and": [{}]}},
+        {"$or": []},
+        {"a": 1, "$or": []},
+        {"$and": [{"$or": []}]},
+    ],
+)
 def test_an_empty_filter_that_could_mean_all_or_none_is_refused(wrong):
     with pytest.raises(ValueError, match="empty"):
         filter_of(wrong)

@@ -146,6 +146,8 @@ def _condition(name: str, operand: Any) -> Mapping[str, Any] | None:
     if name == "$and":
         return joined("and", map(filter_of, operand))
     if name == "$or":
+        if not operand:
+            raise ValueError(f"the filter has {name!r} with an empty list; it must have a condition")
         return joined("or", [_not_empty(name, each) for each in operand])
     if name == "$not":
         return negated(_not_empty(name, operand))

@@ -85,10 +85,11 @@ class TriptychVectorStore(VectorStore):
             self._exists = True
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
-        """Delete documents by their ids; None: all of them. Raises TypeError for other arguments without ids, as they
-        would not restrict what is deleted."""
-        if ids is None and kwargs:
-            raise TypeError(f"delete has {', '.join(sorted(kwargs))} and no ids; only ids say what is deleted")
+        """Delete documents by their ids; None: all of them. Raises TypeError for other arguments, as they would not
+        restrict what is deleted."""
+        if kwargs:
+            others = f"{', '.join(sorted(kwargs))} and {'no ids' if ids is None else 'ids'}"
+            raise TypeError(f"delete has {others}; only ids say what is deleted")
         try:
             if ids is None:
                 every = {"exists": {"field": self._text}}

@@ -400,6 +400,8 @@ def test_documents_of_langchain_keep_what_the_service_has_no_form_for(client, na
     assert len(store.similarity_search("x", filter={"year": {"$nin": []}})) == 1
     with pytest.raises(TypeError, match="delete has filter and no ids"):
         store.delete(filter={"year": 1})
+    with pytest.raises(TypeError, match="delete has filter and ids"):
+        store.delete([long_id], filter={"year": 1})
     assert store.get_by_ids([long_id])
     texts = [str(i) for i in range(12_000)]
     assert len(store.add_texts(texts, ids=texts)) == 12_000

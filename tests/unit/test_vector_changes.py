@@ -184,6 +184,41 @@ def test_an_update_holds_few_vectors_with_large_attributes_at_once(
     assert selected(shard, "vector.count", filter=Condition("eq", "k", (1,))).count == 150
 
 
+def test_an_update_that_sets_a_large_value_holds_it_few_times_at_once(
+    shard: OneShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(shard, {f"{n:03d}": {"colour": "red"} for n in range(150)})
+    own = shard.vectors.engine.find(1)
+    assert own is not None
+    monkeypatch.setattr(changes, "SLICE_BYTES", 40_000)
+    upsert = own.upsert
+    written: list[int] = []
+
+    def noted(number: int, ids: list[bytes], *content: Any) -> None:
+        written.append(len(ids))
+        upsert(number, ids, *content)
+
+    monkeypatch.setattr(own, "upsert", noted)
+    assert updated(shard, by=RED, text="x" * 1000) == 150
+    assert sum(written) == 150
+    assert max(written) < 40_000 // 1000 + READ_AT_ONCE
+
+
+def test_an_update_looks_up_the_vectors_of_a_slice_once(shard: OneShard, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(shard, {f"{n:03d}": {"colour": "red"} for n in range(150)})
+    monkeypatch.setattr(changes, "SLICE_IDS", 100)
+    present = Selection.present
+    looked_up: list[int] = []
+
+    def noted(selection: Selection, names: list[bytes]) -> Any:
+        looked_up.append(len(names))
+        return present(selection, names)
+
+    monkeypatch.setattr(Selection, "present", noted)
+    assert updated(shard, by=RED, colour="red") == 150
+    assert looked_up == [100, 50]
+
+
 def test_a_page_that_ends_by_its_bytes_reads_few_vectors_beyond_it(
     shard: OneShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,3 +236,20 @@ def test_a_page_that_ends_by_its_bytes_reads_few_vectors_beyond_it(
     positions, _ = page(shard, 150, bytes_max=40_000, fields=None)
     assert len(positions) == 39
     assert sum(read) < 39 + READ_AT_ONCE
+
+
+def test_a_page_looks_up_the_shards_of_its_vectors_once(shard: OneShard, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(shard, {f"{n:03d}": {"colour": "red"} for n in range(150)})
+    own = shard.vectors.engine.find(1)
+    assert own is not None
+    shards_of = own.shards_of
+    looked_up: list[int] = []
+
+    def noted(ids: list[bytes]) -> list[int]:
+        looked_up.append(len(ids))
+        return shards_of(ids)
+
+    monkeypatch.setattr(own, "shards_of", noted)
+    positions, _ = page(shard, 150, fields=None)
+    assert len(positions) == 150
+    assert looked_up == [150]

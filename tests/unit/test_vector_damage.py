@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,6 +25,7 @@ from tests.unit.vector_shard import COSINE, OneShard
 from worker.damage import DamageReport
 from worker.storage.rows.store import Store, StoreBatch
 from worker.vectors import attribute_index as runs
+from worker.vectors import collection as collection_module
 from worker.vectors import stored_rows
 from worker.vectors.attributes import Attributes
 from worker.vectors.indexing import Indexing
@@ -174,6 +177,30 @@ def test_changes_find_the_vectors_of_a_collection_whose_description_is_damaged(s
         assert shard.damage.texts("vector") == []
         assert got(shard, *rows) == left
     assert selected(shard, "vector.count", filter=blue).count == 2
+
+
+def test_a_change_is_repeated_after_a_load_that_ended_half_way(
+    shard: OneShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard.write(list("abcd"), EYE[:4])
+    batch = shard.store.batch()
+    batch.put("meta", KNOWN + b"1", b"\x01\x02")
+    shard.store.write(batch)
+    shard.reopen()
+    monkeypatch.setattr(collection_module, "LOAD_ROWS", 2)
+    scan = shard.store.scan
+
+    def broken(*area: Any) -> Iterator[tuple[bytes, bytes]]:
+        yield from islice(scan(*area), 3)
+        raise Unavailable("the disk does not answer")
+
+    with monkeypatch.context() as while_broken:
+        while_broken.setattr(shard.store, "scan", broken)
+        with pytest.raises(Unavailable, match="the disk does not answer"):
+            shard.delete(["a"])
+    assert shard.delete(["a"]) == 1
+    assert sorted(shard.ids(EYE[0], 9)) == ["b", "c", "d"]
+    assert selected(shard, "vector.count", filter=None).count == shard.vectors.counts()["vectors"] == 3
 
 
 # Drops

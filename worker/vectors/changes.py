@@ -20,7 +20,7 @@ from worker.vectors.selection import Selection
 
 SLICE_IDS = 2000
 SLICE_BYTES = 4 << 20
-"""Bytes of vectors and their attributes after which an update writes what it has read."""
+"""Bytes of vectors and their attributes, old or new, after which an update writes what it has read."""
 
 
 def selected_ids(selection: Selection, shard: int) -> list[bytes]:
@@ -56,31 +56,34 @@ def update(
     many.
     """
     collection = selection.collection
-    count = start = 0
-    while start < len(names):
-        selection.check()
-        with collection.lock:
-            changed_ids: list[bytes] = []
-            components: list[bytes] = []
-            packed: list[bytes] = []
-            size, end = 0, min(len(names), start + SLICE_IDS)
-            while start < end and size < SLICE_BYTES:
-                stop = min(end, start + READ_AT_ONCE)
-                present, _ = selection.present(names[start:stop])
-                start = stop
-                for vector_id, content in zip(present, collection.contents(shard, present), strict=True):
-                    if content is None:  # the row is damaged
-                        continue
-                    count += 1
-                    size += len(content[0]) + len(content[1])
-                    attributes = _updated(vector_id, content[1], values, unset)
-                    if attributes != content[1]:
-                        changed_ids.append(vector_id)
-                        components.append(content[0])
-                        packed.append(attributes)
-            if changed_ids:
-                table = np.frombuffer(b"".join(components), np.float32).reshape(len(changed_ids), -1)
-                collection.upsert(shard, changed_ids, table, packed)
+    count = 0
+    for start in range(0, len(names), SLICE_IDS):
+        rest = list(names[start : start + SLICE_IDS])
+        while rest:
+            selection.check()
+            with collection.lock:
+                rest, _ = selection.present(rest)
+                changed_ids: list[bytes] = []
+                components: list[bytes] = []
+                packed: list[bytes] = []
+                size = read = 0
+                while read < len(rest) and size < SLICE_BYTES:
+                    some = rest[read : read + READ_AT_ONCE]
+                    read += len(some)
+                    for vector_id, content in zip(some, collection.contents(shard, some), strict=True):
+                        if content is None:  # the row is damaged
+                            continue
+                        count += 1
+                        attributes = _updated(vector_id, content[1], values, unset)
+                        size += len(content[0]) + max(len(content[1]), len(attributes))
+                        if attributes != content[1]:
+                            changed_ids.append(vector_id)
+                            components.append(content[0])
+                            packed.append(attributes)
+                if changed_ids:
+                    table = np.frombuffer(b"".join(components), np.float32).reshape(len(changed_ids), -1)
+                    collection.upsert(shard, changed_ids, table, packed)
+            rest = rest[read:]
     return count
 
 

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from threading import Lock, RLock
 
@@ -44,18 +45,16 @@ SETTLED_S = 10.0
 workers, and may be removed."""
 
 
-def _load_batches(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[list[stored_rows.Row]]:
-    """The rows of a scan, as many as are loaded at once."""
-    batch: list[stored_rows.Row] = []
-    size = 0
-    for key, value in entries:
-        batch.append((key[4:], value))
-        size += len(value)
-        if len(batch) == LOAD_ROWS or size >= LOAD_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+def _next_rows(entries: Iterator[tuple[bytes, bytes]]) -> list[stored_rows.Row]:
+    """The next rows of a scan, as many as are loaded at once; none at its end."""
+    rows: list[stored_rows.Row] = []
+    bytes_left = LOAD_BYTES
+    for key, value in islice(entries, LOAD_ROWS):
+        rows.append((key[4:], value))
+        bytes_left -= len(value)
+        if bytes_left <= 0:
+            break
+    return rows
 
 
 class WorkerCollection:
@@ -128,8 +127,16 @@ class WorkerCollection:
     def attach(self, shard: int, store: Rows, damage: DamageReport) -> None:
         """Read a shard's vectors from its store. The first shard also loads the index's snapshot, if a good one exists.
 
-        Damaged rows are left out and reported in `damage`. Raises StoreDamaged, Unavailable.
+        Damaged rows are left out and reported in `damage`. Raises StoreDamaged, Unavailable, and then memory has
+        nothing of the shard: a repetition would load the same rows again beside those of a load that ended half-way.
         """
+        try:
+            self._attach(shard, store, damage)
+        except Exception:
+            self.detach(shard)
+            raise
+
+    def _attach(self, shard: int, store: Rows, damage: DamageReport) -> None:
         highest = stored_rows.highest_version(store, self.collection.id)
         snapshot.discard_newer(self._snapshots, shard, highest)
         with self.lock:
@@ -140,7 +147,7 @@ class WorkerCollection:
                 self._restore(shard)
         entries = store.scan(FAMILY, self._prefix, self._end)
         wrong: dict[bytes, str] = {}
-        for batch in _load_batches(entries):
+        while batch := _next_rows(entries):
             whole_rows, damaged = stored_rows.checked(batch, self.collection.dimension)
             wrong.update(damaged)
             with self.lock:
@@ -300,7 +307,7 @@ class WorkerCollection:
             self._dropped = not self.stores
 
     def detach(self, shard: int) -> None:
-        """Undo an `attach` that may have failed half-way; the store keeps what it has. It may be attached again."""
+        """Undo an `attach`; the store keeps what it has. It may be attached again."""
         with self.lock:
             if shard not in self.stores:
                 return

@@ -196,17 +196,17 @@ def contents(
     kept: list[Position] = []
     found: list[Content] = []
     size = 0
+    names = [position.id for position in positions]
+    shards = collection.shards_of(names)
     for start in range(0, len(positions), READ_AT_ONCE):
         selection.check()
-        some = positions[start : start + READ_AT_ONCE]
-        names = [position.id for position in some]
-        shards = collection.shards_of(names)
-        for place, content in enumerate(collection.contents_of(names, shards)):
+        end = start + READ_AT_ONCE
+        for place, content in enumerate(collection.contents_of(names[start:end], shards[start:end]), start):
             if content is None:
                 continue
-            kept.append(some[place])
+            kept.append(positions[place])
             found.append(content)
             size += len(content[0]) + len(content[1])
             if size >= bytes_max:
-                return kept, found, start + place + 1
+                return kept, found, place + 1
     return kept, found, len(positions)
