@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from proto import log_pb2
 
 from triptych import AsyncClient, Client
 
@@ -22,6 +23,25 @@ def reply(status: int, content: Any = None, **headers: str) -> httpx.Response:
 def data(content: Any, **beside: Any) -> httpx.Response:
     """In the envelope of the metrics area."""
     return reply(200, {"status": "success", "data": content, **beside})
+
+
+def page(records: Any, following: int, warnings: Any = (), key: bytes | None = None) -> httpx.Response:
+    """A ScanResponse of (sequence, key, value) or (sequence, key, value, headers)."""
+    message = log_pb2.ScanResponse(status="success", next_sequence=following, log_start_sequence=1, warnings=warnings)
+    if records:
+        columns = message.pages.add()
+        columns.sequences.extend(record[0] for record in records)
+        columns.value_lengths.extend(len(record[2]) for record in records)
+        columns.values = b"".join(record[2] for record in records)
+        columns.times_ms.extend(1000 * record[0] for record in records)
+        if key is None:
+            columns.key_lengths.extend(len(record[1]) for record in records)
+            columns.keys = b"".join(record[1] for record in records)
+        heads = [record[3].SerializeToString() if len(record) > 3 else b"" for record in records]
+        if any(heads):
+            columns.header_lengths.extend(map(len, heads))
+            columns.headers = b"".join(heads)
+    return reply(200, message.SerializeToString())
 
 
 class FakeServer:

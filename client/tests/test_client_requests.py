@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import datetime
 import inspect
 import urllib.parse
@@ -11,14 +10,11 @@ import urllib.parse
 import cramjam
 import numpy as np
 import pytest
-from client_server import FakeServer, data, reply
-from hypothesis import given
-from hypothesis import strategies as st
-from proto import log_pb2, remote_write_pb2, vector_pb2
+from client_server import FakeServer, data, page, reply
+from proto import remote_write_pb2, vector_pb2
 
 import triptych
 from triptych import AsyncClient, Client, async_client, client
-from triptych.records import page_of
 from triptych.times import milliseconds, text_of
 from triptych.transport import Connection
 
@@ -97,6 +93,13 @@ def test_samples_are_the_protocols_message(times, values):
     assert server.requests[0].headers["content-encoding"] == "snappy"
 
 
+def test_samples_are_not_taken_for_stored_when_another_service_answers():
+    server = FakeServer(reply(200, b"<html>"))
+    with pytest.raises(triptych.ServerError, match="the status 200; it must be 204"):
+        server.client().metrics.write([({"__name__": "m"}, 1.0)])
+    assert len(server.requests) == 1
+
+
 def test_many_samples_are_divided_into_requests():
     server = FakeServer(reply(204, b""))
     rows = [({"__name__": f"m{i}"}, np.arange(70.0), 1700000000 + np.arange(70)) for i in range(3)]
@@ -118,6 +121,14 @@ def test_many_samples_are_divided_into_requests():
         (({"__name__": "m", "code": 200}, 1.0), "'code' is 200; it must be a text"),
         (({"__name__": "m"}, [1.0, 2.0], [1.0]), "2 values and 1 times"),
         (({"__name__": "m"}, 1.0, float("nan")), "not finite"),
+        (({"__name__": "m"}, 1.0, np.datetime64("NaT")), "NaT"),
+        (({"__name__": "m"}, [1.0, 2.0], np.array(["2026-01-01", "NaT"], "datetime64[ns]")), "NaT"),
+        (({"__name__": "m"}, 1.0, np.datetime64(2**62, "s")), "beyond int64 milliseconds"),
+        (({"__name__": "m"}, 1.0, 1_700_000_000 * 10**9), r"the time is 1\.7e\+18; it must be in Unix seconds"),
+        (
+            ({"__name__": "m"}, [1.0, 2.0], [0, -(2**63) / 1000]),
+            r"the time is -9\.22337e\+15; it must be in Unix seconds",
+        ),
     ],
 )
 def test_what_cannot_be_written_is_refused_before_it_is_sent(series, message):
@@ -144,155 +155,10 @@ def test_times_are_unix_seconds_or_datetimes():
     for time in (1700000000.5, moment, np.datetime64("2023-11-14T22:13:20.5")):
         assert text_of(time) == "1700000000.5"
         assert milliseconds(time).tolist() == [1700000000500]
+    with pytest.raises(ValueError, match="NaT"):
+        text_of(np.datetime64("NaT"))
     assert text_of("2023-11-14T22:13:20Z") == "2023-11-14T22:13:20Z"
     assert milliseconds([moment, moment]).tolist() == [1700000000500] * 2
-
-
-# The log
-
-
-def page(records, following, warnings=(), key=None):
-    """A ScanResponse of (sequence, key, value) or (sequence, key, value, headers)."""
-    message = log_pb2.ScanResponse(status="success", next_sequence=following, log_start_sequence=1, warnings=warnings)
-    if records:
-        columns = message.pages.add()
-        columns.sequences.extend(record[0] for record in records)
-        columns.value_lengths.extend(len(record[2]) for record in records)
-        columns.values = b"".join(record[2] for record in records)
-        columns.times_ms.extend(1000 * record[0] for record in records)
-        if key is None:
-            columns.key_lengths.extend(len(record[1]) for record in records)
-            columns.keys = b"".join(record[1] for record in records)
-        heads = [record[3].SerializeToString() if len(record) > 3 else b"" for record in records]
-        if any(heads):
-            columns.header_lengths.extend(map(len, heads))
-            columns.headers = b"".join(heads)
-    return reply(200, message.SerializeToString())
-
-
-def query_of(request):
-    return dict(urllib.parse.parse_qsl(request.url.query.decode()))
-
-
-def test_records_are_appended_as_protobuf():
-    server = FakeServer(reply(200, {"status": "success", "recordsAppended": 4, "startSequence": 9}))
-    new = triptych.NewRecord(b"\xff", headers={"trace": "00"}, content_type="text/plain", tombstone=True)
-    appended = server.client().log.append([("k", "text"), ("k", b"\x00"), ("k", {"ä": [1]}), new], await_durable=True)
-    assert (appended.records, appended.start_sequence) == (4, 9)
-    sent = log_pb2.AppendRequest.FromString(server.requests[0].content)
-    assert [record.value for record in sent.records] == [b"text", b"\x00", '{"ä":[1]}'.encode(), b""]
-    assert sent.await_durable
-    last = sent.records[3]
-    assert (last.key.value, dict(last.headers), last.content_type, last.tombstone) == (
-        b"\xff",
-        {"trace": "00"},
-        "text/plain",
-        True,
-    )
-
-
-def test_a_producer_names_itself_and_its_batch():
-    server = FakeServer(reply(200, {"status": "success", "recordsAppended": 1, "startSequence": 0}))
-    producer = server.client().log.producer("p", sequence=3)
-    producer.append([("k", "v")])
-    producer.append([("k", "v")])
-    sent = [log_pb2.AppendRequest.FromString(request.content) for request in server.requests]
-    assert [(message.producer_id, message.producer_seq) for message in sent] == [("p", 3), ("p", 4)]
-
-
-def test_a_scan_reads_page_after_page():
-    head = log_pb2.RecordHeaders(headers={"trace": "00"}, content_type="c", tombstone=True)
-    server = FakeServer(
-        page([(1, b"a", b"x"), (2, b"b", b"\xff")], 3),
-        page([(5, b"a", b"", head)], 9, ["the answer ends early"]),
-        page([], 9),
-    )
-    records = list(server.client().log.scan(prefix="", page_records=2, where="$.a = 1", start_time=5))
-    assert [(record.sequence, record.key, record.value, record.time) for record in records] == [
-        (1, b"a", b"x", 1.0),
-        (2, b"b", b"\xff", 2.0),
-        (5, b"a", b"", 5.0),
-    ]
-    assert (records[2].headers, records[2].content_type, records[2].tombstone) == ({"trace": "00"}, "c", True)
-    queries = [query_of(request) for request in server.requests]
-    assert [query["start_seq"] for query in queries] == ["0", "3", "9"]
-    assert queries[0] == {"where": "$.a = 1", "start_time": "5", "start_seq": "0", "limit": "2"}
-
-
-def test_a_scan_in_reverse_goes_on_below_and_stops_at_its_limit():
-    server = FakeServer(page([(9, b"", b"9"), (8, b"", b"8")], 8, key=b"k"), page([(7, b"", b"7")], 7, key=b"k"))
-    records = server.client().log.read(key="k", reverse=True, limit=3, page_records=2)
-    assert records.sequences.tolist() == [9, 8, 7]
-    assert records.keys == [b"k"] * 3
-    queries = [query_of(request) for request in server.requests]
-    assert [(query.get("end_seq"), query["limit"]) for query in queries] == [(None, "2"), ("8", "1")]
-
-
-def test_a_page_that_is_cut_off_is_an_error():
-    whole = page([(1, b"a", b"value")], 2)
-    server = FakeServer(reply(200, whole.content[:-9]))
-    with pytest.raises(triptych.ServerError, match="not a page of records"):
-        server.client(timeout=0.1).log.read(prefix="")
-
-
-@given(st.binary(max_size=60), st.integers(0, 200), st.integers(0, 5))
-def test_no_answer_ends_a_read_with_another_error(noise, at, left_out):
-    body = page([(1, b"a", b"value"), (2, b"b", b"", log_pb2.RecordHeaders(content_type="c"))], 3, ["w"]).content
-    with contextlib.suppress(triptych.ServerError):
-        list(page_of(body[:at] + noise + body[at + left_out :], None))
-
-
-def test_following_goes_on_after_the_last_record_and_outlives_the_server(monkeypatch):
-    monkeypatch.setattr("triptych.client.time.sleep", lambda seconds: None)
-    frontier = {**OK, "nextSequence": 5, "readableSequence": 4, "durableSequence": 4, "logStartSequence": 0}
-    full = reply(503, {"message": "restarting"}, Retry_After="100")
-    server = FakeServer(
-        reply(200, frontier),
-        page([], 4, key=b"k"),
-        page([(6, b"", b"x")], 7, key=b"k"),
-        full,
-        page([(8, b"", b"y")], 9, key=b"k"),
-    )
-    following = server.client(timeout=1).log.follow(key="k")
-    assert [next(following).value for _ in range(2)] == [b"x", b"y"]
-    following.close()
-    queries = [query_of(request) for request in server.requests[1:]]
-    assert [query["start_seq"] for query in queries] == ["4", "4", "7", "7"]
-    assert queries[0]["follow"] == "true"
-
-
-def test_keys_are_read_in_pages():
-    encoded = [base64.b64encode(key).decode() for key in (b"a", b"b", b"c")]
-    server = FakeServer(
-        reply(200, {**OK, "keys": [{"key": encoded[0]}, {"key": encoded[1]}], "more": True}),
-        reply(200, {**OK, "keys": [{"key": encoded[2]}], "more": False}),
-    )
-    assert list(server.client().log.keys()) == [b"a", b"b", b"c"]
-    assert query_of(server.requests[1])["after_base64"] == encoded[1]
-
-
-def test_a_consumer_commits_a_page_when_it_asks_for_the_next():
-    joined = reply(200, {**OK, "member": "m", "generation": 1})
-    server = FakeServer(
-        joined,
-        page([(2, b"b", b"2"), (1, b"a", b"1")], 3),
-        reply(409, {"status": "error", "message": "slots have moved", "generation": 5}),
-        page([(1, b"a", b"1")], 3),
-        reply(409, {"status": "error", "message": "not known"}),
-        joined,
-        page([(4, b"a", b"4")], 5),
-        reply(200, OK),
-    )
-    pages = server.client().log.consume("g", prefix="p/", member="m")
-    assert [record.value for record in next(pages)] == [b"1", b"2"]
-    assert [record.value for record in next(pages)] == [b"1"]
-    assert [record.value for record in next(pages)] == [b"4"]
-    pages.close()
-    bodies = [server.json(at) for at in range(len(server.requests))]
-    assert bodies[0]["prefix"] == base64.b64encode(b"p/").decode()
-    assert [body.get("commit") for body in bodies[1:7]] == [None, 3, None, 3, None, None]
-    assert bodies[3]["generation"] == 5
-    assert server.requests[-1].url.path == "/api/v1/log/groups/g/leave"
 
 
 # Vectors

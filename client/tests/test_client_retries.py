@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httpx
 import pytest
 from client_server import FakeServer, data, pauses, reply
@@ -91,6 +93,15 @@ def test_a_cursor_with_an_expectation_is_set_once(pauses):
     server.client().log.set_cursor("c", {"k": 3})
 
 
+@pytest.mark.parametrize("failure", [FULL, LOST])
+def test_a_group_that_may_have_been_deleted_is_not_deleted_again(pauses, failure):
+    """A second attempt would not find it, and would raise NotFound although the first has deleted it."""
+    server = FakeServer(failure, reply(404, {"status": "error", "message": "there is no such group"}))
+    with pytest.raises((triptych.ConnectionFailed, triptych.Unavailable)):
+        server.client().log.delete_group("g")
+    assert len(server.requests) == 1
+
+
 def test_a_request_is_given_up_when_the_pause_would_pass_its_deadline(pauses):
     server = FakeServer(FULL)
     with pytest.raises(triptych.Unavailable) as caught:
@@ -115,6 +126,30 @@ def test_no_attempt_begins_after_the_deadline():
     now[0] = 15.0
     with pytest.raises(triptych.TimedOut, match="/x has taken 10 s"):
         attempts.left_s()
+
+
+async def test_an_answer_whose_headers_drip_is_given_up_in_time(monkeypatch):
+    """Each byte is there in time, and the end of the headers never is."""
+    monkeypatch.delenv("TRIPTYCH_TOKEN", raising=False)
+    dripped = 0
+
+    async def drip(reader, writer):
+        nonlocal dripped
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nX: ")
+        while not reader.at_eof():
+            writer.write(b"x")
+            dripped += 1
+            await asyncio.sleep(0.01)
+        writer.close()
+
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    [address] = [socket.getsockname() for socket in server.sockets]
+    async with triptych.AsyncClient(f"http://127.0.0.1:{address[1]}", timeout=0.1) as client:
+        with pytest.raises(triptych.TimedOut, match="/api/v1/log/frontier: the answer is not complete in time"):
+            await asyncio.wait_for(client.log.frontier(), 10)
+    assert dripped
+    server.close()
 
 
 async def test_the_async_client_repeats_in_the_same_way():

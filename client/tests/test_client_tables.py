@@ -62,6 +62,50 @@ def test_hits_have_a_column_for_each_attribute():
         assert columns["attribute_id"] == [5, None]
 
 
+def test_no_column_takes_the_place_of_another():
+    labels = {"value": "a", "exported_value": "b", "exported_exported_value": "c", "timestamp": "d"}
+    columns = QueryResult("vector", [Series(labels, np.zeros(1), np.ones(1))]).columns()
+    assert {name: list(column) for name, column in columns.items() if name not in ("timestamp", "value")} == {
+        "exported_exported_exported_value": ["a"],
+        "exported_value": ["b"],
+        "exported_exported_value": ["c"],
+        "exported_timestamp": ["d"],
+    }
+    assert columns["value"].tolist() == [1.0]
+    hit = Hit("a", None, {"id": 1, "attribute_id": 2, "score": 3, "attribute_score": 4}, 0.5)
+    assert {name: list(column) for name, column in SearchResult([hit]).columns().items()} == {
+        "id": ["a"],
+        "score": [0.5],
+        "attribute_attribute_id": [1],
+        "attribute_id": [2],
+        "attribute_attribute_score": [3],
+        "attribute_score": [4],
+    }
+
+
+LARGE = (1 << 53) + 1
+
+
+@pytest.mark.parametrize(
+    ("values", "stored"),
+    [
+        ([LARGE, 1.5, None], [str(LARGE), "1.5", None]),
+        ([-LARGE, 1.5], [str(-LARGE), "1.5"]),
+        ([LARGE - 1, 1.5], [float(LARGE - 1), 1.5]),
+        ([LARGE, None], [LARGE, None]),
+        ([[LARGE], [1.5]], [f"[{LARGE}]", "[1.5]"]),
+        ([[LARGE, 1.5], [2]], [f"[{LARGE}, 1.5]", "[2]"]),
+        ([[LARGE, 1.5]], [f"[{LARGE}, 1.5]"]),
+        ([[LARGE], []], [[LARGE], []]),
+    ],
+)
+def test_integers_that_float64_does_not_have_are_not_rounded(values, stored):
+    table = Vectors([Vector("a", None, {"n": value}) for value in values])
+    assert table.to_polars()["n"].to_list() == stored
+    assert table.to_arrow()["n"].to_pylist() == stored
+    assert table.to_pandas()["n"].tolist() == values
+
+
 def test_results_without_rows_are_tables():
     for result in (QueryResult("vector", []), NONE, SearchResult([]), Vectors([Vector("a", None, {})])):
         assert len(result.to_pandas()) == len(result.to_polars()) == len(result.to_arrow())

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import httpx
 
 from triptych import consumer_groups, log, metrics, vectors
 from triptych.binding import async_iterated, async_run, async_sent
-from triptych.calls import Call, Closing, Reading, Steps
-from triptych.client import CLOSING_S, TIMEOUT_S
+from triptych.calls import Call, Reading, Steps, last_call
+from triptych.client import CLOSED, CLOSING_S, TIMEOUT_S
 from triptych.errors import TriptychError
 from triptych.log import Appended
 from triptych.producer import Numbers
@@ -42,6 +43,8 @@ class AsyncClient:
         self.timeout = timeout
         self.arrow = arrow
         self._transport = AsyncTransport(Connection(url, token, user, password, ca, certificate, headers), http)
+        self._readings: set[Reading[Any]] = set()
+        self._farewells: set[asyncio.Task[None]] = set()
         self.metrics = AsyncMetrics(self)
         self.log = AsyncLog(self)
         self.vectors = AsyncVectors(self)
@@ -68,6 +71,7 @@ class AsyncClient:
 
     async def iterate(self, reading: Reading[T]) -> AsyncIterator[T]:
         """Send the requests that the reading yields when the caller's loop needs them."""
+        self._readings.add(reading)
         try:
             step = next(reading)
             while True:
@@ -78,9 +82,10 @@ class AsyncClient:
                         yield item
                     step = next(reading)
         except StopIteration:
-            return
+            if reading not in self._readings:
+                raise RuntimeError(CLOSED) from None
         finally:
-            await self._close(reading)
+            await asyncio.gather(*self._ended(reading))
 
     async def _answered(self, reading: Reading[T], call: Call[Any]) -> Any:
         try:
@@ -89,18 +94,30 @@ class AsyncClient:
             return reading.throw(error)
         return reading.send(answer)
 
-    async def _close(self, reading: Reading[Any]) -> None:
-        try:
-            step = reading.throw(Closing())
-            if isinstance(step, Call):
-                await self._transport.send(step, CLOSING_S)
-        except (Closing, StopIteration, TriptychError):
-            pass
-        finally:
-            reading.close()
+    def _ended(self, reading: Reading[Any]) -> list[asyncio.Task[None]]:
+        """The task that tells the server that the reading has ended, if the server has to know."""
+        self._readings.discard(reading)
+        call = last_call(reading)
+        if call is None:
+            return []
+        farewell = asyncio.ensure_future(self._tell(call))
+        self._farewells.add(farewell)
+        farewell.add_done_callback(self._farewells.discard)
+        return [farewell]
+
+    async def _tell(self, call: Call[Any]) -> None:
+        with suppress(TriptychError):
+            await self._transport.send(call, CLOSING_S)
 
     async def close(self) -> None:
-        await self._transport.close()
+        """Also ends the loops that are still open: a consumer leaves its group. asyncio itself ends a loop that was
+        left with `break` only some time afterwards."""
+        for reading in list(self._readings):
+            self._ended(reading)
+        try:
+            await asyncio.gather(*self._farewells)
+        finally:
+            await self._transport.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self

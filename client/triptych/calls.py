@@ -146,7 +146,19 @@ def _with_parameters_of(define: Callable[P, Any], made: Callable[P, T], name: st
 
 
 class Closing(Exception):
-    """Raised in a Reading whose caller has left its loop: it may still yield calls, and then ends."""
+    """Raised in a Reading whose caller has left its loop: it may still yield one call, and then ends."""
+
+
+def last_call(reading: Reading[Any]) -> Call[Any] | None:
+    """End the reading. Returns the call that tells the server so, if there is one."""
+    try:
+        step = reading.throw(Closing())
+        reading.close()
+    except (Closing, StopIteration):
+        return None
+    except ValueError:  # another thread executes it just now
+        return None
+    return step if isinstance(step, Call) else None
 
 
 def target(path: str, parameters: Iterable[tuple[str, str]] = ()) -> str:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import httpx
 
 from triptych import consumer_groups, log, metrics, vectors
 from triptych.binding import iterated, run, sent
-from triptych.calls import Call, Closing, Reading, Steps
+from triptych.calls import Call, Reading, Steps, last_call
 from triptych.errors import TriptychError
+from triptych.forks import renew_in_forks
 from triptych.log import Appended
 from triptych.producer import Numbers
 from triptych.records import Appendable
@@ -23,6 +25,7 @@ T = TypeVar("T")
 TIMEOUT_S = 60.0
 CLOSING_S = 5.0
 """Of a request that only tells the server that nobody reads any more. It is sent once."""
+CLOSED = "the client was closed before this was read to its end"
 
 
 class Client:
@@ -54,6 +57,7 @@ class Client:
         self.timeout = timeout
         self.arrow = arrow
         self._transport = Transport(Connection(url, token, user, password, ca, certificate, headers), http)
+        self._readings: set[Reading[Any]] = set()
         self.metrics = Metrics(self)
         self.log = Log(self)
         self.vectors = Vectors(self)
@@ -80,6 +84,7 @@ class Client:
 
     def iterate(self, reading: Reading[T]) -> Iterator[T]:
         """Send the requests that the reading yields when the caller's loop needs them."""
+        self._readings.add(reading)
         try:
             step = next(reading)
             while True:
@@ -89,9 +94,10 @@ class Client:
                     yield from step
                     step = next(reading)
         except StopIteration:
-            return
+            if reading not in self._readings:
+                raise RuntimeError(CLOSED) from None
         finally:
-            self._close(reading)
+            self._end(reading)
 
     def _answered(self, reading: Reading[T], call: Call[Any]) -> Any:
         try:
@@ -100,17 +106,17 @@ class Client:
             return reading.throw(error)
         return reading.send(answer)
 
-    def _close(self, reading: Reading[Any]) -> None:
-        try:
-            step = reading.throw(Closing())
-            if isinstance(step, Call):
-                self._transport.send(step, CLOSING_S)
-        except (Closing, StopIteration, TriptychError):
-            pass
-        finally:
-            reading.close()
+    def _end(self, reading: Reading[Any]) -> None:
+        self._readings.discard(reading)
+        call = last_call(reading)
+        if call is not None:
+            with suppress(TriptychError):
+                self._transport.send(call, CLOSING_S)
 
     def close(self) -> None:
+        """Also ends the loops that are still open: a consumer leaves its group."""
+        for reading in list(self._readings):
+            self._end(reading)
         self._transport.close()
 
     def __enter__(self) -> Client:
@@ -176,6 +182,11 @@ class Producer:
     def __init__(self, client: Client, numbers: Numbers) -> None:
         self.numbers = numbers
         self._client = client
+        self._renew()
+        renew_in_forks(self, Producer._renew)
+
+    def _renew(self) -> None:
+        # The lock of a forked process would stay locked for ever if another thread was appending meanwhile.
         self._one_at_a_time = threading.Lock()
 
     def append(self, records: Iterable[Appendable], *, await_durable: bool = False) -> Appended:

@@ -140,7 +140,7 @@ def groups() -> Reading[str]:
 
 def delete_group(group: str) -> Call[None]:
     """Delete a group: its members are answered NotFound from then on."""
-    return Call("DELETE", _path(group), lambda answer: None)
+    return Call("DELETE", _path(group), lambda answer: None, repeatable=False)
 
 
 def _named(member: Member) -> dict[str, Any]:

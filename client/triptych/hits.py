@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triptych.tables import Column, Table
+from triptych.tables import Column, Table, column_names
 
 VECTOR = "vector"
 
@@ -78,10 +78,11 @@ class Vectors(list[Vector], Table):
 
 
 def columns_of(vectors: Sequence[Vector]) -> dict[str, Column]:
-    """An attribute named `id` or `score` has `attribute_` before its name."""
+    """An attribute named `id` or `score` has `attribute_` before its name, more than once if there is such an attribute
+    too."""
     table: dict[str, Column] = {"id": [vector.id for vector in vectors]}
-    for name in sorted({name for vector in vectors for name in vector.attributes}):
-        column = f"attribute_{name}" if name in ("id", "score") else name
+    names = sorted({name for vector in vectors for name in vector.attributes})
+    for name, column in column_names(names, ("id", "score"), "attribute_").items():
         table[column] = [vector.attributes.get(name) for vector in vectors]
     rows = [vector.vector for vector in vectors if vector.vector is not None]
     if rows and len(rows) == len(vectors):

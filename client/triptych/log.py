@@ -251,8 +251,13 @@ def set_cursor(
     """Set positions of a cursor, all or none: numbers, or datetimes, which stand for the first record from then on.
     They are on disk when this returns.
 
-    `expected`: what the positions must be now (None: not set); otherwise Conflict. Such a call is sent once.
+    `expected`: what these positions must be now (None: not set); otherwise Conflict. Such a call is sent once. Raises
+    ValueError for a key in it that has no new position: the server compares only what it sets.
     """
+    wanted = {octets(key): sequence for key, sequence in (expected or {}).items()}
+    without_position = sorted(wanted.keys() - {octets(key) for key in positions})
+    if without_position:
+        raise ValueError(f"expected has keys without a new position: {', '.join(map(repr, without_position))}")
     rows: list[dict[str, Any]] = []
     for key, position in positions.items():
         if isinstance(position, (float, bool)):
@@ -261,8 +266,8 @@ def set_cursor(
         if isinstance(position, (int, np.integer)):
             place = {"sequence": int(position)}
         row = {"key": base64.b64encode(octets(key)).decode(), **place}
-        if expected is not None and key in expected:
-            row["expected"] = expected[key]
+        if octets(key) in wanted:
+            row["expected"] = wanted[octets(key)]
         rows.append(row)
     body = as_json({"positions": rows})
     return Call(

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from triptych import arrow
 from triptych.calls import FORM, Answer, Call, Listing, Parameters, Steps, target
+from triptych.errors import ServerError
 from triptych.remote_write import SAMPLES_OF_REQUEST, Samples, parts_of, request_of
 from triptych.series import QueryResult, Series, result_of
 from triptych.times import Duration, Time, milliseconds, seconds_text, text_of
@@ -154,7 +155,7 @@ def write(series: Iterable[Writable], *, samples_per_request: int = SAMPLES_OF_R
     samples = requests = 0
     for part in parts_of(_samples(series), samples_per_request):
         body, headers = request_of(part)
-        yield Call("POST", "/api/v1/write", lambda answer: None, headers, body, changes=True)
+        yield Call("POST", "/api/v1/write", _require_stored, headers, body, changes=True)
         samples += sum(len(each.values) for each in part)
         requests += 1
     return Written(samples, requests)
@@ -165,6 +166,12 @@ def delete_series(match: str | Sequence[str], start: Time | None = None, end: Ti
     its administrator does."""
     fields = _selection(match, start, end, None, True)
     return replace(_form("/api/v1/admin/tsdb/delete_series", fields, lambda answer: None), changes=True)
+
+
+def _require_stored(answer: Answer) -> None:
+    """Raises ServerError for an answer of what is not Triptych, such as a page for all paths: nothing is stored."""
+    if answer.status != 204:
+        raise ServerError(f"the write was answered with the status {answer.status}; it must be 204: is this Triptych?")
 
 
 def _samples(series: Iterable[Writable]) -> Iterator[Samples]:

@@ -2,36 +2,62 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Iterable
 
 from triptych.calls import Call, Steps
+from triptych.forks import renew_in_forks
 from triptych.log import Appended, append_call
 from triptych.protobuf import delimited, whole
 from triptych.records import Appendable, encoded
 
 MAX_BYTES = 256
+LATER_MAX = 7
+"""A batch that failed keeps its number while at most so many later numbers have been used: the server remembers the
+answers to a producer's 8 highest numbers, and refuses a number below them."""
 
 
 class Numbers:
-    """The numbers of a producer's batches. A batch that failed keeps its number for as long as it is sent again; any
-    other batch gets the next one, since an earlier one may have been appended after all."""
+    """The numbers of a producer's batches. A batch that failed gets the same number when it is sent again; any other
+    batch gets a new one, since the one that failed may have been appended after all.
+
+    A forked process makes up a name of its own, unless the name was given.
+    """
 
     def __init__(self, name: str = "", sequence: int = 0) -> None:
-        self.name = name or f"client-{uuid.uuid4()}"
+        self.name = name or _made_up()
         self.next_sequence = sequence
-        self._failed = b""
+        self._failed: dict[bytes, int] = {}
+        """Digest of a batch → its number. A batch under way is among them, since its caller may give up at any time."""
         if len(self.name.encode()) > MAX_BYTES:
             raise ValueError(f"the producer's name has {len(self.name.encode())} bytes; it may have {MAX_BYTES}")
+        if not name:
+            renew_in_forks(self, Numbers._renew)
+
+    def _renew(self) -> None:
+        self.name, self.next_sequence, self._failed = _made_up(), 0, {}
 
     def appending(self, records: Iterable[Appendable], await_durable: bool = False) -> Steps[Appended]:
         content = encoded(records) + (whole(2, 1) if await_durable else b"")
-        if self._failed and content != self._failed:
-            self.next_sequence += 1
-        self._failed = content
-        body = content + delimited(3, self.name.encode()) + whole(4, self.next_sequence)
+        digest = hashlib.blake2b(content, digest_size=32).digest()
+        number = self._number_of(digest)
+        body = content + delimited(3, self.name.encode()) + whole(4, number)
         call: Call[Appended] = append_call(body, repeatable=True)
         appended: Appended = yield call
-        self._failed = b""
-        self.next_sequence += 1
+        self._failed.pop(digest, None)
+        self.next_sequence = max(self.next_sequence, number + 1)
         return appended
+
+    def _number_of(self, digest: bytes) -> int:
+        if digest not in self._failed:
+            if self.next_sequence in self._failed.values():
+                self.next_sequence += 1
+            first = self.next_sequence - LATER_MAX
+            self._failed = {batch: number for batch, number in self._failed.items() if number >= first}
+            self._failed[digest] = self.next_sequence
+        return self._failed[digest]
+
+
+def _made_up() -> str:
+    return f"client-{uuid.uuid4()}"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triptych.tables import Column, Table
+from triptych.tables import Column, Table, column_names
 
 Floats = NDArray[np.float64]
 
@@ -59,7 +59,7 @@ class QueryResult(Table):
 
     `warnings`: what is missing from the answer; `infos`: hints; `stats`: as the server gives them, if they were wanted.
     As a table it has a row for each float sample: a column for each label, then `timestamp` and `value`; a label of
-    these names has `exported_` before it.
+    these names has `exported_` before it, more than once if there is such a label too.
     """
 
     type: str
@@ -74,10 +74,10 @@ class QueryResult(Table):
         names = sorted({name for series in self.series for name in series.labels})
         counts = [len(series.values) for series in self.series]
         table: dict[str, Column] = {}
-        for name in names:
+        for name, column in column_names(names, ("timestamp", "value"), "exported_").items():
             texts = np.empty(len(self.series), object)
             texts[:] = [series.labels.get(name) for series in self.series]
-            table[f"exported_{name}" if name in ("timestamp", "value") else name] = np.repeat(texts, counts).tolist()
+            table[column] = np.repeat(texts, counts).tolist()
         empty = np.zeros(0)
         table["timestamp"] = as_datetimes(np.concatenate([empty, *(series.timestamps for series in self.series)]))
         table["value"] = np.concatenate([empty, *(series.values for series in self.series)])

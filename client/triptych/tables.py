@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 Column = Union[NDArray[Any], list[Any]]
+EXACT_INTEGER_MAX = 1 << 53
+"""Up to here, float64 has all integers."""
 
 
 class Table:
@@ -27,8 +29,7 @@ class Table:
     def to_pandas(self) -> pandas.DataFrame:
         """Needs pandas. Vectors stand in a column of arrays."""
         library = required("pandas", "pandas")
-        columns = {name: list(column) if _is_matrix(column) else column for name, column in self.columns().items()}
-        return library.DataFrame(columns)
+        return library.DataFrame({name: _pandas_column(library, column) for name, column in self.columns().items()})
 
     def to_polars(self) -> polars.DataFrame:
         """Needs polars. Values of several types in one attribute become text."""
@@ -43,6 +44,20 @@ class Table:
         return library.table({name: _arrow_column(library, column) for name, column in self.columns().items()})
 
 
+def column_names(names: Collection[str], reserved: Collection[str], prefix: str) -> dict[str, str]:
+    """Name → its column: the name itself; one that is reserved has the prefix before it, as often as it takes to get a
+    name that no other column has."""
+    taken = {*names, *reserved}
+    columns = {}
+    for name in names:
+        column = name
+        while column in reserved or (column != name and column in taken):
+            column = prefix + column
+        taken.add(column)
+        columns[name] = column
+    return columns
+
+
 def required(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
@@ -52,6 +67,12 @@ def required(module: str, extra: str) -> Any:
 
 def _is_matrix(column: Column) -> bool:
     return isinstance(column, np.ndarray) and column.ndim == 2
+
+
+def _pandas_column(library: Any, column: Column) -> Any:
+    if isinstance(column, list) and _has_large_integer(column) and not all(type(value) is int for value in column):
+        return library.Series(column, dtype=object)  # pandas would make them float64
+    return list(column) if _is_matrix(column) else column
 
 
 def _arrow_column(library: Any, column: Column) -> Any:
@@ -64,13 +85,14 @@ def _arrow_column(library: Any, column: Column) -> Any:
 
 
 def _uniform(values: Sequence[Any]) -> list[Any]:
-    """The values, if one type holds all of them; else as JSON texts, in which a text stays as it is."""
+    """The values, if one type holds all of them as they are; else as JSON texts, in which a text stays as it is."""
     kinds = {_kind(value) for value in values if value is not None}
-    if kinds == {"int", "float"}:
+    if kinds == {"int", "float"} and not _has_large_integer(values):
         return [None if value is None else float(value) for value in values]
-    if kinds == {"list[int]", "list[float]"}:
+    if kinds == {"list[int]", "list[float]"} and not any(_has_large_integer(value or ()) for value in values):
         return [None if value is None else [float(element) for element in value] for value in values]
-    if len(kinds - {"list[]"}) <= 1 and ("list[]" not in kinds or all(kind.startswith("list") for kind in kinds)):
+    are_lists = all(kind.startswith("list") for kind in kinds)
+    if len(kinds - {"list[]"}) <= 1 and ("list[]" not in kinds or are_lists) and "list[float,int]" not in kinds:
         return list(values)
     return [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
 
@@ -79,5 +101,10 @@ def _kind(value: Any) -> str:
     if not isinstance(value, list):
         return type(value).__name__
     kinds = {type(element).__name__ for element in value}
-    kind = "float" if kinds == {"int", "float"} else ",".join(sorted(kinds))
-    return f"list[{kind}]"
+    exact = kinds == {"int", "float"} and not _has_large_integer(value)
+    return f"list[{'float' if exact else ','.join(sorted(kinds))}]"
+
+
+def _has_large_integer(values: Sequence[Any]) -> bool:
+    """Whether there is one that float64 may round."""
+    return any(type(value) is int and abs(value) > EXACT_INTEGER_MAX for value in values)

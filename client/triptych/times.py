@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 Time = Union[int, float, str, datetime, np.datetime64]
 """Unix seconds, RFC 3339 text, or a datetime; one without an offset is local time, a datetime64 is UTC."""
+SECONDS_END = 2**63 / 1000
+"""Times below this have milliseconds that fit in int64."""
 Duration = Union[int, float, str]
 """Seconds, or text such as `1h30m`."""
 
@@ -20,7 +22,7 @@ def text_of(time: Time) -> str:
     if isinstance(time, str):
         return time
     if isinstance(time, np.datetime64):
-        return _decimal(int(time.astype("datetime64[ms]").astype(np.int64)) / 1000)
+        return _decimal(int(milliseconds(time)[0]) / 1000)
     return _decimal(time.timestamp() if isinstance(time, datetime) else time)
 
 
@@ -34,7 +36,8 @@ def _decimal(number: float) -> str:
 
 
 def milliseconds(times: Time | Sequence[Time] | NDArray[Any]) -> NDArray[np.int64]:
-    """int64[n]: Unix milliseconds of one time or several. Raises ValueError for a text or what is not finite."""
+    """int64[n]: Unix milliseconds of one time or several. Raises ValueError for a text, and for what is not finite, NaT
+    or beyond int64."""
     if isinstance(times, str):
         raise ValueError(f"the time is {times!r}; it must be Unix seconds or a datetime")
     if isinstance(times, datetime):
@@ -43,8 +46,16 @@ def milliseconds(times: Time | Sequence[Time] | NDArray[Any]) -> NDArray[np.int6
     if array.dtype == object:
         array = np.array([each.timestamp() if isinstance(each, datetime) else each for each in array], np.float64)
     if array.dtype.kind == "M":
-        return array.astype("datetime64[ms]").astype(np.int64)
+        if np.isnat(array).any():
+            raise ValueError("a time is NaT; it must be Unix seconds or a datetime")
+        exact = array.astype("datetime64[ms]")
+        if (exact.astype("datetime64[D]") != array.astype("datetime64[D]")).any():
+            raise ValueError("a datetime64 is beyond int64 milliseconds; it must be nearer to 1970")
+        return exact.astype(np.int64)
     seconds = array.astype(np.float64)
     if not np.isfinite(seconds).all():
         raise ValueError("a time is not finite; it must be Unix seconds or a datetime")
+    beyond = seconds[np.abs(seconds) >= SECONDS_END]
+    if len(beyond):
+        raise ValueError(f"the time is {beyond[0]:g}; it must be in Unix seconds, below {SECONDS_END:g}")
     return np.rint(seconds * 1000).astype(np.int64)

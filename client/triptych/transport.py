@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
 import ssl
@@ -19,6 +20,8 @@ from triptych.errors import ConnectionFailed, NotConnected, TimedOut, error_of
 
 URL_DEFAULT = "http://127.0.0.1:9090"
 CONNECT_S_MAX = 10.0
+LATE_S = 0.1
+"""httpx's own timeouts tell more of what was waited for, so they come first."""
 KEEP_ALIVE_S = 30.0
 """Connections that nobody has used for this time are closed."""
 USER_AGENT = "triptych-client/0.1"
@@ -101,7 +104,11 @@ def _timeout(left_s: float) -> httpx.Timeout:
 def _require_before(give_up: float, call: Call[Any]) -> None:
     """httpx bounds the wait for each piece, not that for all of them."""
     if time.monotonic() > give_up:
-        raise TimedOut(f"{call.method} {call.target.partition('?')[0]}: the answer is not complete in time")
+        raise _incomplete(call)
+
+
+def _incomplete(call: Call[Any]) -> TimedOut:
+    return TimedOut(f"{call.method} {call.target.partition('?')[0]}: the answer is not complete in time")
 
 
 def _checked(response: httpx.Response, body: bytes) -> Answer:
@@ -121,8 +128,8 @@ class Transport:
         self._connect()
 
     def _connect(self) -> None:
-        self._pid = os.getpid()
         self._http = self._given or httpx.Client(**self._connection.options())
+        self._pid = os.getpid()  # last: as long as it is another, no thread of a forked process uses `_http`
 
     def send(self, call: Call[Any], left_s: float) -> Answer:
         """Raises TriptychError for anything but a 2xx."""
@@ -158,7 +165,12 @@ class AsyncTransport:
 
     async def send(self, call: Call[Any], left_s: float) -> Answer:
         """Raises TriptychError for anything but a 2xx."""
-        give_up = time.monotonic() + left_s
+        try:
+            return await asyncio.wait_for(self._answer(call, left_s), left_s + LATE_S)
+        except asyncio.TimeoutError as error:
+            raise _incomplete(call) from error
+
+    async def _answer(self, call: Call[Any], left_s: float) -> Answer:
         with _errors(call):
             async with self._http.stream(
                 call.method,
@@ -167,11 +179,7 @@ class AsyncTransport:
                 headers=dict(call.headers),
                 timeout=_timeout(left_s),
             ) as response:
-                pieces = []
-                async for piece in response.aiter_bytes():
-                    _require_before(give_up, call)
-                    pieces.append(piece)
-                return _checked(response, b"".join(pieces))
+                return _checked(response, await response.aread())
 
     async def close(self) -> None:
         await self._http.aclose()
