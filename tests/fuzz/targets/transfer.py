@@ -59,13 +59,15 @@ def _csv(data: bytes) -> None:
     head, _, rest = data.decode(errors="replace").partition("\n")
     refusals = Refusals("lines")
     columns = Columns.of_format(head) if head else None
-    for series in csv_reading.read(io.StringIO(rest, newline=""), columns, LabelSets(LIMITS), refusals):
+    for series, lines in csv_reading.read(io.StringIO(rest, newline=""), columns, LabelSets(LIMITS), refusals):
+        assert len(lines) == len(series.labels) + len(series.histograms)
         _require_whole(series, refusals)
 
 
 def _arrow(data: bytes) -> None:
     refusals = Refusals("rows")
-    for series in arrow_reading.read(data, LabelSets(LIMITS), refusals):
+    for series, rows in arrow_reading.read(data, LabelSets(LIMITS), refusals):
+        assert len(rows) == len(series.labels) + len(series.histograms)
         _require_whole(series, refusals)
 
 
