@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import os
+from typing import Any, Callable
 
 import httpx
 import pytest
@@ -12,6 +13,7 @@ from proto import log_pb2
 from triptych import AsyncClient, Client
 
 Reply = Any
+forking = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
 
 
 def reply(status: int, content: Any = None, **headers: str) -> httpx.Response:
@@ -42,6 +44,22 @@ def page(records: Any, following: int, warnings: Any = (), key: bytes | None = N
             columns.header_lengths.extend(map(len, heads))
             columns.headers = b"".join(heads)
     return reply(200, message.SerializeToString())
+
+
+def in_a_fork(act: Callable[[], Any]) -> str:
+    """What `act` returns in a forked process, as text."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writing, str(act()).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    return text
 
 
 class FakeServer:

@@ -5,35 +5,19 @@ from __future__ import annotations
 import os
 import threading
 
+import httpx
 import pytest
-from client_server import FakeServer, reply
+from client_server import FakeServer, forking, in_a_fork, reply
 from proto import log_pb2
 
 import triptych
 
 APPENDED = reply(200, {"status": "success", "recordsAppended": 1, "startSequence": 7})
-forking = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
 
 
 def sent(server):
     requests = [log_pb2.AppendRequest.FromString(request.content) for request in server.requests]
     return [(request.records[0].value.decode(), request.producer_id, request.producer_seq) for request in requests]
-
-
-def in_a_fork(act):
-    """What `act` returns in a forked process, as text."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            os.write(writing, str(act()).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as answer:
-        text = answer.read()
-    os.waitpid(child, 0)
-    return text
 
 
 class Failing:
@@ -80,6 +64,40 @@ def test_a_batch_that_failed_keeps_its_number_as_long_as_the_server_remembers_it
     failing.values.clear()
     failing.append("a")
     assert failing.numbers("a") == [0, number]
+
+
+def test_a_batch_that_never_reached_the_server_is_appended_after_others_were():
+    """The server refuses a number below all that it remembers."""
+    is_up, remembered = False, []
+
+    def answer(request):
+        if not is_up:
+            raise httpx.ConnectError("nobody listens")
+        number = log_pb2.AppendRequest.FromString(request.content).producer_seq
+        if remembered and number < min(remembered):
+            return reply(
+                400, {"message": f"`producerSeq` is {number}, and the producer is at {max(remembered)} already"}
+            )
+        remembered.append(number)
+        return APPENDED
+
+    producer = FakeServer(answer).client(timeout=0.01).log.producer("p")
+    for value in "ab":
+        with pytest.raises(triptych.ConnectionFailed):
+            producer.append([("k", value)])
+    is_up, producer._client.timeout = True, 60.0
+    for value in "cba":
+        producer.append([("k", value)])
+    assert remembered == [2, 3, 4]
+
+
+def test_a_batch_that_is_not_valid_is_refused_in_the_end_whatever_its_number_is():
+    failing = Failing("a")
+    failing.fail("a")
+    failing.append("b")
+    failing.fail("a")
+    failing.fail("a")
+    assert failing.numbers("a") == [0, 0, 2, 2]
 
 
 @forking

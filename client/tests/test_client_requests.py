@@ -158,7 +158,8 @@ def test_times_are_unix_seconds_or_datetimes():
     with pytest.raises(ValueError, match="NaT"):
         text_of(np.datetime64("NaT"))
     assert text_of("2023-11-14T22:13:20Z") == "2023-11-14T22:13:20Z"
-    assert milliseconds([moment, moment]).tolist() == [1700000000500] * 2
+    mixed = [moment, 1700000000.5, np.datetime64("2023-11-14T22:13:20.5")]
+    assert milliseconds(mixed).tolist() == [1700000000500] * 3
 
 
 # Vectors

@@ -11,7 +11,7 @@ import httpx
 
 from triptych import consumer_groups, log, metrics, vectors
 from triptych.binding import async_iterated, async_run, async_sent
-from triptych.calls import Call, Reading, Steps, last_call
+from triptych.calls import Call, Reading, Steps, last_call, resumed
 from triptych.client import CLOSED, CLOSING_S, TIMEOUT_S
 from triptych.errors import TriptychError
 from triptych.log import Appended
@@ -64,7 +64,7 @@ class AsyncClient:
         try:
             call = next(steps)
             while True:
-                call = steps.send(await self.send(call))
+                call = resumed(steps, await self._outcome(call))
         except StopIteration as end:
             result: T = end.value
             return result
@@ -76,7 +76,7 @@ class AsyncClient:
             step = next(reading)
             while True:
                 if isinstance(step, Call):
-                    step = await self._answered(reading, step)
+                    step = resumed(reading, await self._outcome(step))
                 else:
                     for item in step:
                         yield item
@@ -87,12 +87,12 @@ class AsyncClient:
         finally:
             await asyncio.gather(*self._ended(reading))
 
-    async def _answered(self, reading: Reading[T], call: Call[Any]) -> Any:
+    async def _outcome(self, call: Call[Any]) -> Any:
+        """What the answer means, or the error."""
         try:
-            answer = await self.send(call)
+            return await self.send(call)
         except TriptychError as error:
-            return reading.throw(error)
-        return reading.send(answer)
+            return error
 
     def _ended(self, reading: Reading[Any]) -> list[asyncio.Task[None]]:
         """The task that tells the server that the reading has ended, if the server has to know."""

@@ -149,6 +149,12 @@ class Closing(Exception):
     """Raised in a Reading whose caller has left its loop: it may still yield one call, and then ends."""
 
 
+def resumed(steps: Generator[Any, Any, Any], outcome: Any) -> Any:
+    """The next step, after a call that had this answer, or this error. Raises StopIteration at the end, which a
+    coroutine could not."""
+    return steps.throw(outcome) if isinstance(outcome, Exception) else steps.send(outcome)
+
+
 def last_call(reading: Reading[Any]) -> Call[Any] | None:
     """End the reading. Returns the call that tells the server so, if there is one."""
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +13,7 @@ import httpx
 
 from triptych import consumer_groups, log, metrics, vectors
 from triptych.binding import iterated, run, sent
-from triptych.calls import Call, Reading, Steps, last_call
+from triptych.calls import Call, Reading, Steps, last_call, resumed
 from triptych.errors import TriptychError
 from triptych.forks import renew_in_forks
 from triptych.log import Appended
@@ -57,7 +58,8 @@ class Client:
         self.timeout = timeout
         self.arrow = arrow
         self._transport = Transport(Connection(url, token, user, password, ca, certificate, headers), http)
-        self._readings: set[Reading[Any]] = set()
+        self._readings: dict[Reading[Any], int] = {}
+        """Readings that have not ended → the process that began them."""
         self.metrics = Metrics(self)
         self.log = Log(self)
         self.vectors = Vectors(self)
@@ -77,19 +79,19 @@ class Client:
         try:
             call = next(steps)
             while True:
-                call = steps.send(self.send(call))
+                call = resumed(steps, self._outcome(call))
         except StopIteration as end:
             result: T = end.value
             return result
 
     def iterate(self, reading: Reading[T]) -> Iterator[T]:
         """Send the requests that the reading yields when the caller's loop needs them."""
-        self._readings.add(reading)
+        self._readings[reading] = os.getpid()
         try:
             step = next(reading)
             while True:
                 if isinstance(step, Call):
-                    step = self._answered(reading, step)
+                    step = resumed(reading, self._outcome(step))
                 else:
                     yield from step
                     step = next(reading)
@@ -99,25 +101,28 @@ class Client:
         finally:
             self._end(reading)
 
-    def _answered(self, reading: Reading[T], call: Call[Any]) -> Any:
+    def _outcome(self, call: Call[Any]) -> Any:
+        """What the answer means, or the error."""
         try:
-            answer = self.send(call)
+            return self.send(call)
         except TriptychError as error:
-            return reading.throw(error)
-        return reading.send(answer)
+            return error
 
     def _end(self, reading: Reading[Any]) -> None:
-        self._readings.discard(reading)
+        began_in = self._readings.pop(reading, None)
         call = last_call(reading)
-        if call is not None:
+        if call is not None and began_in == os.getpid():  # otherwise, the process that was forked still reads
             with suppress(TriptychError):
                 self._transport.send(call, CLOSING_S)
 
     def close(self) -> None:
-        """Also ends the loops that are still open: a consumer leaves its group."""
-        for reading in list(self._readings):
-            self._end(reading)
-        self._transport.close()
+        """Also ends the loops that are still open: a consumer leaves its group, unless it joined before this process
+        was forked."""
+        try:
+            for reading in list(self._readings):
+                self._end(reading)
+        finally:
+            self._transport.close()
 
     def __enter__(self) -> Client:
         return self

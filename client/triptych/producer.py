@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterable
 
 from triptych.calls import Call, Steps
+from triptych.errors import BadRequest
 from triptych.forks import renew_in_forks
 from triptych.log import Appended, append_call
 from triptych.protobuf import delimited, whole
@@ -42,12 +43,22 @@ class Numbers:
         content = encoded(records) + (whole(2, 1) if await_durable else b"")
         digest = hashlib.blake2b(content, digest_size=32).digest()
         number = self._number_of(digest)
-        body = content + delimited(3, self.name.encode()) + whole(4, number)
-        call: Call[Appended] = append_call(body, repeatable=True)
-        appended: Appended = yield call
+        try:
+            appended: Appended = yield self._call(content, number)
+        except BadRequest:
+            if number == self.next_sequence:
+                raise
+            # The server refuses a number below all that it remembers, also if the batch has never reached it. If it had
+            # stored the batch, it would remember the number.
+            self._failed.pop(digest, None)
+            number = self._number_of(digest)
+            appended = yield self._call(content, number)
         self._failed.pop(digest, None)
         self.next_sequence = max(self.next_sequence, number + 1)
         return appended
+
+    def _call(self, content: bytes, number: int) -> Call[Appended]:
+        return append_call(content + delimited(3, self.name.encode()) + whole(4, number), repeatable=True)
 
     def _number_of(self, digest: bytes) -> int:
         if digest not in self._failed:

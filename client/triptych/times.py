@@ -21,13 +21,17 @@ def text_of(time: Time) -> str:
     """As a parameter of a request."""
     if isinstance(time, str):
         return time
-    if isinstance(time, np.datetime64):
-        return _decimal(int(milliseconds(time)[0]) / 1000)
-    return _decimal(time.timestamp() if isinstance(time, datetime) else time)
+    return _decimal(_seconds(time))
 
 
 def seconds_text(duration: Duration) -> str:
     return duration if isinstance(duration, str) else _decimal(duration)
+
+
+def _seconds(time: int | float | datetime | np.datetime64) -> float:
+    if isinstance(time, np.datetime64):
+        return int(milliseconds(time)[0]) / 1000
+    return time.timestamp() if isinstance(time, datetime) else time
 
 
 def _decimal(number: float) -> str:
@@ -44,7 +48,7 @@ def milliseconds(times: Time | Sequence[Time] | NDArray[Any]) -> NDArray[np.int6
         times = times.timestamp()
     array = np.atleast_1d(np.asarray(times))
     if array.dtype == object:
-        array = np.array([each.timestamp() if isinstance(each, datetime) else each for each in array], np.float64)
+        array = np.array([_seconds(each) for each in array], np.float64)
     if array.dtype.kind == "M":
         if np.isnat(array).any():
             raise ValueError("a time is NaT; it must be Unix seconds or a datetime")

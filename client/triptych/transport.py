@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import os
 import ssl
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Union
 from urllib.parse import urlsplit
 
+import anyio
 import httpx
 
 from triptych.calls import Answer, Call
@@ -131,14 +131,18 @@ class Transport:
         self._http = self._given or httpx.Client(**self._connection.options())
         self._pid = os.getpid()  # last: as long as it is another, no thread of a forked process uses `_http`
 
+    def _own(self) -> httpx.Client:
+        """A forked process must not use the connections of the other one, whose locks may stay locked for ever."""
+        if self._pid != os.getpid():
+            self._connect()
+        return self._http
+
     def send(self, call: Call[Any], left_s: float) -> Answer:
         """Raises TriptychError for anything but a 2xx."""
-        if self._pid != os.getpid():
-            self._connect()  # a forked process must not use the connections of the other one
         give_up = time.monotonic() + left_s
         with (
             _errors(call),
-            self._http.stream(
+            self._own().stream(
                 call.method,
                 self._base + call.target,
                 content=call.body,
@@ -153,7 +157,7 @@ class Transport:
             return _checked(response, b"".join(pieces))
 
     def close(self) -> None:
-        self._http.close()
+        self._own().close()
 
 
 class AsyncTransport:
@@ -166,8 +170,10 @@ class AsyncTransport:
     async def send(self, call: Call[Any], left_s: float) -> Answer:
         """Raises TriptychError for anything but a 2xx."""
         try:
-            return await asyncio.wait_for(self._answer(call, left_s), left_s + LATE_S)
-        except asyncio.TimeoutError as error:
+            # asyncio.wait_for loses a cancellation that comes together with the answer, up to Python 3.11.
+            with anyio.fail_after(left_s + LATE_S):
+                return await self._answer(call, left_s)
+        except TimeoutError as error:
             raise _incomplete(call) from error
 
     async def _answer(self, call: Call[Any], left_s: float) -> Answer:
