@@ -20,7 +20,8 @@ TIME = "2026-11-22T00:00:00.000Z"
 
 
 class S3Server(ThreadingHTTPServer):
-    """`objects`: "bucket/key" → content. `failures`: how many of the next requests are answered with 500."""
+    """`objects`: "bucket/key" → content. `failures`: how many of the next requests are answered with 500. `unsaid`: how
+    many of the next objects are put and answered with 500. `asked`: (method, "bucket/key", range) of all requests."""
 
     daemon_threads = True
 
@@ -28,7 +29,8 @@ class S3Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.objects: dict[str, bytes] = {}
         self.uploads: dict[str, dict[int, bytes]] = {}
-        self.failures = 0
+        self.failures = self.unsaid = 0
+        self.asked: list[tuple[str, str, str]] = []
         self.lock = threading.Lock()
 
     @property
@@ -49,6 +51,7 @@ class _Handler(BaseHTTPRequestHandler):
         query = dict(urllib.parse.parse_qsl(target.query, keep_blank_values=True))
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         with self.server.lock:
+            self.server.asked.append((self.command, key, self.headers.get("Range", "")))
             if self.server.failures:
                 self.server.failures -= 1
                 return self._answer(500, b"<Error><Code>InternalError</Code></Error>")
@@ -99,6 +102,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
         else:
             self.server.objects[key] = body
+            if self.server.unsaid:
+                self.server.unsaid -= 1
+                return self._answer(500, b"<Error><Code>InternalError</Code></Error>")
         return self._answer(200, ETag=_tag(body))
 
     def _post(self, key: str, query: dict[str, str], body: bytes) -> None:

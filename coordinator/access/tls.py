@@ -152,12 +152,17 @@ def _load_authorities(context: ssl.SSLContext, material: TlsMaterial) -> None:
         context.load_default_certs(ssl.Purpose.CLIENT_AUTH)  # as Go does: the authorities of the system
         return
     try:
-        context.load_verify_locations(cadata=material.client_ca.decode("ascii", "replace"))
+        context.load_verify_locations(cadata=_ascii(material.client_ca))
     except (ssl.SSLError, ValueError) as error:
         raise ConfigError(
             f"client_ca_file ({material.config.client_ca_file or 'inline'}) cannot be used: "
             f"{getattr(error, 'reason', None) or error}; it must have certificates as PEM"
         ) from None
+
+
+def _ascii(pem: bytes) -> str:
+    """What ssl takes: comments between certificates, such as names of authorities, may have any letters."""
+    return pem.decode("ascii", "replace").replace("\N{REPLACEMENT CHARACTER}", "?")
 
 
 def _no_password() -> str:

@@ -156,6 +156,8 @@ def parse(content: bytes, path: Path) -> WebConfig:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark is not None else ""
         raise ConfigError(f"{path} is not valid: {where}{getattr(error, 'problem', None) or 'not YAML'}") from error
+    except KeyError as error:  # of the parser, for what is tagged !!bool and is none
+        raise ConfigError(f"{path} is not valid: a value is not what its tag says") from error
     except (msgspec.ValidationError, UnicodeDecodeError, ValueError) as error:
         raise ConfigError(f"{path} is not valid: {error}") from error
     except RecursionError as error:

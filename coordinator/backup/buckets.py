@@ -1,12 +1,14 @@
 """Backups in a bucket that speaks the S3 protocol. Needs the extra `s3`: `pip install 'triptych[s3]'`.
 
 The library takes endpoint, region and credentials from the environment (`AWS_ENDPOINT_URL`, `AWS_REGION`,
-`AWS_ACCESS_KEY_ID`, …), uploads large objects in parts and repeats requests that fail.
+`AWS_ACCESS_KEY_ID`, …), uploads large objects in parts and repeats requests that fail. If the environment has no
+credentials, it asks the cloud's metadata service for those of the machine.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import tempfile
 import threading
@@ -27,8 +29,18 @@ except ImportError as error:
     raise BackupError("backups in buckets need the package obstore: pip install 'triptych[s3]'") from error
 
 SCHEME = "s3://"
-PIECE_BYTES = 4 << 20
+ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT")
+CREDENTIALS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_SKIP_SIGNATURE",
+)
+"""Without all of these, the library asks the metadata service."""
 PART_BYTES = 16 << 20
+"""Of a request, since each has its own time limit: a large object as a whole would need a fast network."""
 PARTS_AT_ONCE = 4
 IN_MEMORY_BYTES_MAX = 32 << 20
 """A larger file is spooled to the temporary directory, since its name is known only when all of it was read."""
@@ -36,6 +48,7 @@ REQUEST_TIMEOUT, RETRY_TIMEOUT_S = "60s", 120
 DELETE_AT_ONCE = 1000
 LOCK_RENEW_S, LOCK_STALE_S = 60.0, 600.0
 """A lock that was not renewed for LOCK_STALE_S is of a process that was killed."""
+_BUCKET = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class Bucket:
@@ -43,9 +56,10 @@ class Bucket:
 
     def __init__(self, location: str) -> None:
         bucket, _, prefix = location.removeprefix(SCHEME).partition("/")
-        if not location.startswith(SCHEME) or not bucket:
+        if not location.startswith(SCHEME) or not _BUCKET.fullmatch(bucket):
             raise BackupError(f"{location!r} is no place of backups; it must be a directory or s3://bucket/prefix")
-        is_plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
+        _require_credentials(location)
+        is_plain = any(os.environ.get(name, "").lower().startswith("http://") for name in ENDPOINTS)
         with _errors(location):
             self._store = S3Store(
                 bucket,
@@ -72,22 +86,40 @@ class Bucket:
             done.set()
             renewing.join()
             with suppress(BaseError, OSError):  # it counts as stale later
-                self._require_lock()
-                obstore.delete(self._store, LOCK)
+                if self._holder() == self._token:
+                    obstore.delete(self._store, LOCK)
 
     def _take(self) -> None:
+        if self._create():
+            return
+        with suppress(FileNotFoundError):  # it was given back meanwhile
+            age_s = (datetime.now(UTC) - obstore.head(self._store, LOCK)["last_modified"]).total_seconds()
+            if age_s < LOCK_STALE_S:
+                raise self._in_use()
+            obstore.delete(self._store, LOCK)
+        if not self._create():
+            raise self._in_use()
+
+    def _create(self) -> bool:
+        """Whether this process holds the lock now."""
         try:
             obstore.put(self._store, LOCK, self._token, mode="create")
-            return
         except AlreadyExistsError:
-            age_s = (datetime.now(UTC) - obstore.head(self._store, LOCK)["last_modified"]).total_seconds()
-        if age_s < LOCK_STALE_S:
-            raise BackupError(
-                f"{self.location} is in use by another backup or prune, or by one that was killed less than "
-                f"{LOCK_STALE_S / 60:g} minutes ago; try again later, or delete {self.location}/{LOCK}"
-            )
-        obstore.delete(self._store, LOCK)
-        obstore.put(self._store, LOCK, self._token, mode="create")
+            # The library repeats a request whose answer was lost, which then finds what it has written itself.
+            return self._holder() == self._token
+        return True
+
+    def _holder(self) -> bytes:
+        """The token of whoever holds the lock, empty if nobody does."""
+        with suppress(FileNotFoundError):
+            return obstore.get(self._store, LOCK).bytes().to_bytes()
+        return b""
+
+    def _in_use(self) -> BackupError:
+        return BackupError(
+            f"{self.location} is in use by another backup or prune, or by one that was killed less than "
+            f"{LOCK_STALE_S / 60:g} minutes ago; try again later, or delete {self.location}/{LOCK}"
+        )
 
     def _renew(self, done: threading.Event) -> None:
         while not done.wait(LOCK_RENEW_S):
@@ -96,7 +128,7 @@ class Bucket:
                 obstore.put(self._store, LOCK, self._token)
 
     def _require_lock(self) -> None:
-        if obstore.get(self._store, LOCK).bytes().to_bytes() != self._token:
+        if self._holder() != self._token:
             raise BackupError(f"{self.location} was taken by another backup or prune; try again")
 
     def names(self, prefix: str) -> Mapping[str, int]:
@@ -121,8 +153,10 @@ class Bucket:
 
     def read(self, name: str) -> Iterator[bytes]:
         with _errors(self.location):
-            for piece in obstore.get(self._store, name).stream(min_chunk_size=PIECE_BYTES):
-                yield bytes(piece)
+            size = obstore.head(self._store, name)["size"]
+            for start in range(0, size, PART_BYTES):
+                end = min(start + PART_BYTES, size)
+                yield bytes(obstore.get_range(self._store, name, start=start, end=end))
 
     def publish(self, name: str, content: bytes) -> None:
         assert self._is_held
@@ -139,13 +173,22 @@ class Bucket:
                 obstore.delete(self._store, listed[first : first + DELETE_AT_ONCE])
 
 
+def _require_credentials(location: str) -> None:
+    """Raises BackupError where the library would ask the metadata service, and must not."""
+    is_disabled = os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true"
+    if is_disabled and not any(os.environ.get(name) for name in CREDENTIALS):
+        raise BackupError(
+            f"{location}: the environment has no credentials, and AWS_EC2_METADATA_DISABLED is true; "
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
+
+
 @contextmanager
 def _errors(location: str) -> Iterator[None]:
-    """Turns the library's errors into BackupError, and that of a missing object into FileNotFoundError."""
+    """Turns the library's errors into BackupError, and that of a missing object into FileNotFoundError, of one line."""
     try:
         yield
-    except FileNotFoundError:
-        raise
-    except BaseError as error:
-        text = str(error).strip().splitlines()[0]
-        raise BackupError(f"{location}: {text}") from error
+    except (BaseError, FileNotFoundError, ValueError) as error:
+        line, _, _ = str(error).strip().partition("\n")
+        kind = FileNotFoundError if isinstance(error, FileNotFoundError) else BackupError
+        raise kind(f"{location}: {line}") from error

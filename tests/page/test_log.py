@@ -352,3 +352,10 @@ def test_axe_finds_nothing_serious_with_data(server: Cluster, tabs: Tabs, key: s
         expect(record(page, start)).to_contain_text("null")
     assert serious(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+@pytest.mark.parametrize("part", ["constructor", "__proto__", "unknown"])
+def test_a_link_to_a_part_that_is_none_shows_the_records(show: Show, part: str) -> None:
+    page = show(f"#log?part={part}")
+    expect(page.get_by_label("Kind of choice")).to_be_visible()
+    expect(page.get_by_role("link", name="Records", exact=True)).to_have_attribute("aria-current", "page")

@@ -88,6 +88,18 @@ def test_functions_and_keywords_complete(page: Page) -> None:
     expect(page.get_by_role("option", name="by", exact=False).first).to_be_visible()
 
 
+def test_a_metric_of_which_nothing_else_is_known_completes_also_if_it_is_called_as_what_all_objects_have(
+    server: Cluster, page: Page
+) -> None:
+    write(server, [({"__name__": "toLocaleString"}, last_hour(float))])
+    editor(page).click()
+    with page.expect_response("**/api/v1/metadata*metric=toLocaleString*"):
+        page.keyboard.type("toLocaleS")
+    expect(page.get_by_role("option", name="toLocaleString").first).to_be_visible()
+    page.keyboard.press("Enter")
+    expect(editor(page)).to_have_text("toLocaleString")
+
+
 def test_what_the_parser_says_is_underlined_and_said(page: Page) -> None:
     editor(page).click()
     page.keyboard.type("sum(rat(edit_requests_total[5m]))")

@@ -288,6 +288,23 @@ def test_texts_of_a_megabyte_are_cut_where_they_fill_the_screen(show: Show, serv
     assert download.value.path().stat().st_size == 1_000_002
 
 
+def test_attributes_may_be_called_as_what_all_objects_have(show: Show, server: Cluster) -> None:
+    put(server, "races", {"dimension": 1})
+    write(
+        server,
+        ("v1", {"vector": [1], "constructor": "Sauber", "__proto__": 1}),
+        ("v2", {"vector": [1]}),
+        collection="races",
+    )
+    page = show("#vectors?collection=races")
+    expect(rows(page)).to_have_count(2)
+    expect(rows(page).first).to_contain_text("Sauber")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="CSV").click()
+    assert sorted(download.value.path().read_text().splitlines()[0].split(",")) == ["__proto__", "constructor", "id"]
+    assert download.value.path().read_text().splitlines()[2] == "v2,,"
+
+
 def test_what_was_asked_of_one_collection_is_not_asked_of_the_next(show: Show) -> None:
     page = show('#vectors?collection=animals&filter={"eq":{"field":"colour","value":"red"}}&order=year&mode=map')
     expect(page.get_by_text("60 of 60 vectors")).to_be_visible()

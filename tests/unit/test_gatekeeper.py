@@ -15,6 +15,7 @@ from aiohttp.test_utils import make_mocked_request
 
 from coordinator.access import gatekeeper as module
 from coordinator.access.gatekeeper import Gatekeeper
+from coordinator.access.policy import Policy
 from coordinator.access.roles import ANY_CREDENTIAL, Area, Need, Role
 from coordinator.admission import Admission, Holder
 from coordinator.connections import Connections
@@ -178,6 +179,35 @@ async def test_changed_files_are_read_and_weaker_ones_are_not(files: Path, monke
     trustme.CA().issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(files / "server.pem"))
     await until(lambda: gate.is_current)
     gate.stop()
+
+
+async def test_files_are_looked_at_again_after_one_could_not_be_opened(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.02)
+    gate = Gatekeeper(settings(files, USERS))
+    with monkeypatch.context() as patch:
+
+        def full(_: Settings) -> Policy:
+            raise OSError(24, "Too many open files")
+
+        patch.setattr(module, "read", full)
+        gate.start()
+        await until(lambda: gate.reloads["failure"] == 1)
+        assert not gate.is_current
+    await until(lambda: gate.is_current)
+    gate.stop()
+
+
+async def test_comments_between_authorities_may_have_any_letters(files: Path) -> None:
+    authority = files / "authority.pem"
+    pem = (files / "server.pem").read_bytes()
+    authority.write_bytes("# Autorité de certification, Zürich\n".encode() + pem)
+    Gatekeeper(settings(files, MUTUAL.replace("client_ca_file: server", "client_ca_file: authority")))
+    before, begin, after = pem.partition(b"BEGIN CERTIFICATE-----\n")
+    authority.write_bytes(before + begin + b"\xc3" + after[1:])
+    with pytest.raises(ConfigError, match="client_ca_file"):
+        Gatekeeper(settings(files, MUTUAL.replace("client_ca_file: server", "client_ca_file: authority")))
 
 
 async def test_a_reload_does_not_end_the_need_for_credentials(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,7 @@ INVALID = {
     "a number for a list": (TLS + "  cipher_suites: 5\n", "Expected `array"),
     "no boolean": ("http_server_config:\n  http2: maybe\n", "Expected `bool"),
     "an object of Python": ("!!python/object/apply:os.system [ls]\n", "line 1"),
+    "no boolean by its tag": ("basic_auth_users: !!bool x\n", "not what its tag says"),
     "something in itself": ("basic_auth_users: &a\n  b: *a\n", "recursive"),
 }
 OURS = {

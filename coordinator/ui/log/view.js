@@ -13,7 +13,8 @@ const PARTS = { records: ["Records", Records], keys: ["Keys", Keys], segments: [
 
 export function View() {
   const isAppending = useSignal(false);
-  const part = PARTS[params.value.get("part")] ? params.value.get("part") : "records";
+  const asked = params.value.get("part");
+  const part = Object.hasOwn(PARTS, asked ?? "") ? asked : "records";
   const append = () => { isAppending.value = true; };
   useKeys([{ keys: "a", label: "Append a record", run: append }]);
   return html`<div class="log stack">

@@ -72,8 +72,9 @@ function matchOf(option, text) {
 
 /** What is known of a metric, asked when it is looked at. */
 async function info({ label }) {
-  const [known] = (await kept("api/v1/metadata", { metric: label, limit_per_metric: 1 }).catch(() => ({})))[label] ?? [];
-  if (!known) return null;
+  const found = await kept("api/v1/metadata", { metric: label, limit_per_metric: 1 }).catch(() => ({}));
+  if (!Object.hasOwn(found, label)) return null;
+  const [known] = found[label];
   const node = document.createElement("div");
   node.textContent = `${known.type}${known.unit ? `, ${known.unit}` : ""}: ${known.help}`;
   return node;

@@ -7,7 +7,7 @@ import { usePoll } from "../base/poll.js";
 import { Problem, Remarks } from "../base/remarks.js";
 import { Table } from "../base/table.js";
 import { csv, save } from "../base/take.js";
-import { columnsOf, namesOf } from "./values.js";
+import { attributeOf, columnsOf, namesOf } from "./values.js";
 
 const SIZES = [50, 200, 1000];
 
@@ -62,7 +62,7 @@ function Pages({ asked }) {
 }
 
 function asCsv(rows, names) {
-  const present = names.filter((name) => rows.some((row) => row.attributes[name] !== undefined));
+  const present = names.filter((name) => rows.some((row) => attributeOf(row, name) !== undefined));
   const cell = (value) => (value !== null && typeof value === "object" ? JSON.stringify(value) : value);
-  return csv([["id", ...present], ...rows.map((row) => [row.id, ...present.map((name) => cell(row.attributes[name]))])]);
+  return csv([["id", ...present], ...rows.map((row) => [row.id, ...present.map((name) => cell(attributeOf(row, name)))])]);
 }

@@ -25,17 +25,20 @@ export function whyNot(value) {
 /** The names of attributes to ask for: all but the embedding. */
 export const namesOf = (attributes) => attributes.slice(0, FIELDS_MAX).map((one) => one.name);
 
+/** An attribute of a vector, undefined if it has none of that name, such as "constructor", which all objects inherit. */
+export const attributeOf = ({ attributes }, name) => (Object.hasOwn(attributes, name) ? attributes[name] : undefined);
+
 /** Columns of a table of vectors [{id, attributes}]: the id, and those of the attributes that one of them has. */
 export function columnsOf(rows, names, options = {}) {
-  const present = names.filter((name) => rows.some((row) => row.attributes[name] !== undefined));
+  const present = names.filter((name) => rows.some((row) => attributeOf(row, name) !== undefined));
   return [
     { title: "Id", value: (row) => row.id, render: (row) => html`<span class="mono">${row.id}</span>`, ...options },
     ...present.slice(0, 30).map((name) => ({
       title: name,
       ...options,
-      value: (row) => { const own = row.attributes[name]; return typeof own === "number" ? own : oneLine(own); },
-      render: (row) => oneLine(row.attributes[name]),
-      align: rows.every((row) => ["number", "undefined"].includes(typeof row.attributes[name])) ? "end" : undefined,
+      value: (row) => { const own = attributeOf(row, name); return typeof own === "number" ? own : oneLine(own); },
+      render: (row) => oneLine(attributeOf(row, name)),
+      align: rows.every((row) => ["number", "undefined"].includes(typeof attributeOf(row, name))) ? "end" : undefined,
     })),
   ];
 }
