@@ -136,10 +136,7 @@ class Gatekeeper:
                 self._use(policy)
                 self.reloads["success"] += 1
                 event(logging.INFO, "access files read again", users=len(policy.web.users()), tokens=len(policy.tokens))
-        except (
-            ConfigError,
-            OSError,
-        ) as error:  # the latter where no more files can be opened: the next look tries again
+        except (ConfigError, OSError) as error:  # OSError: no more files can be opened now; the next look tries again
             self.is_current = False
             if str(error) != self._why_not:
                 self._why_not = str(error)
