@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from coordinator.app import STOP_GRACE_S
 from loadtest.harness.cluster import ROOT, Cluster
 
 
@@ -28,6 +29,17 @@ def test_a_stop_is_clean_quick_and_leaves_no_process(new_cluster):
     assert cluster.stop() < 5
     assert not any(process.is_running() for process in family)
     assert "Traceback" not in cluster.log("coordinator") + cluster.log("worker")
+
+
+def test_a_reader_that_follows_the_log_delays_a_stop_by_no_more_than_the_grace_of_requests(new_cluster):
+    cluster = new_cluster().start()
+    with socket.create_connection(("127.0.0.1", cluster.port)) as follower:
+        follower.sendall(b"GET /api/v1/log/tail?prefix= HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert follower.recv(1000).startswith(b"HTTP/1.1 200")
+        cluster.coordinator.terminate()
+        began = time.monotonic()
+        cluster.coordinator.wait()
+        assert time.monotonic() - began < 2 * STOP_GRACE_S
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="a policy of Linux")
