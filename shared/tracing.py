@@ -19,6 +19,7 @@ from typing import Any
 
 from shared.errors import ConfigError
 from shared.telemetry import event
+from shared.urls import without_secrets
 from shared.version import version
 
 ENDPOINT_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -82,7 +83,7 @@ def start(url: str, process: str) -> None:
     _tracing = _Tracing(endpoint, process)
     remarks = logging.getLogger("opentelemetry")
     remarks.handlers[:], remarks.propagate = [_Remarks()], False
-    event(logging.INFO, "traces are sent", collector=endpoint, process=process)
+    event(logging.INFO, "traces are sent", collector=without_secrets(endpoint), process=process)
 
 
 def _endpoint(url: str) -> str:

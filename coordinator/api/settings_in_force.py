@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import orjson
 from aiohttp import web
@@ -14,8 +13,7 @@ from coordinator.context import CONTEXT
 from coordinator.responses import success
 from shared import config
 from shared.config import Settings
-
-HIDDEN = "***"
+from shared.urls import without_secrets
 
 
 async def listed(request: web.Request) -> web.Response:
@@ -56,23 +54,6 @@ def in_force(settings: Settings) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def without_secrets(text: str) -> str:
-    """A URL without its credentials and its query, which may have a key; any other text as it is."""
-    if "://" not in text:
-        return text
-    return ",".join(_without_secrets(part) for part in text.split(","))
-
-
-def _without_secrets(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return HIDDEN
-    _, at, host = parts.netloc.rpartition("@")
-    netloc = f"{HIDDEN}@{host}" if at else host
-    return urlunsplit((parts.scheme, netloc, parts.path, HIDDEN if parts.query else "", ""))
 
 
 def _yaml(text: str) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.api.settings_in_force import in_force, without_secrets
+from coordinator.api.settings_in_force import in_force
 from coordinator.shards import RATE_INTERVAL_S, Rates
 from shared import config
 from shared.config import Settings
+from shared.urls import without_secrets
 
 
 def test_each_setting_has_its_value_and_its_default() -> None:

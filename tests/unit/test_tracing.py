@@ -38,6 +38,15 @@ def test_a_missing_library_is_named_where_a_setting_needs_it(monkeypatch: pytest
     assert not tracing.is_on()
 
 
+def test_a_password_in_the_collector_s_url_is_not_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, object]] = []
+    monkeypatch.setattr(tracing, "event", lambda level, text, **facts: told.append(facts))
+    tracing.load("http://127.0.0.1:9")
+    tracing.start("http://user:word@127.0.0.1:9/v1?key=word", "p")
+    tracing.stop()
+    assert told == [{"collector": "http://***@127.0.0.1:9/v1?***", "process": "p"}]
+
+
 @pytest.fixture
 def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     """The spans of this process. The collector is never reached: nothing listens on port 9."""
