@@ -40,6 +40,24 @@ def sent(server):
     return [record for request in requests for record in request.records]
 
 
+def with_one_under_way(exit_timeout):
+    """(server, handler, logger, going): the server has got a record, and answers when `going` is set."""
+    going = threading.Event()
+
+    def answer(request):
+        going.wait(30)
+        return reply(200, APPENDED)
+
+    server = FakeServer(answer)
+    handler = LogHandler(server.client(), exit_timeout=exit_timeout)
+    logger = logger_with(handler)
+    logger.info("under way")
+    handler.drain(0)
+    while not server.requests:
+        time.sleep(0.001)
+    return server, handler, logger, going
+
+
 def test_records_are_json_with_what_the_program_adds():
     server = FakeServer(reply(200, APPENDED))
     handler = LogHandler(server.client(), key="service")
@@ -224,22 +242,10 @@ if child:
 
 
 FORKING = """
-import os, threading, time
-from test_client_logging import APPENDED, FakeServer, LogHandler, logger_with, reply, sent
+import os
+from test_client_logging import sent, with_one_under_way
 
-going = threading.Event()
-
-def answer(request):
-    going.wait(30)
-    return reply(200, APPENDED)
-
-server = FakeServer(answer)
-handler = LogHandler(server.client(), exit_timeout=30)
-logger = logger_with(handler)
-logger.info("under way")
-handler.drain(0)
-while not server.requests:
-    time.sleep(0.001)
+server, handler, logger, going = with_one_under_way(exit_timeout=30)
 for i in range(3):
     logger.info("%s", i)
 child = os.fork()
@@ -308,19 +314,7 @@ def test_a_new_configuration_waits_for_the_queue_though_it_holds_the_lock_of_all
 
 
 def test_what_is_left_at_the_end_is_counted_and_so_is_what_comes_later():
-    going = threading.Event()
-
-    def answer(request):
-        going.wait(10)
-        return reply(200, APPENDED)
-
-    server = FakeServer(answer)
-    handler = LogHandler(server.client(), exit_timeout=0.05)
-    logger = logger_with(handler)
-    logger.info("under way")
-    handler.drain(0)
-    while not server.requests:
-        time.sleep(0.001)
+    server, handler, logger, going = with_one_under_way(exit_timeout=0.05)
     for i in range(7):
         logger.info("%s", i)
     handler.close()
@@ -346,18 +340,7 @@ def test_what_is_no_json_is_appended_as_text():
 
 
 def test_who_waits_for_the_queue_while_the_handler_is_closed_goes_on():
-    going = threading.Event()
-
-    def answer(request):
-        going.wait(10)
-        return reply(200, APPENDED)
-
-    server = FakeServer(answer)
-    handler = LogHandler(server.client(), exit_timeout=0.05)
-    logger_with(handler).info("under way")
-    handler.drain(0)
-    while not server.requests:
-        time.sleep(0.001)
+    _, handler, _, going = with_one_under_way(exit_timeout=0.05)
     waiting = threading.Thread(target=handler.drain, args=(60,))
     waiting.start()
     while not handler._queue.qsize():

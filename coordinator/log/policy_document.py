@@ -1,17 +1,17 @@
-"""The document of the log's policies, beside the sequencer's state: a checksum, and the policies as JSON."""
+"""The document of the log's policies, beside the sequencer's state."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 import msgspec
-import xxhash
+
+from coordinator.log import checked_json
 
 NAME = "policies"
 FORMAT = 1
 TOMBSTONE_AGE_MS = 86_400_000
 """How long a tombstone stays by default: readers that follow a key have this time to see it."""
-_CHECKSUM_BYTES = 8
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -33,18 +33,8 @@ class _Document(msgspec.Struct, frozen=True):
 
 def decode(content: bytes) -> list[Policy]:
     """The policies in the file. Raises ValueError that says what is wrong."""
-    checksum, payload = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
-    if xxhash.xxh64_digest(payload) != checksum:
-        raise ValueError("its checksum does not match")
-    try:
-        document = msgspec.json.decode(payload, type=_Document)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise ValueError(str(error)) from error
-    if document.format != FORMAT:
-        raise ValueError(f"it has format {document.format}, this program reads {FORMAT}")
-    return document.policies
+    return checked_json.decode(content, _Document, FORMAT).policies
 
 
 def encode(policies: Iterable[Policy]) -> bytes:
-    payload = msgspec.json.encode(_Document(FORMAT, list(policies)))
-    return xxhash.xxh64_digest(payload) + payload
+    return checked_json.encode(_Document(FORMAT, list(policies)))

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 import msgspec
-import xxhash
 
+from coordinator.log import checked_json
 from shared.config import Settings
 from shared.control import Control
 from shared.errors import ConfigError, Unavailable
@@ -29,7 +29,6 @@ shown to readers, which never look below them again; a crash leaves a gap of 2^2
 DIRECTORY, STATE = "sequencer", "state"
 """The place of the state in the data directory, and its name there."""
 FORMAT = 1
-_CHECKSUM_BYTES = 8
 
 
 @dataclass(slots=True)
@@ -68,21 +67,11 @@ class State(msgspec.Struct):
 
 def decode(content: bytes) -> State:
     """The state in the file. Raises ValueError that says what is wrong."""
-    checksum, payload = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
-    if xxhash.xxh64_digest(payload) != checksum:
-        raise ValueError("its checksum does not match")
-    try:
-        state = msgspec.json.decode(payload, type=State)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise ValueError(str(error)) from error
-    if state.format != FORMAT:
-        raise ValueError(f"it has format {state.format}, this program reads {FORMAT}")
-    return state
+    return checked_json.decode(content, State, FORMAT)
 
 
 def encode(state: State) -> bytes:
-    payload = msgspec.json.encode(state)
-    return xxhash.xxh64_digest(payload) + payload
+    return checked_json.encode(state)
 
 
 @dataclass
