@@ -16,6 +16,7 @@ import re2
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
+from coordinator.request_ids import head_of
 from shared.config import Settings
 from shared.errors import ConfigError
 
@@ -64,7 +65,7 @@ class Cors:
         beginning; none unless `is_on`."""
         if not self.is_on:
             return b""
-        found = _IN_HEAD.search(data[: data.find(b"\r\n\r\n") + 2])
+        found = _IN_HEAD.search(head_of(data))
         origin = self._allowed("" if found is None else found[1].decode("ascii"))
         lines = f"{hdrs.VARY}: {hdrs.ORIGIN}\r\n"
         if origin:

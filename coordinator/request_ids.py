@@ -47,12 +47,18 @@ def id_of(headers: Mapping[str, str]) -> str:
 def id_in(data: bytes) -> str:
     """The same for a request that aiohttp has not read, of which `data` is the beginning. Its body names no id, and is
     not looked through: a refusal has to be cheap."""
-    head = data[: data.find(b"\r\n\r\n") + 2]
+    head = head_of(data)
     given = given_in(head)
     if given:
         return given
     parent = _PARENT_IN_HEAD.search(head)
     return (parent and _trace_of(parent[1].decode("ascii"))) or new_id()
+
+
+def head_of(data: bytes) -> bytes:
+    """The head of the request that `data` begins with, with the line break of its last header. Of a head without its
+    end, nothing can be found in what this returns."""
+    return data[: data.find(b"\r\n\r\n") + 2]
 
 
 def given_in(head: bytes) -> str:

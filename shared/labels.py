@@ -187,6 +187,14 @@ def row_ids(columns: Sequence[Codes], size: int) -> tuple[Rows, Rows]:
     return ids.astype(np.int64), first.astype(np.int64)
 
 
+def in_order(ids: Rows, first: Rows) -> tuple[Rows, Rows]:
+    """Renumber the answer of `row_ids` so that groups come in the order in which they first appear."""
+    by_appearance = np.argsort(first, kind="stable")
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[by_appearance] = np.arange(len(first), dtype=np.int64)
+    return rank[ids], first[by_appearance]
+
+
 def _bytes_of(array: Rows | Codes) -> int:
     return array.nbytes
 
@@ -242,10 +250,11 @@ class LabelFrame:
     def group(self, names: Sequence[str], *, without: bool = False) -> tuple[Rows, LabelFrame]:
         """Group the series `by` (or `without`) label names.
 
-        Returns (`ids`: int64[size], the group of each series; the groups' own label sets).
+        Returns (`ids`: int64[size], the group of each series; the groups' own label sets), in the order of their first
+        series: one by codes would depend on the order in which shards answer.
         """
         grouping = self.without(names) if without else self.only(names)
-        ids, first = row_ids(list(grouping.columns.values()), self.size)
+        ids, first = in_order(*row_ids(list(grouping.columns.values()), self.size))
         return ids, grouping.take(first)
 
     def unique(self) -> tuple[Rows, Rows]:

@@ -22,12 +22,12 @@ import numpy as np
 
 from shared.histograms.batch import HistogramBatch
 from shared.histograms.references import is_reference
-from shared.labels import LabelFrame, Rows, concat, row_ids
+from shared.labels import LabelFrame, Rows, concat, in_order, row_ids
 from shared.promql.ast import Aggregate
 from shared.promql.engine import aggregation_parameters, histogram_sums, selection
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.kernels import aggregation
-from shared.promql.engine.rows import by_name, in_order, stack, united, without_empty
+from shared.promql.engine.rows import by_name, stack, united, without_empty
 from shared.promql.functions import ORDERING_AGGREGATORS
 from shared.promql.model import METADATA_LABELS, Bool, Float, Grid, Matrix, Value
 

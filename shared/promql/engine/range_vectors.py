@@ -12,11 +12,11 @@ import numpy as np
 
 from shared.errors import NotExecutable
 from shared.histograms.references import stacked, used_only
-from shared.labels import LabelFrame
+from shared.labels import LabelFrame, in_order
 from shared.promql.ast import MatrixSelector, Subquery, VectorSelector
 from shared.promql.engine import scan, subquery
 from shared.promql.engine.context import EvalContext, resolved
-from shared.promql.engine.rows import in_order, with_one_name, without_empty
+from shared.promql.engine.rows import with_one_name, without_empty
 from shared.promql.engine.scan import Windows
 from shared.promql.model import STALE_NAN_BITS, Bool, Grid, Matrix, RangeVector, Samples, Value
 

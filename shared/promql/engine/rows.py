@@ -8,7 +8,7 @@ import numpy as np
 
 from shared.errors import NotExecutable
 from shared.histograms.references import is_reference, stacked
-from shared.labels import LabelFrame, Rows, Symbols, concat, row_ids
+from shared.labels import LabelFrame, Rows, Symbols, concat, in_order, row_ids
 from shared.promql.model import METADATA_LABELS, Bool, Matrix
 
 SAME_LABELS = "vector cannot contain metrics with the same labelset"
@@ -68,14 +68,6 @@ def name_dropped(labels: LabelFrame) -> LabelFrame:
     own = labels.without(METADATA_LABELS)
     derived = None if labels.derived is None else labels.derived.part("name dropped")
     return LabelFrame(own.symbols, own.size, own.columns, derived)
-
-
-def in_order(ids: Rows, first: Rows) -> tuple[Rows, Rows]:
-    """Renumber the answer of `row_ids` so that groups come in the order in which they first appear."""
-    by_appearance = np.argsort(first, kind="stable")
-    rank = np.empty(len(first), dtype=np.int64)
-    rank[by_appearance] = np.arange(len(first), dtype=np.int64)
-    return rank[ids], first[by_appearance]
 
 
 def layers(ids: Rows) -> Rows:

@@ -15,12 +15,12 @@ from shared.hashing import hash64
 from shared.histograms.batch import HistogramBatch
 from shared.histograms.references import is_reference, rows_of
 from shared.histograms.text import plain_texts
-from shared.labels import METRIC_NAME, Codes, LabelFrame, Rows, Symbols, row_ids
+from shared.labels import METRIC_NAME, Codes, LabelFrame, Rows, Symbols
 from shared.promql.ast import Aggregate
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.kernels.aggregation import quantile_groups, select_groups
 from shared.promql.engine.numbers import plain
-from shared.promql.engine.rows import in_order, take, without_empty
+from shared.promql.engine.rows import take, without_empty
 from shared.promql.model import Bool, Float, Int, Matrix
 
 TEXTS_AT_ONCE = 1 << 13
@@ -35,10 +35,10 @@ _CHARACTERS_PER_CELL = 8
 
 def grouped(labels: LabelFrame, node: Aggregate) -> tuple[Rows, LabelFrame]:
     """The aggregation's groups: (int64[labels.size], the group of each series; the groups' label sets), in the order of
-    their first series, since codes of labels would show shards."""
-    grouping = labels.without((*node.grouping, METRIC_NAME)) if node.without else labels.only(node.grouping)
-    ids, first = in_order(*row_ids(list(grouping.columns.values()), labels.size))
-    return ids, grouping.take(first)
+    their first series."""
+    if node.without:
+        return labels.group((*node.grouping, METRIC_NAME), without=True)
+    return labels.group(node.grouping)
 
 
 def hashes(labels: LabelFrame, context: EvalContext) -> NDArray[np.uint64]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shared.errors import NotExecutable
-from shared.labels import METRIC_NAME, LabelFrame, Rows, concat
+from shared.labels import METRIC_NAME, LabelFrame, Rows, concat, in_order
 from shared.promql.ast import Call
 from shared.promql.engine.aggregation_parameters import REMARKS_MAX, is_label_name, warn_of_quantiles
 from shared.promql.engine.context import EvalContext
@@ -24,7 +24,6 @@ from shared.promql.engine.numbers import general
 from shared.promql.engine.rows import (
     floats_only,
     histograms_only,
-    in_order,
     no_series,
     stack,
     united,
