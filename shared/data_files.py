@@ -30,7 +30,7 @@ _KINDS = {
     "store notes": r"shards/\d+/store/(OPTIONS-.*|LOG(\..*)?|IDENTITY|rocksdict-config\.json|.*\.dbtmp)",
     "stores": r"shards/\d+/store(/.*)?|shards/\d+|shards",
     "blocks": r"shards/\d+/blocks(/[^/]*\.block)?",
-    "vector index": r"vector-index/[^/]+/\d+(/(rows|shards|\d+\.(index|attributes)))?",
+    "vector index": r"vector-index/[^/]+/\d+(/(rows|shards|\d+\.(index|attributes|vectors)))?",
 }
 _PATTERNS = {kind: re.compile(pattern) for kind, pattern in _KINDS.items()}
 

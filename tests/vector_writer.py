@@ -18,8 +18,8 @@ from shared.messages.vectors import Collection
 from worker.damage import DamageReport
 from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
-from worker.vectors import collection as collection_module
 from worker.vectors import indexing as indexing_module
+from worker.vectors import loading as loading_module
 from worker.vectors.engine import Engine
 from worker.vectors.part import VectorPart
 
@@ -44,7 +44,8 @@ def hasten() -> None:
     indexing_module.SNAPSHOT_ROWS = 100
     indexing_module.SNAPSHOT_SHARE = 0.02
     indexing_module.DEAD_ROWS_MIN = 100
-    collection_module.SETTLED_S = 0.0
+    indexing_module.SAVED_ROWS_MIN = 1
+    loading_module.SETTLED_S = 0.0
 
 
 def say(text: str) -> None:

@@ -48,6 +48,19 @@ def test_used_memory_is_collapsed_and_keeps_its_content() -> None:
     assert (half == np.arange(len(half)) % 251).all() and not array[len(half) :].any()
 
 
+def test_memory_that_is_about_to_be_filled_gets_huge_pages_at_once() -> None:
+    array, other = mapping(BLOCKS), mapping(1)
+    if not huge_pages.is_wanted():
+        pytest.skip("this machine is told to have no huge pages")
+    expected = array[100:-100]  # the ends are in pages with something else
+    huge_pages.expect(expected)
+    assert measured(array, "Rss") == 0
+    expected[:] = 1
+    assert measured(array[2 * HUGE_BYTES :], "AnonHugePages") >= (BLOCKS - 3) * HUGE_BYTES
+    huge_pages.expect(other[:100])
+    assert not array[:100].any()
+
+
 def test_untouched_memory_stays_without_pages() -> None:
     array = mapping(BLOCKS)
     array[:: 2 * huge_pages.PAGE_BYTES] = 1  # every other page: such a block would take twice as much

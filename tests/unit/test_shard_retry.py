@@ -27,6 +27,7 @@ from worker.storage.rows.store import Store, StoreDamaged
 from worker.storage.wal.log import WriteAheadLog
 from worker.vectors import snapshot
 from worker.vectors.collection import WorkerCollection
+from worker.vectors.loading import Loading
 
 KINDS = ("write_sample", "append", "upsert")
 NUMBERS = {0, 1, 2}
@@ -76,8 +77,8 @@ def killed(tmp_path: Path) -> Path:
         (Keeper, "join", True),
         (LogPart, "load", False),
         (snapshot, "discard_newer", False),
-        (WorkerCollection, "_restore", False),
-        (WorkerCollection, "_load_batch", False),
+        (Loading, "_restore", False),
+        (Loading, "load_batch", False),
         (WorkerCollection, "attach", False),
     ],
 )

@@ -291,12 +291,12 @@ def vectors(tmp_path: Path, store: Store) -> WorkerCollection:
     own = WorkerCollection(TEXT, LocalObjects(tmp_path / "index"))
     own.attach(0, store, DamageReport())
     own.upsert(0, [b"a", b"b"], np.ones((2, 4), np.float32), [b"", b""])
-    own._report(0, {b"b": "it is damaged"})
+    own.report(0, {b"b": "it is damaged"})
     return own
 
 
 def indexing_of(own: WorkerCollection) -> Indexing:
-    return Indexing(own, own._snapshots, Settings(shards=1, workers=1))
+    return Indexing(own, own.loading._snapshots, Settings(shards=1, workers=1))
 
 
 VECTOR_ACTS: dict[str, Callable[[WorkerCollection], object]] = {
@@ -320,9 +320,11 @@ def test_vectors_are_loaded_under_the_lock_of_their_collection(
     vectors: WorkerCollection, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = WorkerCollection(TEXT, LocalObjects(tmp_path / "index"))
-    calls = guard(monkeypatch, own.lock, own, "_restore", "_load_batch", "_report")
+    calls = guard(monkeypatch, own.lock, own.loading, "_restore", "load_batch")
+    reports = guard(monkeypatch, own.lock, own, "report")
     own.attach(0, store, DamageReport())
-    assert calls == {"_restore": 1, "_load_batch": 1, "_report": 1}
+    assert calls == {"_restore": 1, "load_batch": 1}
+    assert reports == {"report": 1}
 
 
 def test_the_texts_of_vectors_are_one_threads_at_a_time() -> None:

@@ -18,8 +18,8 @@ from shared.messages.vectors import Condition, pack_blobs
 from tests.unit.selected_vectors import RED, fill, page, scroll, selected, some_rows
 from tests.unit.vector_shard import COSINE, OneShard
 from worker.vectors import changes, paging
-from worker.vectors.collection import READ_AT_ONCE
 from worker.vectors.selection import Selection
+from worker.vectors.stored_rows import READ_AT_ONCE
 
 
 @pytest.fixture

@@ -19,14 +19,14 @@ from shared.wire import Reply
 from tests.unit.vector_shard import COSINE, OneShard
 from worker.methods import vectors as methods
 from worker.storage.objects import LocalObjects
-from worker.vectors import collection as collection_module
 from worker.vectors import fields, part, snapshot
+from worker.vectors import loading as loading_module
 from worker.vectors.attribute_column import AttributeColumn
 from worker.vectors.attribute_index import build
 from worker.vectors.attributes import Attributes
-from worker.vectors.collection import READ_AT_ONCE, WorkerCollection
 from worker.vectors.indexing import Indexing
-from worker.vectors.stored_rows import Columns
+from worker.vectors.loading import Loading
+from worker.vectors.stored_rows import READ_AT_ONCE, Columns
 
 EYE = np.eye(8, dtype=np.float32)
 ATTRIBUTES = [{"n": 1, "word": "one"}, {"n": 2}, {}]
@@ -129,15 +129,15 @@ def test_a_start_holds_few_vectors_with_large_attributes_at_once(
 ) -> None:
     names = [f"n{n:03d}" for n in range(100)]
     shard.write(names, np.ones((100, 8)), [{"text": "x" * 1000}] * 100)
-    monkeypatch.setattr(collection_module, "LOAD_BYTES", 10_000)
-    load_batch = WorkerCollection._load_batch
+    monkeypatch.setattr(loading_module, "LOAD_BYTES", 10_000)
+    load_batch = Loading.load_batch
     loaded: list[int] = []
 
-    def noted(own: WorkerCollection, number: int, batch: Columns) -> None:
+    def noted(own: Loading, number: int, batch: Columns) -> None:
         loaded.append(len(batch.ids))
         load_batch(own, number, batch)
 
-    monkeypatch.setattr(WorkerCollection, "_load_batch", noted)
+    monkeypatch.setattr(Loading, "load_batch", noted)
     shard.reopen()
     assert sum(loaded) == 100 + len(ATTRIBUTES)
     assert max(loaded) <= 10 + len(ATTRIBUTES)
@@ -198,7 +198,7 @@ def rewrite(path: Path, change: Callable[[Any], None]) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "why"),
     [
-        ("format", 4, "of format 4"),
+        ("format", 5, "of format 5"),
         ("versions", bytes(24), "24 bytes of versions"),
         ("lengths", bytes(9), "16 bytes of versions"),
         ("joined", b"abc", "3 bytes, but their lengths add up to another number"),

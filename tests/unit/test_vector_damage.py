@@ -25,7 +25,7 @@ from tests.unit.vector_shard import COSINE, OneShard
 from worker.damage import DamageReport
 from worker.storage.rows.store import Store, StoreBatch
 from worker.vectors import attribute_index as runs
-from worker.vectors import collection as collection_module
+from worker.vectors import loading as loading_module
 from worker.vectors import stored_rows
 from worker.vectors.attributes import Attributes
 from worker.vectors.indexing import Indexing
@@ -187,11 +187,15 @@ def test_a_change_is_repeated_after_a_load_that_ended_half_way(
     batch.put("meta", KNOWN + b"1", b"\x01\x02")
     shard.store.write(batch)
     shard.reopen()
-    monkeypatch.setattr(collection_module, "LOAD_ROWS", 2)
+    monkeypatch.setattr(loading_module, "LOAD_ROWS", 2)
     scan = shard.store.scan
 
-    def broken(*area: Any) -> Iterator[tuple[bytes, bytes]]:
-        yield from islice(scan(*area), 3)
+    def broken(family: str, *area: Any, **order: Any) -> Iterator[tuple[bytes, bytes]]:
+        rows = scan(family, *area, **order)
+        if family != stored_rows.FAMILY:
+            yield from rows
+            return
+        yield from islice(rows, 3)
         raise Unavailable("the disk does not answer")
 
     with monkeypatch.context() as while_broken:

@@ -54,15 +54,16 @@ def test_rows_that_no_shard_has_claimed_are_waited_for(
     own: Indexing, awaited: int, attached_s: float, settled: bool
 ) -> None:
     with_rows(own, size=100, dead=1000, indexed=100_000)
-    own.collection._snapshot_rows, own.collection._awaited, own.collection._attached_at = (
+    loading = own.collection.loading
+    loading.snapshot_rows, loading._awaited, loading._attached_at = (
         1,
         set(range(awaited)),
         NOW_S - attached_s,
     )
     own._saved_at = 0.0
-    assert (own.compact_due(), own.collection._snapshot_rows == 0) == (settled, settled)
-    own.collection._snapshot_rows = 1
-    assert (own.snapshot_due(), own.collection._snapshot_rows == 0) == (settled, settled)
+    assert (own.compact_due(), loading.snapshot_rows == 0) == (settled, settled)
+    loading.snapshot_rows = 1
+    assert (own.snapshot_due(), loading.snapshot_rows == 0) == (settled, settled)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ import pytest
 
 from tests import vector_writer
 from tests.vector_writer import COLLECTION, DIMENSION, hasten, open_part, vector
-from worker.vectors import collection as collection_module
 from worker.vectors import indexing as indexing_module
+from worker.vectors import loading as loading_module
 from worker.vectors.search import search
 from worker.vectors.similarity import prepared
 
@@ -103,9 +103,9 @@ def check(directory: Path, states: States) -> None:
 def test_kills_lose_nothing_acknowledged_and_bring_nothing_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("SNAPSHOT_ROWS", "SNAPSHOT_SHARE", "DEAD_ROWS_MIN"):
+    for name in ("SNAPSHOT_ROWS", "SNAPSHOT_SHARE", "DEAD_ROWS_MIN", "SAVED_ROWS_MIN"):
         monkeypatch.setattr(indexing_module, name, getattr(indexing_module, name))
-    monkeypatch.setattr(collection_module, "SETTLED_S", collection_module.SETTLED_S)
+    monkeypatch.setattr(loading_module, "SETTLED_S", loading_module.SETTLED_S)
     hasten()
     states: States = {}
     pause = random.Random(4)

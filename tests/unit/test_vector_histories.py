@@ -1,5 +1,6 @@
 """Random histories of one collection in one shard: writes and deletes between any two slices of the work behind them
-(indexing, compaction, retraining, snapshots) and restarts. After each step everything is where it was written."""
+(indexing, compaction, retraining, snapshots, verification) and restarts. After each step everything is where it was
+written."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tests.unit.test_vector_lists import chains
 from worker.damage import DamageReport
 from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
-from worker.vectors import attributes, compaction, indexing, inverted_lists, list_filters
+from worker.vectors import attributes, compaction, indexing, inverted_lists, list_filters, loading, verification
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.indexing import Indexing
 from worker.vectors.inverted_lists import InvertedLists
@@ -35,7 +36,7 @@ class History:
         self.snapshots = LocalObjects(path / "snapshots")
         self.written: dict[bytes, tuple[np.ndarray, dict[str, Attribute]]] = {}
         self.work: Iterator[object] | None = None
-        self.is_compaction, self.compacted = False, 0
+        self.is_compaction, self.compacted, self.trusted = False, 0, 0
         self.open()
 
     def open(self) -> None:
@@ -44,6 +45,7 @@ class History:
         self.own.attach(0, self.store, DamageReport())
         self.indexing = Indexing(self.own, self.snapshots, Settings())
         self.work = None
+        self.trusted += len(self.own.loading.unverified)
 
     def step(self) -> None:
         {
@@ -79,6 +81,7 @@ class History:
     def index(self) -> None:
         if self.work is None:
             self.indexing.index_step()
+            self.indexing.verify_step()
             if self.indexing.attributes_due():
                 self.indexing.index_attributes()
 
@@ -87,6 +90,8 @@ class History:
         if self.work is None:
             is_lists = isinstance(self.own.view().index, InvertedLists)
             self.is_compaction = not is_lists or bool(self.random.random() < 0.7)
+            while self.is_compaction and self.indexing.verify_step():
+                pass
             self.work = self.indexing.compact() if self.is_compaction else self.indexing.retrain()
         for _ in range(int(self.random.integers(1, 6))):
             if next(self.work, self) is self:
@@ -135,11 +140,20 @@ class History:
         assert int(found.rows[0]) == rows[-1]
 
 
+@pytest.mark.parametrize("saved_rows_min", [1, 10_000])
 @pytest.mark.parametrize("index", ["lists", "graph"])
 @pytest.mark.parametrize("seed", range(3))
 def test_everything_is_where_it_was_written(
-    seed: int, index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int,
+    index: str,
+    saved_rows_min: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    monkeypatch.setattr(indexing, "SAVED_ROWS_MIN", saved_rows_min)
+    monkeypatch.setattr(loading, "CHANGED_SHARE_MAX", 100.0)
+    monkeypatch.setattr(verification, "ROWS", 16)
     monkeypatch.setattr(compaction, "COPY_ROWS", 16)
     monkeypatch.setattr(indexing, "COPY_ROWS", 16)
     monkeypatch.setattr(inverted_lists, "RENUMBERED_AT_ONCE", 40)
@@ -154,4 +168,9 @@ def test_everything_is_where_it_was_written(
     assert history.compacted
     history.reopen()
     history.check()
+    assert (history.trusted > 3) is (saved_rows_min == 1)
+    while history.indexing.verify_step():
+        pass
+    history.check()
+    assert "differed from their store" not in caplog.text
     history.store.close()

@@ -18,6 +18,7 @@ from worker.storage.rows.store import Store
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.indexing import MEASURE_PAUSE_S_MAX, Indexing
 from worker.vectors.inverted_lists import ROWS_MIN, InvertedLists, lists_of
+from worker.vectors.loading import Loading
 from worker.vectors.recall_curve import RecallCurve
 from worker.vectors.row_filter import Allowed
 from worker.vectors.search import search
@@ -290,13 +291,13 @@ def test_rows_that_no_store_has_confirmed_yet_are_waited_for(empty: Own, monkeyp
     empty.index()
     empty.indexing.save()
     due: list[bool] = []
-    load = WorkerCollection._load_batch
+    load = Loading.load_batch
 
-    def between(self: WorkerCollection, shard: int, batch: Columns) -> None:
-        due.append(empty.indexing.retrain_due() if self is empty.collection else False)
+    def between(self: Loading, shard: int, batch: Columns) -> None:
+        due.append(empty.indexing.retrain_due() if self is empty.collection.loading else False)
         load(self, shard, batch)
 
-    monkeypatch.setattr(WorkerCollection, "_load_batch", between)
+    monkeypatch.setattr(Loading, "load_batch", between)
     snapshots = LocalObjects(empty.path / "snapshots")
     empty.collection = WorkerCollection(empty.description, snapshots, empty.path)
     empty.indexing = Indexing(empty.collection, snapshots, Settings(data=empty.path, shards=1, workers=1))

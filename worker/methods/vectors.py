@@ -31,7 +31,7 @@ from shared.wire import Frame, Reply, Request
 from worker.methods import vector_text
 from worker.methods.method import Method
 from worker.shard import Shard
-from worker.vectors.collection import READ_AT_ONCE, WorkerCollection
+from worker.vectors.collection import WorkerCollection
 from worker.vectors.engine import Engine
 from worker.vectors.fields import chosen
 from worker.vectors.ranking import Ranking
@@ -40,6 +40,7 @@ from worker.vectors.search import expansion_of, share_of
 from worker.vectors.search import search as nearest
 from worker.vectors.selection import Selection
 from worker.vectors.similarity import prepared
+from worker.vectors.stored_rows import READ_AT_ONCE
 from worker.vectors.table import TableView
 from worker.vectors.text_search import rank_text
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from shared.errors import BadData
 from shared.messages.vectors import ATTRIBUTES_MAX, Value
-from worker.vectors.collection import READ_AT_ONCE
 from worker.vectors.selection import Selection
+from worker.vectors.stored_rows import READ_AT_ONCE
 
 SLICE_IDS = 2000
 SLICE_BYTES = 4 << 20

@@ -48,7 +48,7 @@ def check_index(index: Path) -> Iterator[Finding]:
             yield Finding(path / snapshot.SHARDS, str(error), depends, costs_data=False)
             continue
         try:
-            snapshot.verified(saved)
+            snapshot.verify_vectors(saved, snapshot.verified(saved))
         except (OSError, ValueError) as error:
             yield Finding(_named(path, error), str(error), depends, costs_data=False)
 

@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from threading import Lock, RLock
 
@@ -22,39 +21,21 @@ from shared.messages.vectors import Collection, CollectionStats, Floats
 from shared.telemetry import event
 from worker.damage import DamageReport
 from worker.storage.faces import Objects, RowBatch, Rows
-from worker.vectors import snapshot, stored_rows
+from worker.vectors import stored_rows
+from worker.vectors.change_log import ChangeLog, Position
+from worker.vectors.loading import Loading
 from worker.vectors.query_sample import QuerySample
 from worker.vectors.recall_curve import RECALL, RecallCurve
-from worker.vectors.stored_rows import FAMILY, VERSION_BYTES, Columns, prefix
+from worker.vectors.stored_rows import FAMILY, VERSION_BYTES, prefix
 from worker.vectors.table import Table, TableView
 from worker.vectors.text import TextIndex
 
-LOAD_ROWS, LOAD_BYTES = 1024, 4 << 20
-"""Rows that are loaded at once, and about their bytes."""
-READ_AT_ONCE = 32
-"""Vectors to read from the stores before their bytes are counted: attributes may have a megabyte and more. Reading more
-of them at once is hardly faster."""
 QUIET_S = 0.5
 """A collection counts as searched for this time after each search."""
 GIVE_WAY_S = 0.0002
 """How long a write sleeps between its steps while the collection is searched. A thread that wakes up in a worker
 interrupts no other (`SCHED_BATCH`), so a search would else wait until the write has ended or has used up its turn:
 some milliseconds, on each of the threads that its message passes."""
-SETTLED_S = 10.0
-"""If no shard was loaded for this time, rows of a snapshot that no store has confirmed belong to shards of other
-workers, and may be removed."""
-
-
-def _next_rows(entries: Iterator[tuple[bytes, bytes]]) -> list[stored_rows.Row]:
-    """The next rows of a scan, as many as are loaded at once; none at its end."""
-    rows: list[stored_rows.Row] = []
-    bytes_left = LOAD_BYTES
-    for key, value in islice(entries, LOAD_ROWS):
-        rows.append((key[4:], value))
-        bytes_left -= len(value)
-        if bytes_left <= 0:
-            break
-    return rows
 
 
 class WorkerCollection:
@@ -69,11 +50,10 @@ class WorkerCollection:
         self.sample = QuerySample(collection.dimension)
         self.searched_at = 0.0
         """Time of the last search, in seconds of `time.monotonic`."""
-        self._snapshots = snapshots
         self.measured_rows = self.saved_rows = 0
         """Rows of the index when `curve` was measured, and when the last snapshot was taken."""
-        self._prefix = prefix(collection.id)
-        self._end = prefix(collection.id + 1)
+        self.prefix = prefix(collection.id)
+        self.end = prefix(collection.id + 1)
         self._head = VERSION_BYTES + 4 * collection.dimension
         self.lock = RLock()  # reentrant: a rebuild holds it while it reads contents, which takes it to report damage
         """Guards every change of the collection."""
@@ -83,14 +63,12 @@ class WorkerCollection:
         self._vector_counts: dict[int, int] = {}  # shard → number of its living vectors
         self.highest: dict[int, int] = {}
         """Shard → the highest version ever given in it."""
+        self._changes: dict[int, ChangeLog] = {}
         self.table = Table(collection, directory=directory)
-        self._snapshot_rows = 0  # so many rows of the table are the snapshot's, while shards are loading
-        self._snapshot_highest: Mapping[int, int] = {}  # shard → the highest version that the snapshot names
-        self._awaited: set[int] = set()  # shards whose vectors are in the snapshot and have not been loaded
         self._dropped = False
         self._writes, self._writes_lock = 0, Lock()
-        self._attached_at = time.monotonic()
         self.text = TextIndex(collection.text_fields()) if collection.text else None
+        self.loading = Loading(self, snapshots)
 
     def view(self) -> TableView:
         """The rows at this moment."""
@@ -131,38 +109,29 @@ class WorkerCollection:
         nothing of the shard: a repetition would load the same rows again beside those of a load that ended half-way.
         """
         try:
-            self._attach(shard, store, damage)
+            self.loading.attach(shard, store, damage)
         except Exception:
             self.detach(shard)
             raise
 
-    def _attach(self, shard: int, store: Rows, damage: DamageReport) -> None:
-        highest = stored_rows.highest_version(store, self.collection.id)
-        snapshot.discard_newer(self._snapshots, shard, highest)
-        with self.lock:
-            is_first = not self.stores
-            self.stores[shard], self._damage[shard] = store, damage
-            self._vector_counts[shard], self.highest[shard] = 0, highest
-            if is_first:
-                self._restore(shard)
-        entries = store.scan(FAMILY, self._prefix, self._end)
-        wrong: dict[bytes, str] = {}
-        while batch := _next_rows(entries):
-            whole_rows, damaged = stored_rows.checked(batch, self.collection.dimension)
-            wrong.update(damaged)
-            with self.lock:
-                self._load_batch(shard, whole_rows)
-                self._attached_at = time.monotonic()
-        with self.lock:
-            self._awaited.discard(shard)
-            self._report(shard, wrong)
-            stored_rows.check_highest(store, self.collection.id, highest, self.highest[shard])
+    def admit(self, shard: int, store: Rows, damage: DamageReport, highest: int, changes: ChangeLog) -> None:
+        """A shard that has given the version `highest` is being loaded; call it with `lock` held."""
+        self.stores[shard], self._damage[shard] = store, damage
+        self._vector_counts[shard], self.highest[shard], self._changes[shard] = 0, highest, changes
 
-    def _report(self, shard: int, wrong: Mapping[bytes, str]) -> None:
+    def add_count(self, shard: int, vectors: int) -> None:
+        """So many more vectors of a shard are in the table; call it with `lock` held."""
+        self._vector_counts[shard] += vectors
+
+    def report(self, shard: int, wrong: Mapping[bytes, str]) -> None:
         """Leave these vectors of a shard out of answers from now on, and report them in the shard's `DamageReport`.
-        `wrong`: id → what is wrong."""
+        `wrong`: id → what is wrong. Call it with `lock` held."""
         wrong = {vector_id: why for vector_id, why in wrong.items() if vector_id not in self._damaged}
         if wrong:
+            living = self.table.rows_of(list(wrong))
+            living = living[living >= 0]
+            self.table.kill(living.tolist())
+            self._vector_counts[shard] -= len(living)
             self._damaged.update(dict.fromkeys(wrong, shard))
             vector_id, why = next(iter(wrong.items()))
             text = (
@@ -171,40 +140,6 @@ class WorkerCollection:
             )
             self._damage[shard].add("vector", text)
             event(logging.ERROR, "vectors are damaged", shard=shard, why=text)
-
-    def _restore(self, shard: int) -> None:
-        """Begin with the rows of the snapshot that has this shard, all dead until a store confirms them."""
-        saved = snapshot.read(self._snapshots, shard, self.collection)
-        if saved is not None and len(saved.versions):
-            self.table.restore(saved.index, saved.joined, saved.lengths, saved.versions, saved.attributes)
-            self._snapshot_rows = self.saved_rows = len(saved.versions)
-            self.curve, self.measured_rows = saved.curve, self.saved_rows if saved.curve is not None else 0
-            self._snapshot_highest, self._awaited = saved.highest, set(saved.highest)
-
-    def _load_batch(self, shard: int, batch: Columns) -> None:
-        """Put whole rows of a store into the table: revive those that the snapshot has, append the others."""
-        if not batch.ids:
-            return
-        ids, numbers, vectors = batch.ids, batch.versions, batch.vectors
-        snapshot_rows = self._snapshot_rows
-        if self._snapshot_highest.get(shard, 0) > self.highest[shard]:
-            snapshot_rows = 0  # the snapshot names versions that this store never gave: it is of another store
-        view = self.table.view
-        rows = view.ids.latest(ids)
-        is_old = (rows >= 0) & (rows < snapshot_rows) & ~view.alive[rows] & (view.versions[rows] == numbers)
-        if is_old.all():
-            self.table.revive(rows, vectors, shard)
-        else:
-            self.table.revive(rows[is_old], vectors[is_old], shard)
-            places = np.flatnonzero(~is_old)
-            new = places.tolist()
-            new_ids = [ids[place] for place in new]
-            self.table.append(new_ids, vectors[places], numbers[places], shard, batch.attributes(new), ())
-            self.highest[shard] = max(self.highest[shard], int(numbers[places].max()))
-        self._vector_counts[shard] += len(ids)
-        if self.text is not None:
-            for vector_id, packed in zip(ids, batch.attributes(range(len(ids))), strict=True):
-                self.text.put(vector_id, packed)
 
     # Writing
 
@@ -251,12 +186,13 @@ class WorkerCollection:
             for place, vector_id in enumerate(ids):
                 version = (base + place).to_bytes(VERSION_BYTES, "little")
                 value = version + components[place * width : place * width + width] + attributes[place]
-                batch.put(FAMILY, self._prefix + vector_id, value)
+                batch.put(FAMILY, self.prefix + vector_id, value)
             stored_rows.put_highest(batch, self.collection.id, last)
+            self._changes[shard].add_versions(batch, last, ids)
             # Set before the write, because a store that refuses the batch may contain it nevertheless.
             self.highest[shard] = last
             self.give_way()
-            store.write(batch)
+            self._write(shard, batch)
             self.give_way()
             rows = self.table.rows_of(ids)
             replaced = rows[rows >= 0].tolist()
@@ -283,8 +219,9 @@ class WorkerCollection:
                 return 0
             batch = store.batch()
             for vector_id in (*existing, *damaged):
-                batch.delete(FAMILY, self._prefix + vector_id)
-            store.write(batch)
+                batch.delete(FAMILY, self.prefix + vector_id)
+            self._changes[shard].add_deletion(batch, (*existing, *damaged))
+            self._write(shard, batch)
             self.table.kill(rows[rows >= 0].tolist())
             self._vector_counts[shard] -= len(existing)
             for vector_id in damaged:
@@ -313,11 +250,8 @@ class WorkerCollection:
                 return
             self._forget(shard)
             if not self.stores:  # the next shard is the first again, and loads the snapshot
-                self.table, self._snapshot_rows, self.saved_rows = (
-                    Table(self.collection, directory=self.directory),
-                    0,
-                    0,
-                )
+                self.table, self.saved_rows = Table(self.collection, directory=self.directory), 0
+                self.loading.begin_anew()
 
     def _forget(self, shard: int) -> None:
         """Remove a shard and its vectors from memory; call it with `lock` held."""
@@ -328,23 +262,50 @@ class WorkerCollection:
             for vector_id in view.ids.take(shard_rows):
                 self.text.remove(vector_id)
         self._damaged = {vector_id: own for vector_id, own in self._damaged.items() if own != shard}
-        del self.stores[shard], self._vector_counts[shard], self.highest[shard]
+        self.loading.forget(shard)
+        del self.stores[shard], self._vector_counts[shard], self.highest[shard], self._changes[shard]
 
     @property
     def is_left(self) -> bool:
         """Whether every shard of this worker has left the collection."""
         return self._dropped
 
-    def is_settled(self) -> bool:
-        """Whether no store may still confirm rows of the snapshot: dead rows may then be removed."""
-        if self._snapshot_rows and (not self._awaited or time.monotonic() - self._attached_at >= SETTLED_S):
-            self._snapshot_rows = 0
-        return not self._snapshot_rows
-
     def replace_table(self, fresh: Table) -> None:
         """Serve the table `fresh`, which has the same living vectors, from now on; call it with `lock` held."""
         self.table = fresh
         self.saved_rows = 0
+        self.loading.begin_anew()
+
+    def positions(self, view: TableView) -> dict[int, Position]:
+        """Shard → the position up to which all of its changes are in the indexed rows of `view`, the present one; those
+        shards only of which that is certain and later changes have records. Call it with `lock` held."""
+        positions: dict[int, Position] = {}
+        shards, versions = view.shards[view.indexed : view.size], view.versions[view.indexed : view.size]
+        for shard, changes in self._changes.items():
+            pending = versions[shards == shard]
+            position = Position.before(int(pending.min())) if len(pending) else changes.position
+            is_known = changes.is_certain and self.loading.is_complete(shard) and shard not in self._damaged.values()
+            if is_known and position >= changes.kept_from:
+                positions[shard] = position
+        return positions
+
+    def latest_changes(self) -> dict[int, Position]:
+        """Shard → the position of its latest change. Call it with `lock` held."""
+        return {shard: changes.position for shard, changes in self._changes.items()}
+
+    def trim_changes(self, positions: Mapping[int, Position]) -> None:
+        """Remove the records of changes up to these positions, which no snapshot needs; call it with `lock` held.
+        Raises Unavailable."""
+        for shard, position in positions.items():
+            if shard in self._changes:
+                self._changes[shard].trim(position)
+
+    def _write(self, shard: int, batch: RowBatch) -> None:
+        try:
+            self.stores[shard].write(batch)
+        except BaseException:
+            self._changes[shard].is_certain = False  # the store may have the batch nevertheless
+            raise
 
     def _store(self, shard: int) -> Rows:
         """The shard's store. Raises NotFound if the shard has left the collection."""
@@ -361,13 +322,13 @@ class WorkerCollection:
         if store is None:
             return [None] * len(ids)
         head = self._head
-        values = store.get_many(FAMILY, [self._prefix + vector_id for vector_id in ids])
+        values = store.get_many(FAMILY, [self.prefix + vector_id for vector_id in ids])
         short = [
             vector_id for vector_id, value in zip(ids, values, strict=True) if value is not None and len(value) < head
         ]
         if short or self._damaged:
             with self.lock:
-                self._report(shard, dict.fromkeys(short, f"its row has less than {head} bytes"))
+                self.report(shard, dict.fromkeys(short, f"its row has less than {head} bytes"))
                 values = [
                     None if vector_id in self._damaged else value for vector_id, value in zip(ids, values, strict=True)
                 ]

@@ -170,6 +170,7 @@ class Engine:
             for _ in self._until_stopped(indexing.collapse_pages()):
                 pass
         busy = indexing.index_step()
+        busy = (not is_paused and indexing.verify_step()) or busy
         if indexing.snapshot_due():
             self._save(indexing)
         return busy

@@ -18,8 +18,8 @@ from shared.messages.selected_vectors import KINDS, Position, kind_of
 from shared.messages.vectors import Value
 from worker.vectors.attribute_column import BOOL, FLOAT, INTEGER, STRING, AttributeColumn, Where
 from worker.vectors.attribute_strings import Mask
-from worker.vectors.collection import READ_AT_ONCE
 from worker.vectors.selection import Selection
+from worker.vectors.stored_rows import READ_AT_ONCE
 from worker.vectors.table import TableView
 
 COLUMN_KINDS = {"bool": (BOOL,), "number": (INTEGER, FLOAT), "string": (STRING,)}

@@ -17,7 +17,7 @@ removed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -25,18 +25,23 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from shared.messages.vectors import Collection
+from shared.messages.vectors import Collection, Floats
 from shared.telemetry import event
-from worker.storage.faces import Objects
+from worker.storage.faces import Objects, State
+from worker.vectors import saved_vectors
 from worker.vectors.attributes import Attributes
 from worker.vectors.candidate_index import CandidateIndex, new_index
+from worker.vectors.change_log import Position
 from worker.vectors.recall_curve import RecallCurve
+from worker.vectors.saved_vectors import Segment
+from worker.vectors.similarity import Rows
 from worker.vectors.table import TableView
 
-FORMAT = 3
-READABLE_FORMATS = (1, 2, FORMAT)
+FORMAT = 4
+READABLE_FORMATS = (1, 2, 3, FORMAT)
 """Format 2 has arrays in the attributes' columns (`attribute_column.ColumnState`); format 1 is the same without. Format
-3 has inverted lists, which earlier releases must not take for a graph; graphs are as before."""
+3 has inverted lists, which earlier releases must not take for a graph; graphs are as before. Format 4 has the vectors
+too (`saved_vectors`)."""
 WHOLE_FORMAT_MIN = 3
 """Indexes of earlier formats may lack rows, which were appended while others were indexed: they are whole files, but
 not used."""
@@ -44,11 +49,13 @@ READ_BYTES = 4 << 20
 ROWS, SHARDS = "rows", "shards"
 INDEX, ATTRIBUTES = ".index", ".attributes"
 """Suffixes of the objects of the index and of the attributes' columns; the snapshot's number precedes them."""
+_OWN_SUFFIXES = (INDEX, ATTRIBUTES, saved_vectors.SUFFIX)
 
 
 class _List(msgspec.Struct):
     """The list of rows. `joined` and `lengths`: the rows' ids (`pack_blobs`); `versions`: uint64[n] as bytes;
-    `highest`: shard → the highest version it had given; `expansions`, `recalls`, `queries`: see `RecallCurve`."""
+    `highest`: shard → the highest version it had given; `expansions`, `recalls`, `queries`: see `RecallCurve`; `shards`
+    uint16[n] and `norms` float32[n] as bytes, `segments` and `positions`: see `IndexSnapshot`."""
 
     format: int
     collection: Collection
@@ -63,6 +70,10 @@ class _List(msgspec.Struct):
     expansions: tuple[int, ...] = ()
     recalls: tuple[float, ...] = ()
     queries: int = 0
+    shards: bytes = b""
+    norms: bytes = b""
+    segments: tuple[Segment, ...] = ()
+    positions: dict[int, tuple[int, int]] = {}
 
     def curve(self) -> RecallCurve | None:
         """The curve; None if none was measured, or if the snapshot is of a release without curves."""
@@ -83,8 +94,13 @@ class _Shards(msgspec.Struct):
 
 @dataclass(slots=True)
 class IndexSnapshot:
-    """The rows 0 … n − 1 of `index`: their ids (`joined` and `lengths`, see `pack_blobs`), and `versions` uint64[n].
-    `curve`: as measured, else None. `highest`: shard → the highest version given, for each shard of the snapshot."""
+    """The rows 0 … n − 1 of `index`: their ids (`joined` and `lengths`, see `pack_blobs`; empty for a dead row), and
+    `versions` uint64[n]. `curve`: as measured, else None. `highest`: shard → the highest version given, for each shard
+    of the snapshot.
+
+    `positions`: shard → the position in its changes up to which all of them are in the snapshot; without the shards
+    of which that is not known. If there are any, `saved` has the vectors in `segments`, and `shards` uint16[n] and
+    `norms` float32[n] are those of the rows; else these are empty."""
 
     index: CandidateIndex
     attributes: Attributes
@@ -93,6 +109,15 @@ class IndexSnapshot:
     lengths: bytes
     versions: NDArray[np.uint64]
     highest: Mapping[int, int]
+    positions: Mapping[int, Position]
+    saved: Objects
+    segments: tuple[Segment, ...]
+    shards: NDArray[np.uint16]
+    norms: Floats
+
+    def rows_of(self, shard: int) -> Rows:
+        """The rows of the vectors that a shard had: int64[n]."""
+        return np.flatnonzero((self.shards == shard) & (np.frombuffer(self.lengths, np.uint32) > 0))
 
 
 def write(
@@ -101,23 +126,29 @@ def write(
     collection: Collection,
     view: TableView,
     curve: RecallCurve | None,
-) -> None:
+    positions: Mapping[int, Position] | None = None,
+    earlier: Sequence[Segment] = (),
+) -> tuple[Segment, ...]:
     """Write a snapshot of the indexed rows of `view`; `highest`: shard → the highest version given. The snapshot is
     durable when this returns; older snapshots of these shards are removed.
 
-    Raises OSError.
+    `positions`: see `IndexSnapshot`; the vectors are only written if there are any. `earlier`: the segments with the
+    first rows of this table in its last snapshot. Returns the segments of this one. Raises OSError.
     """
     assert highest, "a snapshot has the vectors of one shard or more"
     assert view.indexed <= len(view.ids) and view.indexed <= len(view.versions) and view.versions.dtype == np.uint64
     lowest = str(min(highest))
     target = snapshots.within(lowest)
     target.prepare()
-    older = [name.removesuffix(INDEX) for name in _names(target, INDEX)]
+    older = [entry.name.partition(".")[0] for entry in target.list()]
     number = max((int(stem) for stem in older if stem.isdigit()), default=0) + 1
     index_name = f"{number}{INDEX}"
     target.put_by_path(index_name, view.index.save)
     attributes = view.attributes.save(view.indexed)
     target.put(_attributes_name(index_name), attributes)
+    rows, segments = view.indexed if positions else 0, tuple[Segment, ...]()
+    if positions:
+        segments = saved_vectors.write(target, f"{number}{saved_vectors.SUFFIX}", view.vectors[:rows], earlier)
     # A dead row counts for nobody, and its id would find it again.
     joined, lengths = view.ids.packed(view.alive[: view.indexed])
     assert len(lengths) == 4 * view.indexed
@@ -133,22 +164,25 @@ def write(
             lengths,
             view.versions[: view.indexed].tobytes(),
             dict(highest),
-            *((curve.expansions, curve.recalls, curve.queries) if curve is not None else ()),
+            *((curve.expansions, curve.recalls, curve.queries) if curve is not None else ((), (), 0)),
+            shards=view.shards[:rows].tobytes(),
+            norms=view.norms[:rows].tobytes(),
+            segments=segments,
+            positions={shard: (position.version, position.deletions) for shard, position in (positions or {}).items()},
         )
     )
     target.replace(SHARDS, _Shards(dict(highest)).encode())
     target.replace(ROWS, xxhash.xxh3_64_digest(body) + body)
-    for name in (*_names(target, INDEX), *_names(target, ATTRIBUTES)):
-        if name not in (index_name, _attributes_name(index_name)):
-            target.delete(name)
+    wanted = {ROWS, SHARDS, index_name, _attributes_name(index_name), *(segment.name for segment in segments)}
+    for entry in target.list():
+        is_own = entry.name.endswith(_OWN_SUFFIXES) or entry.state is State.DRAFT
+        if entry.name not in wanted and is_own:
+            target.delete(entry.name)
     for entry in snapshots.list():
         other = snapshots.within(entry.name)
         if entry.name != lowest and (entry.name in map(str, highest) or _usable_shards(other).keys() & highest.keys()):
             other.remove()
-
-
-def _names(saved: Objects, suffix: str) -> list[str]:
-    return [entry.name for entry in saved.list() if entry.name.endswith(suffix)]
+    return segments
 
 
 def _attributes_name(index_name: str) -> str:
@@ -228,7 +262,20 @@ def _read(saved: Objects, collection: Collection) -> IndexSnapshot:
     attributes = Attributes.restore(_attributes_bytes(saved, content), rows)
     index = new_index(collection)
     saved.get_by_path(content.index_file, lambda path: index.load(path, rows))
-    return IndexSnapshot(index, attributes, content.curve(), content.joined, content.lengths, versions, content.highest)
+    return IndexSnapshot(
+        index,
+        attributes,
+        content.curve(),
+        content.joined,
+        content.lengths,
+        versions,
+        content.highest,
+        {shard: Position(*position) for shard, position in content.positions.items()},
+        saved,
+        content.segments,
+        np.frombuffer(content.shards, np.uint16),
+        np.frombuffer(content.norms, np.float32),
+    )
 
 
 def verified(saved: Objects) -> _List:
@@ -242,11 +289,19 @@ def verified(saved: Objects) -> _List:
     return content
 
 
+def verify_vectors(saved: Objects, content: _List) -> None:
+    """Read the vectors of a snapshot whose list is `content`. Raises OSError, and ValueError if they are damaged."""
+    for segment in content.segments:
+        if "/" in segment.name or _checksum(saved, segment.name) != segment.checksum:
+            raise ValueError(f"{segment.name} fails its checksum")
+
+
 def object_names(saved: Objects) -> set[str]:
     """The names of the objects of a snapshot, all of which exist. Raises OSError, and ValueError if its lists are
     damaged or an object is missing."""
     content = _read_list(saved)
     names = {ROWS, SHARDS, content.index_file, _attributes_name(content.index_file)}
+    names.update(segment.name for segment in content.segments)
     missing = [name for name in sorted(names) if not saved.exists(name)]
     if missing:
         raise ValueError(f"{missing[0]} is missing")
@@ -268,6 +323,11 @@ def _read_list(saved: Objects) -> _List:
         raise ValueError(f"its expansions are {content.expansions} with {len(content.recalls)} recalls")
     if sum(np.frombuffer(content.lengths, np.uint32).tolist()) != len(content.joined):
         raise ValueError(f"its ids have {len(content.joined)} bytes, but their lengths add up to another number")
+    ends = [segment.end for segment in content.segments]
+    whole = (2 * rows, 4 * rows, rows) if content.positions else (0, 0, 0)
+    is_ascending = ends == sorted(set(ends)) and min(ends, default=1) > 0
+    if (len(content.shards), len(content.norms), ends[-1] if ends else 0) != whole or not is_ascending:
+        raise ValueError(f"it has vectors up to the rows {ends}, and {len(content.norms)} bytes of their lengths")
     if content.highest.keys() != shards_of(saved).keys():
         raise ValueError(f"its rows are of the shards {sorted(content.highest)}, but {SHARDS} names others")
     return content

@@ -22,11 +22,16 @@ from shared.kernels import kernel
 from shared.messages.vectors import ID_BYTES_MAX, Attribute, Floats
 from shared.xxh64 import Bytes
 from worker.storage.faces import RowBatch, Rows
+from worker.vectors import change_log
+from worker.vectors.change_log import META
 
-FAMILY, META = "vectors", "meta"
+FAMILY = "vectors"
 HIGHEST = b"vector/version/"
 """Prefix of the rows that contain the highest version of each collection."""
 VERSION_BYTES = 8
+READ_AT_ONCE = 32
+"""Vectors to read from the stores before their bytes are counted: attributes may have a megabyte and more. Reading more
+of them at once is hardly faster."""
 
 Row = tuple[bytes, bytes]
 """(a vector's id, the value of its row)."""
@@ -65,7 +70,8 @@ def check_highest(store: Rows, collection_id: int, stored: int, seen: int) -> No
 
 
 def forget(batch: RowBatch, collection_id: int) -> None:
-    """Add to the batch the removal of all rows of a collection's vectors."""
+    """Add to the batch the removal of all rows of a collection's vectors, and of the records of their changes."""
+    change_log.forget(batch, collection_id)
     batch.delete(META, HIGHEST + str(collection_id).encode())
     batch.delete_range(FAMILY, prefix(collection_id), prefix(collection_id + 1))
 

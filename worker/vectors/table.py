@@ -7,13 +7,14 @@ other change they are copied first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shared import huge_pages
 from shared.messages.vectors import HALF_MOST, Collection, Floats
 from worker.vectors.attributes import Attributes
 from worker.vectors.candidate_index import CandidateIndex, new_index
@@ -190,8 +191,8 @@ class Table:
     def restore(
         self, index: CandidateIndex, joined: bytes, lengths: bytes, versions: NDArray[np.uint64], attributes: Attributes
     ) -> None:
-        """Begin with the rows of a snapshot, all dead until `revive`; the table must be empty. `joined` and `lengths`
-        are their ids (`pack_blobs`), `versions` uint64[n]."""
+        """Begin with the rows of a snapshot, all dead until `revive` or `confirm`; the table must be empty. `joined`
+        and `lengths` are their ids (`pack_blobs`), `versions` uint64[n]."""
         assert self._size == 0
         count = len(versions)
         self._reserve(count)
@@ -203,17 +204,29 @@ class Table:
         self._codes.clear(count)
         self._publish()
 
+    def restore_vectors(self, fill: Callable[[NDArray[np.floating]], object], norms: Floats) -> None:
+        """Fill the vectors of the rows of a snapshot, as they are compared. `fill` gets those of all rows, zeros of
+        float32 or float16 [n, dimension]; `norms` float32[n]. Raises what `fill` raises."""
+        vectors = self._vectors[: self._size]
+        huge_pages.expect(vectors)
+        fill(vectors)
+        self._norms[: self._size] = norms
+
+    def confirm(self, rows: Rows, shard: int) -> None:
+        """Make dead rows of a snapshot living, `rows` int64[n], whose vectors `restore_vectors` has filled."""
+        self._shards[rows] = shard
+        self._alive = self._alive.copy()
+        self._alive[rows] = True
+        self._dead -= len(rows)
+        self._publish()
+
     def revive(self, rows: Rows, vectors: Floats, shard: int) -> None:
         """Make dead rows of a snapshot living, with the content of the store: `rows` int64[n], `vectors`
         float32[n, dimension] as given."""
         ready = self._prepared(vectors)
         self._vectors[rows] = ready
         self._norms[rows] = lengths(ready)
-        self._shards[rows] = shard
-        self._alive = self._alive.copy()
-        self._alive[rows] = True
-        self._dead -= len(rows)
-        self._publish()
+        self.confirm(rows, shard)
 
     def rows_of(self, ids: Sequence[bytes]) -> Rows:
         """The living row of each id, −1 for one that does not exist: int64[n]."""

@@ -1,0 +1,93 @@
+"""Compares a store's rows with the table after a start that has not read them all (`loading`).
+
+The snapshot and the records of changes are made so that both always agree. What disagrees nevertheless, because a file
+of the store is damaged or an earlier release has written to it, is found here: the store is right.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Sequence
+
+import numpy as np
+
+from shared.telemetry import event
+from worker.storage.rows.damage import StoreDamaged
+from worker.vectors import stored_rows
+from worker.vectors.collection import WorkerCollection
+from worker.vectors.loading import next_rows
+from worker.vectors.stored_rows import FAMILY, READ_AT_ONCE
+
+ROWS = 512
+"""Rows to compare at once: they take one or two milliseconds, for which searches may wait."""
+
+
+def verify(collection: WorkerCollection, shard: int) -> Generator[None, None, None]:
+    """Read all rows of a shard's store, and correct the table where it differs; yields between slices, while nothing of
+    the store is held. Nobody may put another table in the place of the collection's meanwhile. Raises Unavailable."""
+    with collection.lock:
+        view, store = collection.view(), collection.stores.get(shard)
+    was_read = np.zeros(view.size, np.bool_)
+    differing, damaged, start = 0, 0, collection.prefix
+    try:
+        while store is not None and (rows := next_rows(store.scan(FAMILY, start, collection.end), ROWS)):
+            start = collection.prefix + rows[-1][0] + b"\0"
+            whole_rows, wrong = stored_rows.checked(rows, collection.collection.dimension)
+            with collection.lock:
+                found = collection.table.rows_of(whole_rows.ids)
+                is_same = (found >= 0) & (collection.view().versions[found] == whole_rows.versions)
+            was_read[found[(found >= 0) & (found < view.size)]] = True
+            suspects = [whole_rows.ids[place] for place in np.flatnonzero(~is_same).tolist()]
+            damaged += len(wrong)
+            differing += _correct(collection, shard, [*wrong, *suspects])
+            yield
+            if collection.stores.get(shard) is not store:
+                return  # the shard has been removed, and perhaps loaded anew
+        unread = np.flatnonzero(view.alive[: view.size] & (view.shards[: view.size] == shard) & ~was_read)
+        differing += _correct(collection, shard, collection.view().ids.take(unread))
+    except StoreDamaged:
+        pass  # the shard has begun to refuse all requests
+    with collection.lock:
+        if shard in collection.loading.unverified:
+            collection.loading.unverified.remove(shard)
+        if differing or damaged:
+            collection.saved_rows = 0  # so that a snapshot without them is written
+    if differing:
+        event(
+            logging.ERROR,
+            "vectors differed from their store after a start and were corrected",
+            collection=collection.collection.name,
+            shard=shard,
+            vectors=differing,
+        )
+
+
+def _correct(collection: WorkerCollection, shard: int, ids: Sequence[bytes]) -> int:
+    """Make the table have these vectors as the store has them now. Returns how many it had otherwise. Raises
+    StoreDamaged, Unavailable."""
+    differing = 0
+    for start in range(0, len(ids), READ_AT_ONCE):
+        with collection.lock:
+            differing += _correct_some(collection, shard, ids[start : start + READ_AT_ONCE])
+    return differing
+
+
+def _correct_some(collection: WorkerCollection, shard: int, ids: Sequence[bytes]) -> int:
+    store = collection.stores.get(shard)
+    if store is None:
+        return 0
+    values = store.get_many(FAMILY, [collection.prefix + vector_id for vector_id in ids])
+    present = [(vector_id, value) for vector_id, value in zip(ids, values, strict=True) if value is not None]
+    whole_rows, wrong = stored_rows.checked(present, collection.collection.dimension)
+    found = collection.table.rows_of(whole_rows.ids)
+    is_other = (found < 0) | (collection.view().versions[found] != whole_rows.versions)
+    absent = collection.table.rows_of([name for name, value in zip(ids, values, strict=True) if value is None])
+    surplus = np.concatenate([absent, found[is_other]])
+    surplus = surplus[surplus >= 0]
+    collection.report(shard, wrong)
+    collection.table.kill(surplus.tolist())
+    collection.add_count(shard, -len(surplus))
+    other_ids = {whole_rows.ids[place] for place in np.flatnonzero(is_other).tolist()}
+    rows = [row for row in present if row[0] in other_ids]
+    collection.loading.load_batch(shard, stored_rows.checked(rows, collection.collection.dimension)[0])
+    return len(other_ids) + int((absent >= 0).sum())
