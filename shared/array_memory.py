@@ -81,8 +81,9 @@ def _reallocate(context: Any, address: int, size: int) -> Any:
 
 
 def _release(context: Any, address: int, size: int) -> None:
-    _carray(context, (3,), np.int64)[_USED] -= np.int64(size)
-    _free(address)
+    if address != 0:  # numpy also "frees" buffers that it did not need, such as those of argsort
+        _carray(context, (3,), np.int64)[_USED] -= np.int64(size)
+        _free(address)
 
 
 _SIGNATURES: dict[Any, Any] = {

@@ -40,6 +40,20 @@ def test_intermediate_results_count() -> None:
     assert account.peak_bytes >= 2 * MEGABYTE
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.float64, np.uint8])
+@pytest.mark.parametrize("kind", [None, "stable", "heapsort"])
+def test_sorting_gives_back_what_it_took(kind: Any, dtype: type) -> None:
+    """numpy gives the buffers back that it had no need of, too."""
+    account = Account(512 * MEGABYTE)
+    values = np.arange(MEGABYTE)[::-1].astype(dtype)
+    with account.open():
+        places = np.argsort(values, kind=kind)
+        assert account.used_bytes == places.nbytes
+        del places
+        np.sort(values, kind=kind), np.argpartition(values, 5), np.unique(values, return_inverse=True)
+    assert account.used_bytes == 0
+
+
 def test_an_array_past_the_limit_is_refused_and_leaves_no_trace() -> None:
     account = Account(MEGABYTE)
     with account.open():
