@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from shared.derived import Derived
 from shared.protobuf_fields import read_varint, varint
+from shared.text_order import ascending
 
 METRIC_NAME = "__name__"
 
@@ -21,6 +23,11 @@ Labels = tuple[tuple[str, str], ...]
 
 Codes = NDArray[np.int32]
 Rows = NDArray[np.int64]
+
+ENTRY_BYTES = 100
+"""What a table of symbols takes for a text, in addition to the text itself."""
+COUNTED_AT_ONCE = 1 << 18
+"""Bytes of made texts that are counted together, by one array."""
 
 
 def encode(labels: Labels) -> bytes:
@@ -64,6 +71,8 @@ class Symbols:
         self._texts: list[str] = [""]
         self._codes: dict[str, int] = {"": 0}
         self._lock = Lock()
+        self._made_bytes = 0  # of made texts that are not counted yet
+        self._counted: list[NDArray[np.uint8]] = []
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -84,6 +93,19 @@ class Symbols:
                 self._texts.append(text)
                 self._codes[text] = code
             return code
+
+    def code_of_made(self, text: str) -> int:
+        """As `code`, for a text that a query made. A new text counts in the open account of memory
+        (`shared.array_memory`) as long as this table exists: an array of the same size stands for it, which is never
+        written to. Raises MemoryError past the account's limit. For one thread at a time."""
+        known = len(self._texts)
+        code = self.code(text)
+        if len(self._texts) > known:
+            self._made_bytes += sys.getsizeof(text) + ENTRY_BYTES
+            if self._made_bytes >= COUNTED_AT_ONCE:
+                self._counted.append(np.empty(self._made_bytes, dtype=np.uint8))
+                self._made_bytes = 0
+        return code
 
     def codes(self, texts: Sequence[str]) -> Codes:
         """The codes of n texts: int32[n]. New texts get new codes."""
@@ -295,7 +317,7 @@ class LabelFrame:
         names = sorted(self.columns, reverse=True)
         for column, (texts, local) in zip((self.columns[name] for name in names), self.values(names), strict=True):
             rank = np.empty(len(texts), dtype=np.int64)
-            rank[sorted(range(len(texts)), key=texts.__getitem__)] = np.arange(len(texts))
+            rank[ascending(texts)] = np.arange(len(texts))
             # A series without this label comes after those with it if its next name is a later one, before them if
             # it has no more labels.
             keys.append(np.where(column != 0, rank[local], np.where(follows, len(texts), -1)))

@@ -20,6 +20,11 @@ Int = NDArray[np.int64]
 METADATA_LABELS = ("__name__", "__type__", "__unit__")
 """The metric name, and the labels that a series loses together with it (Prometheus's type and unit labels)."""
 
+ANNOTATIONS_MAX = 1_000
+"""Warnings, and as many infos, that an evaluation keeps at most: far more than an answer lists. A parameter that
+changes at every step of a subquery, or very many metrics, would cause millions of them, which are in no account of
+memory."""
+
 STALE_NAN_BITS = 0x7FF0000000000002
 """The bits of the NaN that marks a series as ended (Prometheus's staleness marker)."""
 
@@ -154,9 +159,11 @@ class Annotation:
 
 @dataclass(slots=True)
 class Annotations:
-    """The remarks gathered during one evaluation; each (level, text, offset) once, in order of appearance."""
+    """The remarks gathered during one evaluation: each (level, text, offset) once, in order of appearance; of each
+    level, the first ANNOTATIONS_MAX."""
 
     items: dict[tuple[str, str, int | None], Annotation] = field(default_factory=dict)
+    _counts: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def warn(self, text: str, offset: int | None) -> None:
         self.add(Annotation("warning", f"PromQL warning: {text}", offset))
@@ -165,4 +172,8 @@ class Annotations:
         self.add(Annotation("info", f"PromQL info: {text}", offset))
 
     def add(self, annotation: Annotation) -> None:
-        self.items.setdefault((annotation.level, annotation.text, annotation.offset), annotation)
+        key = (annotation.level, annotation.text, annotation.offset)
+        count = self._counts.get(annotation.level, 0)
+        if count < ANNOTATIONS_MAX and key not in self.items:
+            self.items[key] = annotation
+            self._counts[annotation.level] = count + 1

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from shared.errors import NotExecutable
+from shared.errors import DeadlineExceeded, NotExecutable
 from shared.promql.ast import At, Call, Matcher, MatrixSelector, Remote, Subquery, ValueType, VectorSelector
 from shared.promql.engine.functions import INSTANT_FUNCTIONS
 from shared.promql.engine.functions.info import info_selector
@@ -119,6 +119,22 @@ def test_a_dropped_name_stays_dropped():
     bench = Bench()
     base = bench.matrix(series("m", [1]), series("target_info", [1]), drop_name=True)
     assert info(bench, base, bench.matrix(series("target_info", [0], v="1"))).drop_name.all()
+
+
+def test_many_info_series_of_one_target_are_compared_within_the_time_of_the_query():
+    bench = Bench()
+    times = bench.matrix(*(series("target_info", [time], s=str(time)) for time in range(6)))
+    checks = 0
+
+    def is_over():
+        nonlocal checks
+        checks += 1
+        return checks == 3
+
+    bench.context.cancelled = is_over
+    with pytest.raises(DeadlineExceeded):
+        info(bench, bench.matrix(series("m", [1])), times)
+    assert checks == 3
 
 
 def test_without_a_name_the_selector_is_of_target_info():

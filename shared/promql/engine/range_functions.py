@@ -26,7 +26,7 @@ from shared.promql.engine.readings import Reading
 from shared.promql.engine.rows import by_name
 from shared.promql.engine.scan import Windows
 from shared.promql.functions import FUNCTIONS
-from shared.promql.model import Bool, Float, Grid, Matrix, Samples
+from shared.promql.model import ANNOTATIONS_MAX, Bool, Float, Grid, Matrix, Samples
 
 COUNTER_SUFFIXES = ("_total", "_sum", "_count", "_bucket")
 
@@ -216,7 +216,7 @@ def _remark(node: Call, ranged: Expr, matrix: Matrix, parameters: list[Float], c
         return
     evaluated = [parameter[matrix.present.any(axis=0)] for parameter in parameters]
     if node.func == "quantile_over_time":
-        for q in np.unique(evaluated[0][~((evaluated[0] >= 0) & (evaluated[0] <= 1))]):
+        for q in np.unique(evaluated[0][~((evaluated[0] >= 0) & (evaluated[0] <= 1))])[:ANNOTATIONS_MAX]:
             annotations.warn(quantile_remark(q), node.args[0].span[0])
     if node.func == "double_exponential_smoothing":
         for kind, factors in zip(("smoothing", "trend"), evaluated, strict=True):

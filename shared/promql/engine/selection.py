@@ -172,7 +172,7 @@ def _text_codes(values: Float, histograms: HistogramBatch | None, symbols: Symbo
     for start in range(0, len(values), TEXTS_AT_ONCE):
         context.check()
         end = start + TEXTS_AT_ONCE
-        codes[start:end] = [symbols.code(plain(value)) for value in values[start:end].tolist()]
+        codes[start:end] = [symbols.code_of_made(plain(value)) for value in values[start:end].tolist()]
     if histograms is None:
         return codes
     places = np.flatnonzero(is_reference(values))
@@ -186,6 +186,6 @@ def _text_codes(values: Float, histograms: HistogramBatch | None, symbols: Symbo
         texts = plain_texts(histograms, rows[first:last])
         characters += sum(map(len, set(texts)))
         context.require(characters // _CHARACTERS_PER_CELL)
-        codes[places[first:last]] = list(map(symbols.code, texts))
+        codes[places[first:last]] = list(map(symbols.code_of_made, texts))
         first = last
     return codes

@@ -134,7 +134,7 @@ def _info(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Va
     parts = [take(base, np.flatnonzero(is_info))]
     plain = take(base, np.flatnonzero(~is_info))
     if plain.labels.size:
-        parts += _Join(plain, times, condition).parts(context)
+        parts += _Join(plain, times, condition, context).parts(context)
     return united(stack(parts))
 
 
@@ -160,7 +160,7 @@ class _Join:
     Raises NotExecutable if info series that are needed are histograms or cannot be told apart.
     """
 
-    def __init__(self, base: Matrix, info: Matrix, condition: _Condition) -> None:
+    def __init__(self, base: Matrix, info: Matrix, condition: _Condition, context: EvalContext) -> None:
         self._base, self._info, self._condition = base, without_empty(info), condition
         labels = (base.labels, self._info.labels)
         columns = [np.concatenate([frame.column(name) for frame in labels]) for name in IDENTIFYING]
@@ -173,17 +173,21 @@ class _Join:
             raise NotExecutable("info metrics must be floats, but info() selects one that has native histograms")
         info_names = self._info.labels.column(METRIC_NAME)
         self._winners = [
-            self._newest(np.flatnonzero((info_names == name) & identified[info_identity]), info_identity, len(first))
+            self._newest(
+                np.flatnonzero((info_names == name) & identified[info_identity]), info_identity, len(first), context
+            )
             for name in np.unique(info_names)
         ] or [np.full((len(first), base.present.shape[1]), NONE, dtype=np.int64)]
 
-    def _newest(self, rows: Rows, identity: Rows, identities: int) -> Rows:
-        """The rows with the newest samples of one info metric, int64[identities, steps]."""
+    def _newest(self, rows: Rows, identity: Rows, identities: int, context: EvalContext) -> Rows:
+        """The rows with the newest samples of one info metric, int64[identities, steps]. Checks the deadline: there are
+        as many layers as one identity has info series."""
         info = self._info
         winners = np.full((identities, info.present.shape[1]), NONE, dtype=np.int64)
         order = rows[np.argsort(identity[rows], kind="stable")]
         layer = layers(identity[order])
         for k in range(int(layer.max()) + 1 if len(layer) else 0):
+            context.check()
             of_layer = order[layer == k]
             newest = winners[identity[of_layer]]
             at = np.arange(newest.shape[1])

@@ -36,7 +36,7 @@ JOINED_AT_ONCE = 1024
 LABEL_BYTES_MAX = 1 << 20
 """The longest value that is made. Without a bound, `$1$1` in a few nested calls would fill any memory."""
 LABELS_BYTES_MAX = 64 << 20
-"""All values together that one call makes."""
+"""All values together that one call makes. Those of all calls of a query are in the account of its memory."""
 
 
 def _template(replacement: str, names: dict[str, int], groups: int) -> Template:
@@ -108,7 +108,7 @@ def _label_replace(call: Call, args: list[Value], grid: Grid, context: EvalConte
     for i, match in enumerate(pattern.captured(symbols.encoded(codes), context.check)):
         if match is not None:
             matched[i] = True
-            replaced[i] = symbols.code(values.expanded(template, match))
+            replaced[i] = symbols.code_of_made(values.expanded(template, match))
     changed = matched[inverse]
     column = np.where(changed, replaced[inverse], matrix.labels.column(target))
     return _relabelled(matrix, target, column, changed)
@@ -132,7 +132,7 @@ def _label_join(call: Call, args: list[Value], grid: Grid, context: EvalContext)
         texts = zip(*(symbols.texts(column[rows]) for column in columns), strict=True) if columns else [()] * len(rows)
         for i, parts in enumerate(texts, start):
             values.reserve(sum(map(len, parts)) + len(separator) * max(len(parts) - 1, 0))
-            joined[i] = symbols.code(separator.join(parts))
+            joined[i] = symbols.code_of_made(separator.join(parts))
     return _relabelled(matrix, target, joined[ids], np.ones(matrix.labels.size, dtype=np.bool_))
 
 
