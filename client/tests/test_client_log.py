@@ -76,6 +76,21 @@ def test_a_scan_in_reverse_goes_on_below_and_stops_at_its_limit():
     assert [(query.get("end_seq"), query["limit"]) for query in queries] == [(None, "2"), ("8", "1")]
 
 
+@pytest.mark.parametrize("limit", [None, 3])
+def test_what_any_page_lacks_is_said_at_the_end(limit):
+    lacking, other = "values above 1048576 bytes are not examined by 'where'", "shard 1 has lost records"
+    server = FakeServer(
+        page([(1, b"", b"1"), (2, b"", b"2")], 3, [lacking], key=b"k"),
+        page([], 5, [other, "the search is not at the end after 10 s; it goes on at nextSequence"], key=b"k"),
+        page([(6, b"", b"6")], 7, key=b"k"),
+    )
+    with pytest.warns(triptych.PartialAnswer) as said:
+        records = server.client().log.read(key="k", where="$.a = 1", limit=limit, page_records=2)
+    assert records.sequences.tolist() == [1, 2, 6]
+    assert records.warnings == (lacking, other)
+    assert [str(warning.message) for warning in said] == [lacking, other]
+
+
 def test_a_page_that_is_cut_off_is_an_error():
     whole = page([(1, b"a", b"value")], 2)
     server = FakeServer(reply(200, whole.content[:-9]))
@@ -107,6 +122,32 @@ def test_following_goes_on_after_the_last_record_and_outlives_the_server(monkeyp
     queries = [query_of(request) for request in server.requests[1:]]
     assert [query["start_seq"] for query in queries] == ["4", "4", "7", "7"]
     assert queries[0]["follow"] == "true"
+
+
+def test_following_from_a_time_on_goes_on_where_the_last_request_ended():
+    """A time that is in the future on the server's clock means from now on there, and a search may have come far."""
+    server = FakeServer(page([], 4, key=b"k"), page([], 9, key=b"k"), page([(9, b"", b"x")], 10, key=b"k"))
+    following = server.client().log.follow(key="k", start_time=5, grep="x")
+    assert next(following).value == b"x"
+    following.close()
+    queries = [query_of(request) for request in server.requests]
+    assert [(query.get("start_time"), query.get("start_seq")) for query in queries] == [
+        ("5", None),
+        (None, "4"),
+        (None, "9"),
+    ]
+
+
+def test_following_says_what_is_missing_and_not_that_it_goes_on():
+    searching = "the search is not at the end after 10 s; it goes on at nextSequence"
+    server = FakeServer(
+        page([], 5, [searching], key=b"k"), page([(5, b"", b"x")], 6, ["shard 1 has lost records"], key=b"k")
+    )
+    following = server.client().log.follow(key="k", start=0, grep="x")
+    with pytest.warns(triptych.PartialAnswer) as said:
+        assert next(following).sequence == 5
+    following.close()
+    assert [str(warning.message) for warning in said] == ["shard 1 has lost records"]
 
 
 def test_keys_are_read_in_pages():

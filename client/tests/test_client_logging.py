@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -75,6 +76,38 @@ def test_records_are_json_with_what_the_program_adds():
     assert (content["user"], content["what"]) == (7, "<class 'object'>")
     assert abs(content["time"] - time.time()) < 5
     handler.close()
+
+
+def test_what_the_program_adds_takes_the_place_of_nothing():
+    server = FakeServer(reply(200, APPENDED))
+    handler = LogHandler(server.client())
+    added = {"level": 3, "time": "noon", "exception": None, "extra_level": 4, "logger": "x"}
+    logger_with(handler).warning("text", extra=added)
+    handler.close()
+    [record] = sent(server)
+    content = json.loads(record.value)
+    assert abs(content.pop("time") - time.time()) < 5
+    assert content == {
+        "level": "WARNING",
+        "logger": "some.part",
+        "message": "text",
+        "extra_time": "noon",
+        "exception": None,
+        "extra_level": 4,
+        "extra_extra_level": 3,
+        "extra_logger": "x",
+    }
+
+
+def test_names_that_json_does_not_have_are_text():
+    server = FakeServer(reply(200, APPENDED))
+    handler = LogHandler(server.client())
+    logger_with(handler).warning("text", extra={"counts": {(1, 2): [{b"k": 5, 7: None}], None: math.inf, 1.5: "x"}})
+    handler.close()
+    [record] = sent(server)
+    expected = {"(1, 2)": [{"b'k'": 5, "7": None}], "null": "Infinity", "1.5": "x"}
+    assert json.loads(record.value)["counts"] == expected
+    assert handler.dropped == 0
 
 
 def test_a_formatter_decides_what_the_value_is():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 
 import httpx
 import pytest
@@ -48,6 +49,19 @@ def test_an_append_that_may_have_been_made_is_not_repeated(pauses, failure):
 def test_an_append_that_was_not_made_is_repeated(pauses, failure):
     server = FakeServer(failure, APPENDED)
     assert server.client().log.append(RECORDS).start_sequence == 7
+
+
+@pytest.mark.parametrize("ask", [lambda log: log.frontier(), lambda log: next(log.follow(key="k", start=0))])
+def test_a_server_that_is_not_trusted_is_not_asked_again(pauses, ask):
+    refused = httpx.ConnectError("certificate verify failed: self-signed certificate")
+    refused.__cause__ = OSError()
+    refused.__cause__.__context__ = ssl.SSLCertVerificationError()
+    server = FakeServer(refused, refused, APPENDED)
+    with pytest.raises(
+        triptych.NotTrusted, match=r"GET /api/v1/log/.*: no connection to the server: certificate verify"
+    ):
+        ask(server.client().log)
+    assert len(server.requests) == 1
 
 
 def test_a_query_that_ran_out_of_time_or_was_canceled_is_not_asked_again(pauses):

@@ -75,6 +75,11 @@ class NotConnected(ConnectionFailed):
     """No connection could be made: the request was not sent."""
 
 
+class NotTrusted(NotConnected):
+    """The server's certificate is not one that `ca` vouches for, has expired, or is another server's. The next attempt
+    would find the same one."""
+
+
 class TimedOut(ConnectionFailed):
     """The answer did not come in time: nobody knows whether the request was carried out."""
 

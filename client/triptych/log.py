@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -33,6 +33,8 @@ PAGE_RECORDS = 10_000
 FOLLOW_S = 30.0
 """How long one request of a reader that follows waits for records."""
 KEYS_OF_PAGE = 10_000
+ENDED_EARLY = ("the answer ends early", "the search is not at the end")
+"""How a warning begins that only says that the rest comes with the next page."""
 
 
 @dataclass(frozen=True)
@@ -111,22 +113,33 @@ def pages(
     page_records: int = PAGE_RECORDS,
 ) -> Reading[Records]:
     """The records that `scan` gives, in pages: columns, of which tables are made fastest. The last page has the
-    `warnings`, and the `next` from which a later read goes on."""
+    `warnings` of all of them, and the `next` from which a later read goes on."""
     chosen = _selection(key, prefix) + _search(grep, grep_not, where) + _bounds(start_time, end_time)
     chosen += [("reverse", "true")] if reverse else []
     left = limit
+    missing: dict[str, None] = {}
     while left is None or left > 0:
         wanted = page_records if left is None else min(left, page_records)
         place = _range(start, end)
         page = yield _scan([*chosen, *place, ("limit", str(wanted))], key)
-        yield [page]
+        missing.update(dict.fromkeys(_missing_for_good(page)))
         left = None if left is None else left - len(page)
         at = end if reverse else start
         # A shorter page is the last, unless it ended early; one that ends where it began would come again.
-        if page.next == at or (len(page) < wanted and not page.warnings):
-            announce(page.warnings)  # of a page before, what is missing comes with the next one
+        is_stuck = page.next == at
+        is_last = is_stuck or left == 0 or (len(page) < wanted and not page.warnings)
+        if is_last:
+            page = replace(page, warnings=tuple({**missing, **dict.fromkeys(page.warnings if is_stuck else ())}))
+        yield [page]
+        if is_last:
+            announce(page.warnings)
             return
         start, end = (start, page.next) if reverse else (page.next, end)
+
+
+def _missing_for_good(page: Records) -> list[str]:
+    """The warnings of a page that is not the last: not those of what comes with the next one."""
+    return [text for text in page.warnings if not text.startswith(ENDED_EARLY)]
 
 
 scan = flattened(
@@ -161,11 +174,10 @@ def follow(
     place = _bounds(start_time, None) if start is None else _range(start, None)
     while True:
         page = yield _scan([*chosen, *place], key, wait_s=FOLLOW_S, endless=True)
-        announce(page.warnings)
+        announce(_missing_for_good(page))
         yield list(page)
-        # Until there is a record, the place of a time is not known.
-        if start is not None or len(page):
-            start, place = page.next, _range(page.next, None)
+        # A time that is in the future on the server's clock would stand for another place in each request.
+        place = _range(page.next, None)
 
 
 def keys(prefix: Text = b"", *, start_time: Time | None = None, end_time: Time | None = None) -> Reading[bytes]:

@@ -38,7 +38,8 @@ _Item = Union[tuple[str, bytes], threading.Event]
 
 class LogHandler(logging.Handler):
     """Appends log records under `key`, as JSON: time (Unix seconds), level, logger, message, exception, and what the
-    program has added with `extra`. With a formatter that has been set, the value is its text instead.
+    program has added with `extra` (what has one of these names there stands under `extra_level`, and so on). With a
+    formatter that has been set, the value is its text instead.
 
     A logging call never waits: records go to a queue of at most `queued_max` records and 64 MB, and a thread sends them
     in batches, each of which is appended once however often it has to be sent. Records that find the queue full, or
@@ -205,24 +206,34 @@ def _content(record: logging.LogRecord) -> dict[str, Any]:
     }
     if record.exc_info:
         content["exception"] = logging.Formatter().formatException(record.exc_info)
-    content.update({name: value for name, value in vars(record).items() if name not in _STANDARD})
-    return content
+    added = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+    for name in content.keys() & added.keys():
+        other = f"extra_{name}"
+        while other in added:
+            other = f"extra_{other}"
+        added[other] = added.pop(name)
+    return content | added
 
 
 def _as_json(content: dict[str, Any]) -> str:
     try:
         return json.dumps(content, default=str, ensure_ascii=False, allow_nan=False)
-    except ValueError:
-        return json.dumps(_finite(content), default=str, ensure_ascii=False)
+    except (ValueError, TypeError):
+        return json.dumps(_plain(content), default=str, ensure_ascii=False)
 
 
-def _finite(value: Any) -> Any:
-    """The value with text in place of the numbers that JSON does not have: "NaN", "Infinity" and "-Infinity"."""
+def _plain(value: Any) -> Any:
+    """The value with text in place of what JSON does not have: the numbers "NaN", "Infinity" and "-Infinity", and names
+    of members that are neither text nor a number."""
     if isinstance(value, float):
         return value if math.isfinite(value) else json.dumps(float(value))
     if isinstance(value, dict):
-        return {_finite(name): _finite(entry) for name, entry in value.items()}
-    return [_finite(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+        return {_name(name): _plain(entry) for name, entry in value.items()}
+    return [_plain(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+
+
+def _name(name: Any) -> Any:
+    return _plain(name) if name is None or isinstance(name, (str, int, float)) else str(name)
 
 
 def _is_own(logger: str) -> bool:

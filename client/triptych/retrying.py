@@ -8,7 +8,16 @@ import time
 from typing import Any, Callable
 
 from triptych.calls import Call
-from triptych.errors import ConnectionFailed, NotConnected, OutOfTime, Throttled, TimedOut, TriptychError, Unavailable
+from triptych.errors import (
+    ConnectionFailed,
+    NotConnected,
+    NotTrusted,
+    OutOfTime,
+    Throttled,
+    TimedOut,
+    TriptychError,
+    Unavailable,
+)
 
 PAUSE_S, PAUSE_MAX_S = 0.1, 5.0
 ENDLESS_ATTEMPT_S = 30.0
@@ -19,7 +28,8 @@ class Attempts:
     """The attempts of one call, which together take no longer than `timeout_s` and what the call may wait.
 
     A request that was not sent, or was refused with 429, is repeated. What else may succeed later is repeated only if
-    the call is repeatable, and a read that ran out of time is not: it would do so again.
+    the call is repeatable, and a read that ran out of time is not: it would do so again. Nor is a call to a server that
+    is not trusted.
     """
 
     def __init__(self, call: Call[Any], timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -52,6 +62,8 @@ class Attempts:
         return pause_s
 
     def _is_worthwhile(self, error: TriptychError) -> bool:
+        if isinstance(error, NotTrusted):
+            return False
         if isinstance(error, (NotConnected, Throttled)):
             return True
         if isinstance(error, OutOfTime) and not (self._call.changes or self._call.endless):

@@ -16,7 +16,7 @@ import anyio
 import httpx
 
 from triptych.calls import Answer, Call
-from triptych.errors import ConnectionFailed, NotConnected, TimedOut, error_of
+from triptych.errors import ConnectionFailed, NotConnected, NotTrusted, TimedOut, error_of
 
 URL_DEFAULT = "http://127.0.0.1:9090"
 CONNECT_S_MAX = 10.0
@@ -90,11 +90,19 @@ def _errors(call: Call[Any]) -> Iterator[None]:
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-        raise NotConnected(f"{what}: no connection to the server: {error or type(error).__name__}") from error
+        kind = NotTrusted if _is_of_certificate(error) else NotConnected
+        raise kind(f"{what}: no connection to the server: {error or type(error).__name__}") from error
     except httpx.TimeoutException as error:
         raise TimedOut(f"{what}: no answer in time: {error or type(error).__name__}") from error
     except (httpx.TransportError, httpx.DecodingError) as error:
         raise ConnectionFailed(f"{what}: the connection has failed: {error or type(error).__name__}") from error
+
+
+def _is_of_certificate(error: BaseException | None) -> bool:
+    """Whether the error was raised because the server's certificate could not be verified."""
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _timeout(left_s: float) -> httpx.Timeout:
