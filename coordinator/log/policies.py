@@ -132,7 +132,7 @@ class PolicyPasses:
         return time.monotonic() - self._complete_at if self._policies.all() else 0.0
 
     async def run(self) -> None:
-        await self._recovery.complete.wait()
+        await self._recovery.wait_for_state()
         while True:
             began = time.monotonic()
             if await self._pass():

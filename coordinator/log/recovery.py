@@ -92,6 +92,12 @@ class Recovery:
             while not self._has_reported(shards):
                 await self._progress.wait()
 
+    async def wait_for_state(self) -> None:
+        """Return when it is known which segments there are: at once, unless there was no state file. Then all shards
+        have to report, however long that takes."""
+        if self._sequencer.is_new:
+            await self._complete.wait()
+
     async def wait_complete(self, timeout_s: float) -> None:
         """Return when the log has been recovered, which takes a moment after a start. Raises Unavailable when it is not
         in time."""
@@ -100,6 +106,11 @@ class Recovery:
 
     def _has_reported(self, shards: Sequence[int]) -> bool:
         return self._complete.is_set() or (not self._sequencer.is_new and self._recovered.issuperset(shards))
+
+    @property
+    def _first_segment(self) -> int:
+        """Every segment below has been dropped."""
+        return self._sequencer.segments[0].id if self._sequencer.segments else 0
 
     @property
     def decided_below(self) -> int:
@@ -129,8 +140,9 @@ class Recovery:
             if not ready:
                 await asyncio.sleep(POLL_S)
                 continue
-            first = self._sequencer.segments[0].id if self._sequencer.segments else 0
-            body = pack(log.RecoverBody(self._epoch, self._sequencer.settled, first, self._sequencer.life))
+            body = pack(
+                log.RecoverBody(self._epoch, self._sequencer.settled, self._first_segment, self._sequencer.life)
+            )
             try:
                 result = await self._links.fan_out("log.recover", shards=ready, body=body, timeout_s=self._timeout_s)
             except TriptychError as error:
@@ -191,6 +203,8 @@ class Recovery:
     def _doubt(self, shard: int, group: log.HeldGroup) -> None:
         if group.group >= self._epoch:
             return  # appended since this start, perhaps after other shards had reported
+        if group.segment < self._first_segment:
+            return  # retention has dropped it since the shard was asked
         for batch in group.batches:
             if not self._is_revoked(batch.start):
                 item = self._in_doubt.setdefault(batch.start, _InDoubt(batch, group.segment, group.group))
@@ -217,7 +231,13 @@ class Recovery:
             event(logging.WARNING, "incomplete batches taken back after a crash", group=group, batches=len(batches))
             await self.revoke(segment, group, spans, sorted({s for batch in batches for s in batch.shards}))
             for batch in batches:
-                del self._in_doubt[batch.start]
+                self._in_doubt.pop(batch.start, None)  # retention may have dropped it meanwhile
+
+    def segments_dropped(self) -> None:
+        """Retention has dropped segments from the log: no shard has to report what it holds of them."""
+        self._in_doubt = {start: item for start, item in self._in_doubt.items() if item.segment >= self._first_segment}
+        self.stale.update(range(self._links.shards))
+        self._announce(set())
 
     def _announce(self, reported: set[int]) -> None:
         self._recovered |= reported
@@ -245,8 +265,8 @@ class Recovery:
                 listed.bytes += max(sizes[listed.id].bytes - self._opened_bytes[listed.id], 0)
         if self._sequencer.is_new:
             await self._write_state([] if segments else list(sizes.values()))
-        first = min((segment.id for segment in self._sequencer.segments), default=0)
-        self.stale = {shard for shard, held in self._held.items() if any(s.segment < first for s in held)}
+        first = self._first_segment
+        self.stale |= {shard for shard, held in self._held.items() if any(s.segment < first for s in held)}
         self._held.clear()
         self._complete.set()
         self._tell_progress()

@@ -44,9 +44,10 @@ class Retention:
         self._ages = ages
 
     async def run(self) -> None:
-        """Every CHECK_EVERY_S, once the recovery is complete: drop the segments that are due, then have the shards
-        remove the records of dropped segments."""
-        await self._recovery.complete.wait()
+        """Every CHECK_EVERY_S, once the segments are known: drop those that are due, then have the shards remove the
+        records of dropped segments. A shard that is away does so when it is back: the others must not fill the disk
+        meanwhile."""
+        await self._recovery.wait_for_state()
         while True:
             try:
                 await self._check()
@@ -62,7 +63,7 @@ class Retention:
         if count:
             await self._writes.run(partial(self._sequencer.drop_segments, count))
             event(logging.INFO, "log segments dropped", segments=count, log_start=self._sequencer.log_start)
-            self._recovery.stale.update(range(self._links.shards))
+            self._recovery.segments_dropped()
         shards = [shard for shard in self._recovery.stale if not self._links.unready([shard])]
         if shards:
             body = pack(log.DropBody(self._sequencer.segments[0].id, self._sequencer.log_start))

@@ -111,6 +111,10 @@ def test_values_that_are_too_large_for_a_condition_are_warned_of(cluster: Cluste
     assert answer["warnings"] == ["values above 1048576 bytes are not examined by 'where'"]
     counted = cluster.get("/api/v1/log/count", key=key, where="$.n = 1").json()
     assert counted == {"status": "success", "count": 1, "warnings": answer["warnings"]}
+    append(cluster, [(key.encode(), b'{"n":1}')])
+    large = str(answer["records"][0]["sequence"] + 1)
+    waited = scan(cluster, key=key, where="$.n = 1", start_seq=large, follow="true")
+    assert len(waited["records"]) == 1 and waited["warnings"] == answer["warnings"]
 
 
 def test_a_search_that_takes_long_sends_how_far_it_has_come(new_cluster: Callable[..., Cluster]) -> None:

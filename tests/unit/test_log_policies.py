@@ -11,7 +11,7 @@ import pytest
 from shared.messages.log import KeyPolicy, PoliciesBody
 from tests.unit.log_shard import OneShard
 from tests.unit.test_log_trimming import Uncleaned, clean
-from worker.logs import policies
+from worker.logs import entries, policies
 
 Row = tuple[int, bytes, bytes]
 LATEST = [KeyPolicy(b"", 1)]
@@ -118,6 +118,22 @@ def test_a_pass_looks_only_at_what_came_since_the_last_one(shard: OneShard, monk
     assert looked_at == [b"k1"] and len(shard.read()) == 5
     apply(shard, [KeyPolicy(b"", 2)], 6)
     assert set(looked_at) == {b"k%d" % n for n in range(5)}, "another policy begins with the first entry"
+
+
+def test_a_pass_reads_no_entry_that_an_earlier_one_has_passed(shard: OneShard, monkeypatch: pytest.MonkeyPatch) -> None:
+    unpacked, read = entries.unpacked, []
+    monkeypatch.setattr(entries, "unpacked", lambda value: read.append(unpacked(value)) or read[-1])
+    wanted = [KeyPolicy(b"a", 0, 1000), KeyPolicy(b"b", 2, 0), KeyPolicy(b"c", 0, 2000)]
+    for number in range(30):
+        shard.append(number, [((b"a", b"b", b"c")[number % 3], b"v")], segment=number // 20)
+        shard.part.closed_below(number + 1)
+        shard.part.gather()
+    apply(shard, wanted, 30, too_old=25, expired=25)
+    left = len(shard.read())
+    read.clear()
+    assert not run(shard, wanted, 30, True, too_old=25, expired=25)
+    assert len(read) <= 3, "of each goal of a policy, the entry that stops it"
+    assert len(shard.read()) == left
 
 
 def test_a_pass_waits_while_the_removal_is_behind(shard: OneShard, monkeypatch: pytest.MonkeyPatch) -> None:

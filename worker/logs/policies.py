@@ -180,13 +180,13 @@ def _entries_below(part: LogPart, begin: Position, end: int) -> Iterator[tuple[G
 
 
 def _entries(part: LogPart, begin: Position) -> Iterator[tuple[GatheringEntry, Position]]:
-    """The entries from `begin` on; each with the position behind it."""
+    """The entries from `begin` on; each with the position behind it. Those before are not read: entries of a segment do
+    not overlap, and a row has the first number of its entry."""
     for segment in part.stored_segments():
         if segment < begin.segment:
             continue
         number = begin.number if segment == begin.segment else 0
-        head = rows.ENTRY + rows.segment_bytes(segment)
-        for row in list(part.store.keys("log", head, rows.after(head))):
+        for row in list(part.store.keys("log", rows.entry(segment, number), rows.entry(segment + 1, 0))):
             value = part.store.get("log", row)
             if value is not None and (entry := entries.unpacked(value)).above > number:
                 yield entry, Position(segment, entry.above)

@@ -84,7 +84,7 @@ async def scan(request: web.Request) -> web.StreamResponse:
         start, end = await times.between(request.app[CONTEXT].log.reader, selection, numbers, times_ms, damage)
         if follow:
             running.enter("following")
-            begin = await _wait_for_records(request, selection, start, end, timeout_s)
+            begin = await _wait_for_records(request, selection, start, end, timeout_s, damage)
         else:
             begin = start
         running.enter("running")
@@ -293,15 +293,16 @@ def _following(request: web.Request, selection: KeySelection, start: int) -> Ite
 
 
 async def _wait_for_records(
-    request: web.Request, selection: KeySelection, start: int, end: int, timeout_s: float
+    request: web.Request, selection: KeySelection, start: int, end: int, timeout_s: float, damage: Warnings
 ) -> int:
     """Return when the selection has a readable record from `start` on, or the time is over: where to read from. A
-    search does not examine again what it has examined here."""
+    search does not examine again what it has examined here; `damage` then says what was missing from that."""
     if start >= end:
         return start
     rows: list[Row] = []
     followers = request.app[CONTEXT].log.followers
     with _following(request, selection, start) as follower:
+        follower.warnings = damage
         try:
             async with asyncio.timeout(timeout_s):
                 while not (rows := await followers.read(follower, 1)) and follower.position < end:
