@@ -197,6 +197,10 @@ class ScrapeLoop:
 
     async def _write(self, prepared: _Prepared) -> None:
         series = self._series
+        # Some of it may be stored, also if that fails, or is cut off because the target is gone. Then the next scrape,
+        # or the end of the target, ends it.
+        if not np.array_equal(series.live, prepared.now):
+            series.live = np.union1d(series.live, prepared.now)
         try:
             await self._store.store(prepared.body, prepared.cut)
             series.live = prepared.now
@@ -211,18 +215,23 @@ class ScrapeLoop:
         except TriptychError as error:
             self.health, self.last_error = "down", f"what was scraped could not be stored: {error}"
             self._counts.refused += prepared.kept
-            # Some of it may be stored; the next scrape ends what is not there any more.
-            series.live = np.union1d(series.live, prepared.now)
         self._counts.refused += prepared.cut.refused_count
 
     async def end(self, time_ms: int) -> None:
         """End all series of the target. Raises TriptychError when that cannot be stored."""
-        ended = [*self.live(), *(self._report if self.last_scrape is not None else ())]
-        if ended:
-            body = _samples(ended, np.full(len(ended), STALE), time_ms)
-            await self._store.store(body, await self._store.work(partial(self._store.cut, body)))
+        ends = await self._store.work(partial(self._ends, time_ms))
+        if ends is not None:
+            await self._store.store(*ends)
 
     # In a thread
+
+    def _ends(self, time_ms: int) -> tuple[bytes, Cut] | None:
+        """What ends all series of the target; None if it has none."""
+        ended = [*self.live(), *(self._report if self.last_scrape is not None else ())]
+        if not ended:
+            return None
+        body = _samples(ended, np.full(len(ended), STALE), time_ms)
+        return body, self._store.cut(body)
 
     def _prepare(self, answer: Answer, time_ms: int, began: float) -> _Prepared:
         """Raises BadData, FetchFailed and TooLarge for an answer that cannot be used."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from coordinator.config_file import Configuration
@@ -26,6 +26,11 @@ DISCOVERED_WITHIN_S = 30.0
 """A job takes over the targets of its predecessor when each discovery has been tried, at the latest after this."""
 ALL_TARGETS_MAX = 20_000
 """Targets of all jobs: each has a task, and memory for its series."""
+ENDS_AT_ONCE = 32
+"""Targets whose series are ended at once: all those of a job may go in one moment."""
+ENDING_PAUSE_S, ENDING_S_MAX = 5.0, 60.0
+"""Ends that cannot be stored are stored after a pause, again and again for so long. Then the series end by themselves,
+after the lookback."""
 KEEP_INTERVALS = 2
 KEEP_S_MAX = 300.0
 """A connection is kept for so many intervals, and at most so long."""
@@ -112,7 +117,7 @@ class Pool:
         for loop in self.loops.values():
             loop.forced_error = f"the job has {count} targets; target_limit is {limit}" if count > limit else ""
             loop.keeps_connection = count <= KEPT_CONNECTIONS_MAX
-        await self._scraper.end([*[loop for loop in gone if loop is not None], *inherited.values()])
+        self._scraper.end([*gone, *inherited.values()])
 
     def _drop(self, key: Key) -> ScrapeLoop:
         self._tasks.pop(key).cancel()
@@ -142,6 +147,7 @@ class Scraper:
         self.counts = Counts()
         self._settings = settings
         self._tasks: set[asyncio.Task[None]] = set()
+        self._endings: set[asyncio.Task[None]] = set()
 
     @property
     def targets(self) -> int:
@@ -160,30 +166,56 @@ class Scraper:
             is_same = own is not None and own.job.source == job.source
             self.pools[job.name] = own if own is not None and is_same else Pool(job, self, own)
         for pool in before.values():
-            self._begin(self._end_pool(pool))
+            self._begin(self._end_pool(pool), self._tasks)
 
     def loop(self, job: Job, target: Target, client: Client) -> ScrapeLoop:
         return ScrapeLoop(job, target, client, self.fetches, self.store, self._settings, self.counts)
 
     async def _end_pool(self, pool: Pool) -> None:
-        await self.end(list((await pool.hand_over()).values()))
+        self.end(list((await pool.hand_over()).values()))
 
-    async def end(self, loops: Sequence[ScrapeLoop]) -> None:
-        """End the series of targets that are gone."""
-        time_ms = int(time.time() * 1000)
-        for result in await asyncio.gather(*(loop.end(time_ms) for loop in loops), return_exceptions=True):
-            if isinstance(result, Exception):
-                event(logging.WARNING, "series of a target that is gone could not be ended", why=result)
+    def end(self, loops: Sequence[ScrapeLoop]) -> None:
+        """Begin to end the series of targets that are gone. A target that is back meanwhile has later samples."""
+        if loops:
+            self._begin(self._end(loops, int(time.time() * 1000)), self._endings)
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _end(self, loops: Sequence[ScrapeLoop], time_ms: int) -> None:
+        give_up_s = time.monotonic() + ENDING_S_MAX
+        left, why = list(loops), ""
+
+        async def end_some(waiting: Iterator[ScrapeLoop]) -> None:
+            nonlocal why
+            for loop in waiting:
+                try:
+                    if time.monotonic() < give_up_s:
+                        await loop.end(time_ms)
+                        left.remove(loop)
+                except Exception as error:
+                    # A defect of the program that one target meets must not keep the others from being ended.
+                    why = str(error) or type(error).__name__
+
+        while True:
+            waiting = iter(tuple(left))
+            await asyncio.gather(*(end_some(waiting) for _ in range(ENDS_AT_ONCE)))
+            if not left:
+                return
+            if time.monotonic() + ENDING_PAUSE_S >= give_up_s:
+                break
+            await asyncio.sleep(ENDING_PAUSE_S)
+        event(logging.WARNING, "series of targets that are gone could not be ended", targets=len(left), why=why)
+
+    def _begin(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
         task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     async def stop(self) -> None:
         """Stop all loops. Series are not ended: the targets may go on, and so may this service."""
         pools, self.pools = self.pools, {}
-        await asyncio.gather(*(pool.hand_over() for pool in pools.values()), return_exceptions=True)
+        await asyncio.gather(*(pool.hand_over() for pool in pools.values()), *self._tasks, return_exceptions=True)
+        for task in self._endings:
+            task.cancel()
+        await asyncio.gather(*self._endings, return_exceptions=True)
         self.store.stop()
 
     def put(self, values: Values) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import struct
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -250,6 +252,39 @@ async def test_a_target_that_goes_is_ended_with_all_its_series() -> None:
     await place.loop.end(NOW + 1)
     assert set(place.stored()) == {"a", "up", *(name for name in place.stored() if name.startswith("scrape_"))}
     assert set(place.stored().values()) == {None} and len(place.stored()) == 6
+
+
+async def test_series_that_are_being_stored_when_the_target_goes_are_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place()
+    await place.scrape("a 1\n")
+    is_stored = asyncio.Event()
+
+    async def store(*_: Any) -> None:
+        is_stored.set()
+        await asyncio.sleep(3600)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(place, "store", store)
+        scraping = asyncio.create_task(place.scrape("b 1\n"))
+        await is_stored.wait()
+        # A loop of the same target that goes on takes them over in the turn in which this one is cancelled.
+        scraping.cancel()
+        assert len(place.loop.live()) == 2
+        await asyncio.wait([scraping])
+    await place.loop.end(NOW + 1)
+    assert own(place.stored()) == {"a": None, "b": None}
+
+
+async def test_the_ends_of_a_target_are_made_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place()
+    await place.scrape("a 1\n")
+    made: list[str] = []
+    live = place.loop.live
+    monkeypatch.setattr(place.loop, "live", lambda: made.append(threading.current_thread().name) or live())
+    with ThreadPoolExecutor(1, thread_name_prefix="scrape") as threads:
+        monkeypatch.setattr(place, "work", partial(asyncio.get_running_loop().run_in_executor, threads))
+        await place.loop.end(NOW + 1)
+    assert own(place.stored()) == {"a": None} and made == ["scrape_0"]
 
 
 async def test_a_loop_goes_on_with_the_series_of_the_one_before() -> None:

@@ -16,11 +16,14 @@ from coordinator.scraping.jobs import Job
 from coordinator.scraping.scraper import Scraper
 from coordinator.scraping.targets import Target
 from shared.config import Settings
+from shared.errors import Unavailable
 from shared.measurements import Values
 
 
 class Loop:
-    """What a pool sees of a loop."""
+    """What a pool sees of a loop. Of all: how many are being ended, now and at most, and how many ends are to fail."""
+
+    ending = ending_most = failures = 0
 
     def __init__(self, job: Job, target: Target, ended: list[str]) -> None:
         self.job, self.target, self._ended = job, target, ended
@@ -42,6 +45,13 @@ class Loop:
         self.inherited = live
 
     async def end(self, _: int) -> None:
+        Loop.ending += 1
+        Loop.ending_most = max(Loop.ending_most, Loop.ending)
+        await asyncio.sleep(0)
+        Loop.ending -= 1
+        if Loop.failures:
+            Loop.failures -= 1
+            raise Unavailable("shard 3 is down")
         self._ended.append(self.target.labels["instance"])
 
 
@@ -150,6 +160,43 @@ async def test_targets_of_all_jobs_are_bounded(place: Place, monkeypatch: pytest
     values = Values()
     place.scraper.put(values)
     assert values.get("triptych_scrape_targets", "up") == 3.0
+
+
+async def test_of_many_targets_that_go_at_once_the_series_of_some_are_ended_at_a_time(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ENDS_AT_ONCE", 3)
+    monkeypatch.setattr(Loop, "ending_most", 0)
+    gone = [f"h:{number}" for number in range(20)]
+    await place.use(job("a", *gone, "h:99"))
+    await place.use(job("a", "h:99"))
+    assert place.ended == gone and Loop.ending_most == 3
+
+
+@pytest.mark.parametrize("fields", [{}, {"scrape_interval": "5s"}])
+async def test_ends_that_cannot_be_stored_are_stored_later(
+    place: Place, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ENDING_PAUSE_S", 0.0)
+    monkeypatch.setattr(Loop, "failures", 3)
+    await place.use(job("a", "h:1", "h:2"), job("b", "h:3"))
+    await place.use(job("a", "h:1", **fields))
+    assert sorted(place.ended) == ["h:2", "h:3"]
+
+
+async def test_ends_that_cannot_be_stored_are_given_up_and_keep_no_service_from_ending(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Loop, "failures", 1000)
+    await place.use(job("a", "h:1"), job("b", "h:2"))
+    await place.use(job("b", "h:2"))
+    assert len(place.scraper._endings) == 1
+    monkeypatch.setattr(module, "ENDING_S_MAX", 0.0)
+    await place.use()
+    assert len(place.scraper._endings) == 1 and place.ended == []
+    assert "series of targets that are gone could not be ended" in caplog.text
+    await place.scraper.stop()
+    assert not place.scraper._endings
 
 
 async def test_a_stop_ends_no_series(place: Place) -> None:
