@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import signal
 
 from coordinator import aiohttp_import
 
 if __name__ == "__main__":
     gc.disable()  # imports leave hardly any garbage; `interpreter.collect_seldom` ends this
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends a start as SIGTERM does, without a traceback
     aiohttp_import.without_authorities()
 
 import os
@@ -59,7 +61,11 @@ def main() -> None:
         compile_first()
         array_memory.prepare()
         with warm.beside_requests(settings.log_level) if load_all() else nullcontext():
-            uvloop.run(serve(settings, control, identity, manifest.endpoint(settings, identity)))
+            address = manifest.endpoint(settings, identity)
+            try:
+                uvloop.run(serve(settings, control, identity, address))
+            finally:
+                manifest.leave(address, control, "workers")
     except ConfigError as error:
         sys.exit(f"triptych coordinator: {error}")
 

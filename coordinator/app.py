@@ -244,10 +244,10 @@ async def _work(context: Context, instance: str) -> None:
 
 
 async def _configure(config_file: ConfigFile) -> None:
-    """Have all parts follow the configuration file, and read it again at SIGHUP. Raises ConfigError."""
-    if config_file.path is None:
-        return
-    await config_file.load()
+    """Have all parts follow the configuration file, and read it again at SIGHUP, which changes nothing where there is
+    none. Raises ConfigError."""
+    if config_file.path is not None:
+        await config_file.load()
     reloads: set[asyncio.Task[None]] = set()
 
     async def reload() -> None:
@@ -255,6 +255,9 @@ async def _configure(config_file: ConfigFile) -> None:
             await config_file.load()
 
     def begin() -> None:
+        if config_file.path is None:
+            event(logging.WARNING, "SIGHUP changes nothing: TRIPTYCH_PROMETHEUS_CONFIG names no file to read again")
+            return
         task = asyncio.create_task(reload())
         reloads.add(task)
         task.add_done_callback(reloads.discard)

@@ -92,6 +92,8 @@ class Memory:
 
     def __init__(self) -> None:
         self._groups = control_groups()
+        self._machine_bytes = psutil.virtual_memory().available
+        """What the machine had available when the kernel said so last."""
 
     def total_bytes(self) -> int:
         limits = [limit for group in self._groups if (limit := group.limit_bytes()) is not None]
@@ -99,4 +101,6 @@ class Memory:
 
     def available_bytes(self) -> int:
         available = [bytes_ for group in self._groups if (bytes_ := group.available_bytes()) is not None]
-        return min([psutil.virtual_memory().available, *available])
+        with suppress(OSError):  # such as while no more files can be opened
+            self._machine_bytes = psutil.virtual_memory().available
+        return min([self._machine_bytes, *available])

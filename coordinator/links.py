@@ -261,8 +261,8 @@ class Links:
             part.outcome = f"{worker.name} takes no more messages for now"
             return
         part.outcome = f"{worker.name} is not connected"
-        if self._members.present(worker.identity) is worker:
-            self._members.remove(worker, part.outcome)  # at once, and not when it has been silent for long enough
+        # Not when it has been silent for long enough, but after the replies that it has sent before are heard.
+        self._loop.call_soon(self._part_with, worker.identity, "is not connected", context=self._own_context)
 
     def _give_up(self, part: WorkerCall) -> None:
         """Cancel the request at the worker: its reply is no longer awaited."""
@@ -323,10 +323,19 @@ class Links:
         self._drain_due = False
         while not self._socket.closed and wire.readable(self._socket):
             identity, *message = wire.receive(self._socket)
-            if wire.kind_of(message) == wire.REGISTER:
+            kind = wire.kind_of(message)
+            if kind == wire.REGISTER:
                 self._members.register(bytes(identity), wire.decode_register(message))
+            elif kind == wire.GOODBYE:
+                self._part_with(bytes(identity), "has stopped")
             else:
                 self._deliver(bytes(identity), message)
+
+    def _part_with(self, identity: bytes, reason: str) -> None:
+        """A worker is known to be away: it `reason`."""
+        worker = self._members.present(identity)
+        if worker is not None:
+            self._members.remove(worker, f"{worker.name} {reason}")
 
     def _deliver(self, identity: bytes, message: Sequence[Frame]) -> None:
         worker = self._members.known(identity)

@@ -115,7 +115,7 @@ class Trimmer:
         is_quiet = busy_s - self._busy_s <= QUIET_SHARE * (now - self._looked_at)
         self._looked_at, self._busy_s = now, busy_s
         grown_bytes_min = TRIM_BYTES_MIN_QUIET if is_quiet else self._busy_bytes_min(now - self._trimmed_at)
-        has_grown = self._process.memory_info().rss > self._resident_bytes + grown_bytes_min
+        has_grown = self._resident_now() > self._resident_bytes + grown_bytes_min
         return has_grown or free_bytes() > self._free_bytes + grown_bytes_min
 
     def _busy_bytes_min(self, since_s: float) -> int:
@@ -129,5 +129,12 @@ class Trimmer:
     def run(self) -> None:
         trim()
         self._trimmed_at = time.monotonic()
-        self._resident_bytes = self._process.memory_info().rss
+        self._resident_bytes = self._resident_now()
         self._free_bytes = free_bytes()
+
+    def _resident_now(self) -> int:
+        """As it was the last time while the kernel does not tell, such as when no more files can be opened."""
+        try:
+            return int(self._process.memory_info().rss)
+        except OSError:
+            return self._resident_bytes

@@ -34,6 +34,8 @@ ADDITIONS: Mapping[int, str] = {
 """What a format has that the one before has not. An upgrade to it rewrites nothing: what the one before has is read as
 it is."""
 NAME = "manifest.json"
+LOCK = "manifest.lock"
+"""Held for moments, by those who start or end."""
 SHARDS = "shards"
 HOLDS_DATA = (SHARDS, "wal", "sequencer", "vector", "vector-index")
 """Directories that are created after the manifest: if one of them exists, there was a manifest."""
@@ -104,7 +106,7 @@ def open_manifest(settings: Settings, control: Control, creating: Callable[[], N
     """
     try:
         control.prepare()
-        with control.locked("manifest.lock"):
+        with control.locked(LOCK):
             manifest = _read_or_write(control, settings, creating)
             _require_fitting(settings, manifest)
             _keep_copy(control, manifest)
@@ -112,7 +114,9 @@ def open_manifest(settings: Settings, control: Control, creating: Callable[[], N
             identity.verify(shards, manifest.cluster_id, identity.SHARD)
             return _upgraded(control, manifest)
     except OSError as error:
-        raise ConfigError(f"TRIPTYCH_DATA is {settings.data}, which cannot be used: {error.strerror}") from error
+        if os.path.exists(settings.data) and not os.path.isdir(settings.data):  # those of Path may raise OSError
+            raise ConfigError(f"TRIPTYCH_DATA is {settings.data}, which is not a directory") from error
+        raise _unusable(settings.data, error) from error
 
 
 def _require_fitting(settings: Settings, manifest: Manifest) -> None:
@@ -287,26 +291,52 @@ def lock(control: Control, role: str) -> Lease:
     """Take the data directory's lock for a role ("coordinator" or "workers") until this process ends. Raises
     ConfigError if another process holds it."""
     try:
-        return control.lock(f"{role}.lock")
+        with control.locked(LOCK):  # what `leave` has begun is over then
+            return control.lock(f"{role}.lock")
     except Locked as error:
         raise ConfigError(
             f"TRIPTYCH_DATA is {control.location()}, which another cluster is using (its {role} has process id "
             f"{error.holder})"
         ) from None
+    except OSError as error:
+        raise _unusable(control.location(), error) from error
+
+
+def _unusable(data: object, error: OSError) -> ConfigError:
+    return ConfigError(f"TRIPTYCH_DATA is {data}, which cannot be used: {error.strerror or error}")
 
 
 def endpoint(settings: Settings, manifest: Manifest) -> str:
     """The ZeroMQ address at which this cluster's coordinator and workers meet: a socket in a directory that only its
     owner may enter. It is the data directory's own: a copy of it, such as a restored backup, has the same cluster id
-    and may run beside it. Raises ConfigError if others may enter."""
+    and may run beside it. Raises ConfigError if others may enter, or if it cannot be made."""
     directory = settings.data.resolve() / "run"
     if len(os.fsencode(directory / "cluster.sock")) > SOCKET_PATH_BYTES_MAX:
         own = xxhash.xxh3_64_hexdigest(os.fsencode(directory) + manifest.cluster_id.encode())
         directory = Path(tempfile.gettempdir()) / f"triptych-{os.getuid()}-{own}"
-    directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
-    status = directory.stat()
+    try:
+        directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+        status = directory.stat()
+    except OSError as error:
+        raise ConfigError(f"{directory}, for the sockets of the cluster, cannot be used: {error.strerror}") from error
     if status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise ConfigError(
             f"{directory} must belong to this user with mode 0700; it has mode {status.st_mode & 0o777:o}"
         )
     return f"ipc://{directory}/cluster.sock"
+
+
+def leave(address: str, control: Control, other_role: str) -> None:
+    """Remove the directory of an `endpoint` that is in the temporary directory, unless the cluster's other part still
+    runs; it stays when both end at the same moment. For a process that has closed its sockets and still holds the lock
+    of its own role.
+
+    While workers wait for a coordinator the directory has to stay: another user could make one of that name.
+    """
+    directory = Path(address.removeprefix("ipc://")).parent
+    if directory.parent != Path(tempfile.gettempdir()):
+        return
+    with suppress(OSError, Locked), control.locked(LOCK), closing(control.lock(f"{other_role}.lock")):
+        for socket in directory.glob("cluster*.sock"):  # ZeroMQ may be about to remove them itself
+            socket.unlink(missing_ok=True)
+        directory.rmdir()

@@ -33,6 +33,7 @@ Frame = bytes | bytearray | memoryview
 REQUEST = b"Q"
 REPLY = b"R"
 REGISTER = b"G"  # worker → coordinator, at the start and every heartbeat; no request id
+GOODBYE = b"B"  # worker → coordinator: it stops, and has sent the last of its replies; no request id
 CANCEL = b"C"  # coordinator → worker: the reply to this request is no longer awaited
 MEASURE = b"M"  # coordinator → worker: send your measurements; worker → coordinator: here they are; no request id
 PAUSE = b"P"  # coordinator → worker: put off background work for a while; no request id
@@ -312,6 +313,10 @@ def encode_register(message: cluster_pb2.Register) -> list[Frame]:
 
 def decode_register(frames: Sequence[Frame]) -> cluster_pb2.Register:
     return cluster_pb2.Register.FromString(bytes(frames[0][1:]))
+
+
+def encode_goodbye() -> list[Frame]:
+    return [GOODBYE]
 
 
 def kind_of(frames: Sequence[Frame]) -> bytes:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import gc
+import signal
 
 if __name__ == "__main__":
     gc.disable()  # imports leave hardly any garbage; `interpreter.collect_seldom` ends this
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends a start as SIGTERM does, without a traceback
 
 import contextlib
 import logging
 import multiprocessing
 import multiprocessing.connection
 import os
-import signal
 import sys
 import time
 from dataclasses import dataclass, field
@@ -223,6 +224,7 @@ def main() -> None:
     interpreter.collect_seldom()
     interpreter.switch_often()
     Supervisor(settings, identity, address, lock, lacks_kernels).run()
+    manifest.leave(address, control, "coordinator")
 
 
 if __name__ == "__main__":

@@ -141,7 +141,7 @@ class Service:
                     values.put("triptych_worker_request_seconds_total", served.seconds, worker, method)
 
     def close(self) -> None:
-        """Let running requests finish, drop waiting ones, and close the socket."""
+        """Let running requests finish, drop waiting ones, tell the coordinator, and close the socket."""
         with self._lock:
             self._stopping = True
             for request in self._accepted.values():
@@ -152,6 +152,8 @@ class Service:
         os.eventfd_write(self._stopped, 1)
         for thread in self._threads:
             thread.join()
+        # Those that it has sent meanwhile, and that have no reply, fail there at once.
+        self._transmit(wire.encode_goodbye())
         self._socket.close()
 
     def _serve(self) -> None:

@@ -18,8 +18,9 @@ from types import FrameType
 import click
 
 MODULES = {"workers": "worker", "coordinator": "coordinator"}
-GRACE_S = 8.0
-"""Children that were told to stop have so long; the workers take up to 4 s, and requests in flight 2 s."""
+GRACE_S = {"coordinator": 5.0, "workers": 5.0}
+"""Children that were told to stop have so long, one after the other. In the coordinator, requests in flight get 2 s,
+then appends and changes of collections up to 3 s; workers take up to 4 s."""
 LOOK_S = 0.1
 PR_SET_PDEATHSIG = 1
 
@@ -53,7 +54,8 @@ def run(environ: Mapping[str, str]) -> int:
         told = True
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, tell)
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` has it
+            signal.signal(number, tell)
     children = {name: _spawn(module, environ) for name, module in MODULES.items()}
     while not told and all(child.poll() is None for child in children.values()):
         time.sleep(LOOK_S)
@@ -61,7 +63,8 @@ def run(environ: Mapping[str, str]) -> int:
     if not told:
         name, code = next((name, child.returncode) for name, child in children.items() if child.poll() is not None)
         sys.stderr.write(f"triptych serve: {name} ended ({_said(code)}); stopping the rest\n")
-    _stop(list(children.values()))
+    for name, grace_s in GRACE_S.items():  # the coordinator first: requests in flight need the workers
+        _stop(children[name], grace_s)
     return 128 - code if code < 0 else code or (0 if told else 1)
 
 
@@ -89,18 +92,15 @@ def _spawn(module: str, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     )
 
 
-def _stop(children: list[subprocess.Popen[bytes]]) -> None:
-    for child in children:
-        if child.poll() is None:
-            child.terminate()
-    give_up = time.monotonic() + GRACE_S
-    for child in children:
-        try:
-            child.wait(max(0.0, give_up - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            sys.stderr.write(f"triptych serve: process {child.pid} did not stop within {GRACE_S:g} s; killed\n")
-            child.kill()
-            child.wait()
+def _stop(child: subprocess.Popen[bytes], grace_s: float) -> None:
+    if child.poll() is None:
+        child.terminate()
+    try:
+        child.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        sys.stderr.write(f"triptych serve: process {child.pid} did not stop within {grace_s:g} s; killed\n")
+        child.kill()
+        child.wait()
 
 
 def _said(code: int) -> str:

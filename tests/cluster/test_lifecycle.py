@@ -14,7 +14,11 @@ import psutil
 import pytest
 
 from coordinator.app import STOP_GRACE_S
+from coordinator.membership import SILENCE_S
 from loadtest.harness.cluster import ROOT, Cluster
+from shared.config import Settings
+from shared.control import LocalControl
+from shared.manifest import endpoint, open_manifest
 
 
 @pytest.fixture
@@ -40,6 +44,46 @@ def test_a_reader_that_follows_the_log_delays_a_stop_by_no_more_than_the_grace_o
         began = time.monotonic()
         cluster.coordinator.wait()
         assert time.monotonic() - began < 2 * STOP_GRACE_S
+
+
+def test_a_hangup_without_a_configuration_file_ends_nothing(new_cluster):
+    cluster = new_cluster().start()
+    cluster.coordinator.send_signal(signal.SIGHUP)
+    give_up = time.monotonic() + 10
+    while "SIGHUP changes nothing" not in cluster.log("coordinator"):
+        assert cluster.coordinator.poll() is None and time.monotonic() < give_up
+        time.sleep(0.01)
+    assert cluster.get("/-/ready").status == 200
+
+
+def test_a_worker_that_stops_in_order_is_missing_at_once(new_cluster):
+    cluster = new_cluster().start()
+    os.kill(cluster.supervisor.pid, signal.SIGSTOP)  # so that no other one is started
+    began = time.monotonic()
+    os.kill(cluster.worker_pids()["worker-0"], signal.SIGTERM)
+    while (answer := cluster.get("/-/ready")).status == 200:
+        time.sleep(0.01)
+    assert time.monotonic() - began < SILENCE_S
+    assert b"worker-0 has stopped" in answer.body
+
+
+def test_workers_wait_for_the_next_coordinator_at_a_socket_that_is_in_the_temporary_directory(new_cluster, tmp_path):
+    data = tmp_path / ("long" * 25)
+    cluster = new_cluster(settings={"TRIPTYCH_DATA": str(data)}).start()
+    settings = Settings(data=data)
+    directory = Path(endpoint(settings, open_manifest(settings, LocalControl(data))).removeprefix("ipc://")).parent
+    assert data not in directory.parents
+    pids = cluster.worker_pids()
+    cluster.coordinator.terminate()
+    assert cluster.coordinator.wait(10) == 0
+    assert directory.stat().st_mode & 0o777 == 0o700
+    cluster.start_coordinator()
+    cluster.wait_ready()
+    assert cluster.worker_pids() == pids
+    cluster.coordinator.terminate()
+    cluster.coordinator.wait(10)
+    cluster.stop()
+    assert not directory.exists()
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="a policy of Linux")

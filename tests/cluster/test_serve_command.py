@@ -44,11 +44,11 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         process.wait()
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
+def wait_for(condition: Callable[[], bool], every_s: float = 0.1) -> None:
     give_up = time.monotonic() + WITHIN_S
     while not condition():
         assert time.monotonic() < give_up
-        time.sleep(0.1)
+        time.sleep(every_s)
 
 
 def is_ready(port: int) -> bool:
@@ -76,6 +76,59 @@ def test_all_processes_end_however_it_is_ended(serve: Serve, tmp_path: Path, how
     process.send_signal(how)
     assert process.wait(WITHIN_S) == (0 if how != signal.SIGKILL else -how)
     wait_for(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children))
+
+
+def test_the_workers_serve_until_the_coordinator_has_answered_what_is_in_flight(serve: Serve, tmp_path: Path) -> None:
+    port = free_port()
+    process = serve("--listen", f"127.0.0.1:{port}", "--shards", "2", "--workers", "1")
+    wait_for(lambda: is_ready(port))
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/log/tail?prefix="):  # is in flight for the whole grace
+        process.terminate()
+        assert process.wait(WITHIN_S) == 0
+    stops = [line for line in (tmp_path / "log").read_text().splitlines() if " stopped" in line]
+    assert ["coordinator stopped" in stops[0], "worker stopped" in stops[1]] == [True, True]
+
+
+NO_CLUSTER = """
+import signal, subprocess, sys
+from coordinator.commands import serve
+if sys.argv[1] == "ignored":
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+serve._spawn = lambda module, environ: subprocess.Popen(["sleep", "60"])
+serve.GRACE_S = dict.fromkeys(serve.GRACE_S, 5.0)
+original = serve.time.sleep
+def sleep(seconds):
+    print("serves", flush=True)
+    original(seconds)
+serve.time.sleep = sleep
+sys.exit(serve.run({}))
+"""
+
+
+@pytest.mark.parametrize("how", ["ignored", "default"])
+def test_a_hangup_ends_it_unless_it_was_started_with_nohup(how: str) -> None:
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen([sys.executable, "-c", NO_CLUSTER, how], env=environ, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process, process.stdout:
+        assert process.stdout.readline() == "serves\n"
+        process.send_signal(signal.SIGHUP)
+        if how == "ignored":
+            assert [process.stdout.readline() for _ in range(3)] == ["serves\n"] * 3
+            process.terminate()
+        process.stdout.read()
+        assert process.wait(WITHIN_S) == 0
+
+
+@pytest.mark.parametrize("module", ["coordinator", "worker"])
+def test_an_interrupt_of_a_start_is_quiet(module: str, tmp_path: Path) -> None:
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TRIPTYCH_LISTEN": "127.0.0.1:0"}
+    command = [sys.executable, "-m", module]
+    with subprocess.Popen(command, cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True) as process:
+        wait_for(lambda: "zmq" in Path(f"/proc/{process.pid}/maps").read_text(), every_s=0.002)
+        process.send_signal(signal.SIGINT)
+        _, text = process.communicate(timeout=WITHIN_S)
+    assert (process.returncode, text) == (-signal.SIGINT, "")
 
 
 def test_a_part_that_ends_ends_the_whole(serve: Serve, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -194,3 +195,18 @@ print(allocator.free_bytes() - before)
 def test_what_an_array_that_grows_has_outgrown_is_not_left_in_the_heap() -> None:
     ran = subprocess.run([sys.executable, "-c", _GROWS], capture_output=True, text=True, check=True, timeout=60)
     assert int(ran.stdout) < 4 << 20  # in the heap, it would be 31 MB
+
+
+def test_a_process_that_can_open_no_more_files_goes_on_and_trims_later(clock: SimpleNamespace) -> None:
+    class NoMoreFiles(Process):
+        def memory_info(self) -> SimpleNamespace:
+            raise OSError(errno.EMFILE, "Too many open files", "/proc/1/statm")
+
+    trimmer = trimmer_of(NoMoreFiles())
+    clock.now += TRIM_INTERVAL_S
+    assert not trimmer.due()
+    trimmer.run()
+    trimmer._process = Process()  # type: ignore[assignment]
+    trimmer._process.rss = TRIM_BYTES_MIN + 1  # type: ignore[attr-defined]
+    clock.now += TRIM_INTERVAL_S
+    assert trimmer.due()

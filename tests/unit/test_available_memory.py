@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import psutil
@@ -60,3 +61,14 @@ def test_the_least_of_all_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert memory.total_bytes() == 1000
     memory._groups = []
     assert memory.total_bytes() == psutil.virtual_memory().total
+
+
+def test_a_machine_that_does_not_tell_has_what_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> None:
+        raise OSError(errno.EMFILE, "Too many open files", "/proc/meminfo")
+
+    memory = Memory()
+    memory._groups = []
+    available = memory.available_bytes()
+    monkeypatch.setattr(psutil, "virtual_memory", refused)
+    assert memory.available_bytes() == available

@@ -265,6 +265,51 @@ async def test_a_worker_whose_connection_has_ended_is_down_as_soon_as_it_is_aske
     assert not cluster.links.unready([1])
 
 
+async def test_a_worker_that_says_goodbye_is_down_at_once_and_its_last_replies_count(cluster, monkeypatch):
+    monkeypatch.setattr(membership, "SILENCE_S", 60.0)
+    worker = await cluster.worker("w0", {0: READY}, lambda request: None)
+    calls = [asyncio.ensure_future(cluster.links.fan_out("m", shards=[0], timeout_s=60)) for _ in range(2)]
+    async with asyncio.timeout(5):
+        while len(worker.seen) < 2:
+            await asyncio.sleep(0.01)
+        worker.tasks[0].cancel()
+        answered = next(iter(cluster.links.connected()[0].pending))
+        await worker.socket.send_multipart(wire.encode_reply(answered, Reply(body=b"ok")))
+        await worker.socket.send_multipart(wire.encode_goodbye())
+        assert (await calls[0]).replies
+        with pytest.raises(errors.Unavailable, match="shard 0: w0 has stopped"):
+            await calls[1]
+    assert cluster.links.unready([0]) == {0: "w0 has stopped"}
+
+
+def be_busy(seconds):
+    """Keep the event loop from its turns."""
+    time.sleep(seconds)
+
+
+async def test_what_a_worker_has_answered_counts_when_its_end_is_noticed_before(cluster):
+    with zmq.Context.instance().socket(zmq.DEALER) as worker:
+        worker.connect(cluster.links._address)
+        message = cluster_pb2.Register(pid=1, worker="w0", cluster_id="c")
+        message.shards.add(shard=0, state=READY)
+        worker.send_multipart(wire.encode_register(message))
+        async with asyncio.timeout(5):
+            while cluster.links.unready([0]):
+                await asyncio.sleep(0.01)
+            first = asyncio.ensure_future(cluster.links.fan_out("m", shards=[0], timeout_s=60))
+            while not worker.poll(0):
+                await asyncio.sleep(0.01)
+        request_id, _ = wire.decode_request(worker.recv_multipart())
+        worker.send_multipart(wire.encode_reply(request_id, Reply(body=b"ok")))
+    second = asyncio.ensure_future(cluster.links.fan_out("m", shards=[0], timeout_s=60))
+    be_busy(0.2)  # while the reply comes and the connection ends
+    async with asyncio.timeout(5):
+        with pytest.raises(errors.Unavailable, match="shard 0: w0 is not connected"):
+            await second
+        assert (await first).replies
+    assert cluster.links.unready([0]) == {0: "w0 is not connected"}
+
+
 async def test_a_restarted_worker_replaces_the_old_one_at_once(cluster):
     await cluster.worker("w0", {0: READY}, lambda request: None, pid=1)
     waiting = asyncio.ensure_future(cluster.links.fan_out("m", shards=[0], timeout_s=10))

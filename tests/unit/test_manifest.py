@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import shutil
 import subprocess
 import sys
+import threading
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -95,7 +99,76 @@ def test_a_long_data_path_gets_a_short_socket_of_its_own(tmp_path):
     directory = address.removeprefix("ipc://").rpartition("/")[0]
     assert len(address) < 107
     assert os.stat(directory).st_mode & 0o777 == 0o700
-    os.rmdir(directory)
+    for name in ("cluster.sock", "cluster.ctl.sock"):
+        Path(directory, name).touch()
+    with closing(manifest.lock(LocalControl(deep), "workers")):
+        manifest.leave(address, LocalControl(deep), "workers")
+        assert len(os.listdir(directory)) == 2, "workers that are there wait for the next coordinator"
+    manifest.leave(address, LocalControl(deep), "workers")
+    assert not os.path.exists(directory)
+
+
+def test_who_starts_waits_until_one_who_ends_has_left(tmp_path, monkeypatch):
+    deep = tmp_path / ("d" * 60) / ("e" * 60)
+    settings = Settings(data=deep)
+    address = manifest.endpoint(settings, open_manifest(settings))
+    starts = []
+    remove = Path.rmdir
+
+    def removed(directory):
+        thread = threading.Thread(target=lambda: starts.append(manifest.lock(LocalControl(deep), "workers")))
+        thread.start()
+        thread.join(0.1)
+        assert not starts
+        remove(directory)
+        threads.append(thread)
+
+    threads = []
+    monkeypatch.setattr(Path, "rmdir", removed)
+    manifest.leave(address, LocalControl(deep), "workers")
+    threads[0].join(10)
+    starts[0].close()
+
+
+def test_the_directory_of_the_sockets_stays_in_the_data_directory(tmp_path):
+    settings = Settings(data=tmp_path)
+    address = manifest.endpoint(settings, open_manifest(settings))
+    manifest.leave(address, LocalControl(tmp_path), "workers")
+    assert Path(address.removeprefix("ipc://")).parent.is_dir()
+
+
+def test_a_directory_of_the_sockets_that_cannot_be_made_is_named(tmp_path):
+    settings = Settings(data=tmp_path)
+    identity = open_manifest(settings)
+    (tmp_path / "run").touch()
+    with pytest.raises(ConfigError, match=f"{tmp_path}/run, for the sockets of the cluster, cannot be used: File exi"):
+        manifest.endpoint(settings, identity)
+
+
+def test_a_lock_needs_no_room_on_the_disk(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(control.os, "write", full)
+    lease = manifest.lock(LocalControl(tmp_path), "workers")
+    with pytest.raises(ConfigError, match="its workers has process id unknown"):
+        manifest.lock(LocalControl(tmp_path), "workers")
+    lease.close()
+    monkeypatch.setattr(control.os, "open", full)
+    with pytest.raises(ConfigError, match=f"TRIPTYCH_DATA is {tmp_path}, which cannot be used: No space left"):
+        manifest.lock(LocalControl(tmp_path), "workers")
+
+
+def test_a_file_in_the_place_of_the_data_directory_is_named(tmp_path):
+    (tmp_path / "data").touch()
+    with pytest.raises(ConfigError, match=f"TRIPTYCH_DATA is {tmp_path}/data, which is not a directory"):
+        open_manifest(Settings(data=tmp_path / "data"))
+
+
+def test_a_data_directory_that_cannot_even_be_looked_for_is_named(tmp_path):
+    data = tmp_path / ("d" * 300)
+    with pytest.raises(ConfigError, match=f"TRIPTYCH_DATA is {data}, which cannot be used: File name too long"):
+        open_manifest(Settings(data=data))
 
 
 def test_a_copy_of_a_cluster_does_not_meet_the_workers_of_the_first(tmp_path):

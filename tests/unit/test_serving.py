@@ -37,6 +37,9 @@ class Coordinator:
         request_id, reply = wire.decode_reply(wire.receive(self._socket))
         return int.from_bytes(request_id, "big"), reply
 
+    def hears_goodbye(self) -> bool:
+        return bool(self._socket.poll(WITHIN_S * 1000)) and wire.kind_of(wire.receive(self._socket)) == wire.GOODBYE
+
     def hears_nothing(self) -> bool:
         return not self._socket.poll(100)
 
@@ -165,6 +168,7 @@ def test_a_close_cancels_what_runs_and_drops_what_waits(coordinator: Coordinator
     coordinator.service.close()
     answers = [coordinator.hear() for _ in range(LANE_THREADS["write"])]
     assert {bytes(reply.body) for _, reply in answers} == {b"cancelled"}
+    assert coordinator.hears_goodbye()
     assert coordinator.hears_nothing()
 
 
