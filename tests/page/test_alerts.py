@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -87,6 +88,23 @@ def test_a_state_is_chosen_and_kept_by_the_link(tabs: Tabs, watched: Cluster) ->
     expect(row(page, "Alerts", "NotYet")).to_have_count(0)
 
 
+@pytest.mark.parametrize(("part", "table"), [("alerts", "Alerts"), ("rules", "Rules"), ("targets", "Targets")])
+def test_a_table_without_rows_of_the_state_in_the_link_says_so(
+    tabs: Tabs, watched: Cluster, part: str, table: str
+) -> None:
+    page = opened(tabs, watched, f"{part}&state=resolved")
+    expect(page.get_by_role("table", name=table, exact=True)).to_be_visible()
+    expect(page.get_by_text("None is resolved.")).to_be_visible()
+    expect(page.get_by_text(re.compile("Nothing is|There are no"))).to_have_count(0)
+
+
+def test_a_link_to_rules_of_a_name_that_none_has_says_so(tabs: Tabs, watched: Cluster) -> None:
+    page = opened(tabs, watched, "rules&rule=gone")
+    expect(page.get_by_text("No rule is called gone.")).to_be_visible()
+    page.get_by_role("button", name="Rules of other names, too").click()
+    expect(row(page, "Rules", "NotYet")).to_be_visible()
+
+
 def test_a_rule_that_fails_says_why_and_asks_its_query_again(tabs: Tabs, watched: Cluster) -> None:
     page = opened(tabs, watched, "rules")
     expect(row(page, "Rules", "twice")).to_contain_text("● err")
@@ -162,3 +180,9 @@ def test_five_thousand_rows_are_filtered_and_sorted_without_a_pause(
     expect(page.get_by_text("1 of 5\u202f000")).to_be_visible()
     expect(row(page, table, "4321")).to_have_count(1)
     assert tasks.longest_ms() <= TASK_MS_MAX
+    row(page, table, "4321").click()
+    page.get_by_role("dialog").get_by_role("button", name="Close").click()
+    expect(page.get_by_label(f"Filter {table}")).to_have_value(wanted)  # the table is the same while its area changes
+    head = page.get_by_role("columnheader").filter(has=page.get_by_role("button", name=column, exact=True))
+    expect(head).to_have_attribute("aria-sort", "ascending")
+    expect(row(page, table, "4321")).to_have_count(1)

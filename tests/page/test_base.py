@@ -40,7 +40,7 @@ TABLE = """
   observer.observe({ type: "longtask" });
   const main = document.getElementById("main");
   main.replaceChildren();
-  render(html`<${Table} label="Disks" columns=${columns} rows=${rows} key=${(row) => row.id}
+  render(html`<${Table} label="Disks" columns=${columns} rows=${rows} rowKey=${(row) => row.id}
     onRow=${(row) => { window.chosen = row.name; }} />`, main);
   await sleep(300);
   window.tasks = [];
@@ -263,6 +263,26 @@ def test_a_row_is_reached_and_chosen_by_keys(quiet: Page) -> None:
     expect(table.locator('tr[aria-rowindex="2"]')).to_be_focused()
     quiet.keyboard.press("Tab")
     expect(table.locator("tr:focus")).to_have_count(0)  # one row is a stop of the Tab key
+
+
+def test_a_row_keeps_the_focus_when_another_one_comes_before_it(quiet: Page) -> None:
+    run(
+        quiet,
+        """
+        const { html, render } = await use("vendor.js");
+        const { Table } = await use("base/table.js");
+        const columns = [{ title: "Name", value: (row) => row }];
+        const main = document.getElementById("main");
+        main.replaceChildren();
+        window.show = (rows) => render(html`<${Table} label="Names" columns=${columns} rows=${rows}
+          rowKey=${(row) => row} onRow=${() => {}} />`, main);
+        window.show(["b", "c"]);
+        """,
+    )
+    quiet.get_by_role("row", name="b", exact=True).focus()
+    quiet.evaluate('window.show(["a", "b", "c"])')
+    expect(quiet.get_by_role("row", name="a", exact=True)).to_be_visible()
+    expect(quiet.get_by_role("row", name="b", exact=True)).to_be_focused()
 
 
 # What is shown is text

@@ -248,6 +248,30 @@ def test_memory_has_its_owners_by_process(tabs: Tabs, busy: Cluster) -> None:
     expect(table.get_by_role("columnheader", name="index")).to_be_visible()
 
 
+def test_columns_of_memory_stay_in_their_places_when_another_owner_becomes_the_largest(
+    tabs: Tabs, busy: Cluster
+) -> None:
+    sizes = {"log": 3, "index": 2, "head": 1}
+
+    def answered(route: Route) -> None:
+        one = {"process": "worker-0", "residentBytes": 100, "owners": dict(sizes)}
+        route.fulfill(json={"status": "success", "data": {"processes": [one]}})
+
+    page = opened(tabs, busy, "settings")
+    page.clock.install()
+    page.route("**/api/v1/status/memory", answered)
+    page.get_by_role("link", name="Memory", exact=True).click()
+    table = page.get_by_role("table", name="Memory by process")
+    table.get_by_role("button", name="log", exact=True).click()
+    sizes.update(head=30, log=4)
+    with page.expect_response("**/api/v1/status/memory"):
+        page.clock.run_for(6000)
+    expect(table.get_by_role("row").last).to_contain_text("30 B")
+    heads = [text.strip(" ▾▴") for text in table.get_by_role("columnheader").all_inner_texts()]
+    assert heads[5:8] == ["head", "index", "log"]
+    expect(table.get_by_role("columnheader", name="log")).to_have_attribute("aria-sort", "descending")
+
+
 def test_settings_show_what_is_not_the_default(tabs: Tabs, busy: Cluster) -> None:
     page = opened(tabs, busy, "settings")
     table = page.get_by_role("table", name="Settings")

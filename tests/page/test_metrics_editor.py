@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page, Request, Route, expect
+from playwright.sync_api import Locator, Page, Request, Route, expect
 
 from loadtest.harness.cluster import Cluster
 from tests.page.conftest import Tabs
@@ -13,6 +13,7 @@ from tests.page.metrics_data import editor, fill, last_hour, query, run, write
 from tests.page.test_shell import serious
 
 NAMES = 30_000
+QUERIES_MAX = 20
 COMPLETION_MS_MAX = 50
 WORDS = ("wide_name_17", "wide_name_29", "wide_name_03", "wide_name_11", "wide_name_22")
 """Each is a try: of each key the best one counts, since the machine does other things beside."""
@@ -54,14 +55,20 @@ def data(server: Cluster) -> None:
     write(server, requests)
 
 
+def option(page: Page, name: str, word: str) -> Locator:
+    """What completes a name, once the list is of the whole word that is typed: a list of its beginning is not used."""
+    listed = page.get_by_role("option", name=name, exact=True)
+    expect(listed.locator(".cm-completionMatchedText")).to_have_text(word)
+    return listed
+
+
 def test_a_query_is_typed_with_completion_run_and_kept_in_the_link(tabs: Tabs, page: Page) -> None:
     editor(page).click()
     page.keyboard.type("rate(edit_req")
-    option = page.get_by_role("option", name="edit_requests_total")
-    expect(option).to_be_visible()
+    expect(option(page, "edit_requests_total", "edit_req")).to_be_visible()
     page.keyboard.press("Enter")
     page.keyboard.type("{jo")
-    expect(page.get_by_role("option", name="job", exact=True)).to_be_visible()
+    expect(option(page, "job", "jo")).to_be_visible()
     page.keyboard.press("Tab")
     page.keyboard.type('="')
     expect(page.get_by_role("option", name="api", exact=True)).to_be_visible()
@@ -95,9 +102,30 @@ def test_a_metric_of_which_nothing_else_is_known_completes_also_if_it_is_called_
     editor(page).click()
     with page.expect_response("**/api/v1/metadata*metric=toLocaleString*"):
         page.keyboard.type("toLocaleS")
-    expect(page.get_by_role("option", name="toLocaleString").first).to_be_visible()
+    expect(option(page, "toLocaleString", "toLocaleS")).to_be_visible()
     page.keyboard.press("Enter")
     expect(editor(page)).to_have_text("toLocaleString")
+
+
+@pytest.mark.parametrize(
+    ("before", "word", "name", "query_text"),
+    [
+        ("", "dotted", "edit.dotted.name", '{"edit.dotted.name"}'),
+        ('{"', "edit.dot", "edit.dotted.name", '{"edit.dotted.name"}'),
+        ('{"', "edit_req", "edit_requests_total", '{"edit_requests_total"}'),
+        ("edit_quoted{", "serv", "service.name", 'edit_quoted{"service.name"}'),
+        ("sum by (", "serv", "service.name", 'sum by ("service.name")'),
+    ],
+)
+def test_names_that_are_no_plain_identifiers_are_completed_with_quotes(
+    server: Cluster, page: Page, before: str, word: str, name: str, query_text: str
+) -> None:
+    labels = {"__name__": "edit_quoted", "service.name": "shop"}
+    write(server, [(labels, last_hour(float, 1)), ({"__name__": "edit.dotted.name"}, last_hour(float, 1))])
+    editor(page).click()
+    page.keyboard.type(before + word)
+    option(page, name, word).click()
+    expect(editor(page)).to_have_text(query_text)
 
 
 def test_what_the_parser_says_is_underlined_and_said(page: Page) -> None:
@@ -132,6 +160,21 @@ def test_a_query_is_laid_out_by_the_book(page: Page) -> None:
     fill(page, "sum   by(job)(edit_requests_total)")
     page.get_by_role("button", name="Format query 1").click()
     expect(editor(page)).to_have_text("sum by (job) (edit_requests_total)")
+
+
+def test_what_is_typed_while_a_query_is_laid_out_stays(page: Page) -> None:
+    held: list[Route] = []
+    page.route("**/api/v1/format_query", lambda route: held.append(route))
+    fill(page, "sum(edit_requests_total)")
+    with page.expect_request("**/api/v1/format_query"):
+        page.get_by_role("button", name="Format query 1").click()
+    editor(page).click()
+    page.keyboard.press("End")
+    page.keyboard.insert_text("+1")
+    with page.expect_response("**/api/v1/format_query"):
+        held[0].continue_()
+    page.wait_for_timeout(200)
+    expect(editor(page)).to_have_text("sum(edit_requests_total)+1")
 
 
 def test_completion_is_quick_with_thirty_thousand_names(server: Cluster, show: Callable[[str], Page]) -> None:
@@ -172,6 +215,35 @@ def test_queries_are_added_copied_hidden_moved_and_removed(page: Page) -> None:
     expect(query(page).get_by_label("About the answer")).to_contain_text("1 series")
     page.go_back()
     expect(editor(page, 2)).to_have_text("edit_requests_total")
+
+
+def test_the_only_query_is_emptied_also_of_what_was_not_run(page: Page) -> None:
+    fill(page, "edit_requests_total")
+    page.get_by_role("button", name="Remove query 1").click()
+    expect(editor(page)).not_to_contain_text("edit_requests_total")
+
+
+def test_no_query_is_added_to_as_many_as_there_may_be(show: Callable[[str], Page]) -> None:
+    page = show("#metrics?" + "&".join(f"expr={number}&view=table" for number in range(QUERIES_MAX)))
+    expect(editor(page, QUERIES_MAX)).to_have_text(str(QUERIES_MAX - 1))
+    page.get_by_role("button", name="Duplicate query 1", exact=True).click()
+    page.wait_for_timeout(200)
+    assert editor(page, 2).inner_text() == "1"
+    assert f"expr={QUERIES_MAX - 1}" in page.url
+
+
+def test_what_was_answered_stays_when_it_is_asked_again_in_vain(page: Page) -> None:
+    run(page, "edit_requests_total")
+    legend = query(page).get_by_role("table", name="Legend")
+    expect(legend).to_be_visible()
+    page.route(
+        "**/api/v1/query_range", lambda route: route.fulfill(status=422, json={"status": "error", "error": "no"})
+    )
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(query(page).get_by_role("alert")).to_be_visible()
+    expect(legend).to_be_visible()
+    run(page, "edit_requests_total + 1")
+    expect(legend).to_have_count(0)
 
 
 def test_keys_focus_add_choose_tabs_and_run(page: Page) -> None:
@@ -233,6 +305,27 @@ def test_a_refresh_asks_again(page: Page) -> None:
     page.get_by_role("combobox", name="Refresh").select_option("1s")
     expect(cell).not_to_have_text(before)
     page.get_by_role("combobox", name="Refresh").select_option("")
+
+
+def test_a_refresh_that_is_longer_than_timers_of_browsers_does_not_ask_at_once(show: Callable[[str], Page]) -> None:
+    page = show("#metrics?expr=vector(1)&refresh=30d")
+    asked: list[Request] = []
+    expect(query(page).get_by_label("About the answer")).to_be_visible()
+    page.on("request", lambda request: asked.extend([request] if "query_range" in request.url else []))
+    page.wait_for_timeout(1000)
+    assert asked == []
+
+
+def test_the_latest_time_that_can_be_written_is_not_left(show: Callable[[str], Page]) -> None:
+    page = show("#metrics?expr=vector(1)&end=9999-12-31T23:59:00Z")
+    expect(query(page).get_by_label("About the answer")).to_be_visible()
+    page.get_by_role("button", name="Later").click()
+    expect(query(page).get_by_label("About the answer")).to_be_visible()
+    assert "end=9999-12-31T23%3A59%3A59.999Z" in page.url
+    field = page.get_by_label("End", exact=True)
+    field.fill("99999999999999")
+    field.press("Tab")
+    assert "is not now, Unix seconds, or a time" in field.evaluate("node => node.validationMessage")
 
 
 def test_times_that_make_no_sense_are_said_and_not_used(page: Page) -> None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
@@ -200,6 +201,59 @@ def test_a_gap_stays_a_gap_and_what_is_not_finite_is_said(page: Page) -> None:
         page.keyboard.press("ArrowRight")
         seen |= {row.locator("td").nth(2).inner_text() for row in legend(page).all()}
     assert {"1", "∞", "NaN"} <= seen
+
+
+COLOURED = """
+(canvas) => {
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  let coloured = 0;
+  for (let at = 0; at < data.length; at += 4) {
+    const three = [data[at], data[at + 1], data[at + 2]];
+    if (data[at + 3] > 200 && Math.max(...three) - Math.min(...three) > 80) coloured += 1;
+  }
+  return coloured;
+}
+"""
+"""How many pixels are neither grey nor next to it."""
+
+
+def test_a_point_that_is_the_only_one_is_seen(show: Callable[[str], Page]) -> None:
+    page = show("#metrics?expr=vector(5)&range=10s&step=1m")
+    expect(legend(page)).to_have_count(1)
+    page.wait_for_timeout(200)
+    assert page.locator(".plot canvas").evaluate(COLOURED) > 0
+
+
+def test_values_that_differ_by_no_more_than_rounding_are_drawn(show: Callable[[str], Page]) -> None:
+    page = show(
+        f"#metrics?{urlencode({'expr': 'vector(1e16) + (time() % 4 > bool 1) * 2', 'range': '5m', 'step': '1s'})}"
+    )
+    expect(legend(page)).to_have_count(1)
+    page.wait_for_timeout(200)
+    assert page.locator(".plot canvas").evaluate(COLOURED) > 0
+
+
+WRITTEN = """
+  window.written = [];
+  const { fillText } = CanvasRenderingContext2D.prototype;
+  CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
+    window.written.push(text);
+    return fillText.call(this, text, ...place);
+  };
+"""
+"""Notes all texts that are drawn."""
+
+
+def test_no_two_places_of_an_axis_have_the_same_text(tabs: Tabs, server: Cluster) -> None:
+    page = tabs.open()
+    page.add_init_script(WRITTEN)
+    page.goto(f"{server.url}/#metrics?{urlencode({'expr': '12345678 + (time() % 60) / 60'})}")
+    expect(legend(page)).to_have_count(1)
+    page.wait_for_timeout(200)
+    values = [text for text in page.evaluate("window.written") if text.startswith("12")]
+    drawings = max(values.count(text) for text in values)
+    assert all(text.startswith("1234567") for text in values), values
+    assert len(set(values)) >= 3 and len(values) <= drawings * len(set(values))
 
 
 def test_a_range_without_samples_says_so(page: Page) -> None:

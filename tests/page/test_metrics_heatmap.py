@@ -65,6 +65,18 @@ def test_classic_histograms_are_drawn_by_their_buckets(graph: Callable[[str], Pa
     expect(canvas).to_be_visible()
 
 
+def test_the_cell_that_is_pointed_at_is_one_of_the_answer_that_is_shown(graph: Callable[[str], Page]) -> None:
+    page = graph("page_native_seconds")
+    page.locator("figure.heat canvas").focus()
+    page.keyboard.press("ArrowUp")  # of the last step
+    assert "(1, 2] · count" in read(page)
+    field = page.get_by_label("Range", exact=True)
+    field.fill("1m")
+    field.press("Tab")
+    expect(page.get_by_role("img", name="5 steps")).to_be_visible()
+    assert "(1, 2] · count 40" in read(page)
+
+
 def test_a_heat_map_follows_the_colours(graph: Callable[[str], Page]) -> None:
     page = graph("page_native_seconds")
     canvas = page.locator("figure.heat canvas")

@@ -6,7 +6,7 @@ import { time } from "../base/format.js";
 import { linkTo } from "../base/link.js";
 import { usePoll } from "../base/poll.js";
 import { Table } from "../base/table.js";
-import { counted, Detail, labelsColumn, moment, ofState, States, timeColumn } from "./detail.js";
+import { counted, Detail, emptyText, labelsColumn, moment, ofState, States, timeColumn } from "./detail.js";
 
 const EVERY_MS = 10_000;
 
@@ -33,7 +33,7 @@ export function Alerts() {
   return html`<${Said} poll=${poll} />
     ${all && html`<${States} label="State" counts=${counted(all, stateOf, ["firing", "pending"])} />
       <${Table} label="Alerts" columns=${COLUMNS} rows=${ofState(all, stateOf)} sort=${{ column: 0, down: false }}
-        key=${(alert) => JSON.stringify(alert.labels)} onRow=${(alert) => { shown.value = alert; }} empty="Nothing is pending, and nothing fires." />`}
+        rowKey=${(alert) => JSON.stringify(alert.labels)} onRow=${(alert) => { shown.value = alert; }} empty=${emptyText(all, "Nothing is pending, and nothing fires.")} />`}
     ${shown.value && html`<${Alert} alert=${shown.value} onClose=${() => { shown.value = null; }} />`}`;
 }
 

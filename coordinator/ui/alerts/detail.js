@@ -44,6 +44,9 @@ export function ofState(rows, of) {
   return chosen ? rows.filter((row) => of(row) === chosen) : rows;
 }
 
+/** What a table without rows says: `none`, unless there are rows of other states than the one that the link names. */
+export const emptyText = (rows, none) => (rows.length ? `None is ${params.value.get("state")}.` : none);
+
 /** All that is known of a row: `facts`: [[name, value]], those without a value are left out. */
 export function Detail({ title, facts, onClose, children }) {
   return html`<${Dialog} title=${title} class="wide" onClose=${onClose}>

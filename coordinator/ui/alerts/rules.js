@@ -7,11 +7,12 @@ import { usePoll } from "../base/poll.js";
 import { Said } from "../base/said.js";
 import { Table } from "../base/table.js";
 import { Copy } from "../base/take.js";
-import { counted, Detail, moment, ofState, States, timeColumn } from "./detail.js";
+import { counted, Detail, emptyText, moment, ofState, States, timeColumn } from "./detail.js";
 
 const EVERY_MS = 10_000;
 const HEALTH = { ok: "is-good", err: "is-bad", unknown: "hint" };
 
+const NO_RULES = "There are no rules. The configuration file that TRIPTYCH_PROMETHEUS_CONFIG names says which files have some.";
 const healthOf = ({ rule }) => rule.health;
 
 const COLUMNS = [
@@ -37,8 +38,8 @@ export function Rules() {
     ${all && html`<div class="row"><${States} label="Health" counts=${counted(all, healthOf, ["err", "ok", "unknown"])} />
         ${name && html`<button onClick=${() => change({ rule: null })}>Rules of other names, too</button>`}
         <span class="hint">${count(all.length)} rules in ${count(groups.length)} groups</span></div>
-      <${Table} label="Rules" columns=${COLUMNS} rows=${ofState(all, healthOf)} key=${(row) => row.key} onRow=${(row) => { shown.value = row; }}
-        empty="There are no rules. The configuration file that TRIPTYCH_PROMETHEUS_CONFIG names says which files have some." />`}
+      <${Table} label="Rules" columns=${COLUMNS} rows=${ofState(all, healthOf)} rowKey=${(row) => row.key} onRow=${(row) => { shown.value = row; }}
+        empty=${emptyText(all, name ? `No rule is called ${name}.` : NO_RULES)} />`}
     ${shown.value && html`<${Rule} row=${shown.value} onClose=${() => { shown.value = null; }} />`}`;
 }
 

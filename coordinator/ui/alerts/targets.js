@@ -5,7 +5,7 @@ import { count, series, time, took } from "../base/format.js";
 import { usePoll } from "../base/poll.js";
 import { Said } from "../base/said.js";
 import { Table } from "../base/table.js";
-import { counted, Detail, labelsColumn, moment, ofState, States, timeColumn } from "./detail.js";
+import { counted, Detail, emptyText, labelsColumn, moment, ofState, States, timeColumn } from "./detail.js";
 
 const EVERY_MS = 10_000;
 const HEALTH = { up: "is-good", down: "is-bad", unknown: "hint" };
@@ -30,9 +30,9 @@ export function Targets() {
   return html`<${Said} poll=${poll} />
     ${data && html`<div class="row"><${States} label="Health" counts=${counted(data.activeTargets, healthOf, ["down", "up", "unknown"])} />
         ${dropped > 0 && html`<span class="hint">${count(dropped)} targets were dropped by relabelling</span>`}</div>
-      <${Table} label="Targets" columns=${COLUMNS} rows=${ofState(data.activeTargets, healthOf)} key=${(target) => target.scrapePool + target.scrapeUrl + series(target.labels)}
+      <${Table} label="Targets" columns=${COLUMNS} rows=${ofState(data.activeTargets, healthOf)} rowKey=${(target) => target.scrapePool + target.scrapeUrl + series(target.labels)}
         onRow=${(target) => { shown.value = target; }}
-        empty="Nothing is scraped. The configuration file that TRIPTYCH_PROMETHEUS_CONFIG names says in scrape_configs what is." />`}
+        empty=${emptyText(data.activeTargets, "Nothing is scraped. The configuration file that TRIPTYCH_PROMETHEUS_CONFIG names says in scrape_configs what is.")} />`}
     ${shown.value && html`<${Target} target=${shown.value} onClose=${() => { shown.value = null; }} />`}`;
 }
 

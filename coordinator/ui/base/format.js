@@ -57,6 +57,12 @@ export function short(value) {
   return String(Number(value.toPrecision(6)));
 }
 
+const FIRST_MS = -62_167_219_200_000; // of the years that have four digits
+const LAST_MS = 253_402_300_799_999;
+
+/** The nearest time (ms) in a year from 0 to 9999: others cannot be written so that they are read again. */
+export const writable = (ms) => Math.min(Math.max(ms, FIRST_MS), LAST_MS);
+
 const two = (value) => String(value).padStart(2, "0");
 
 /** A time (ms) as 2026-01-31 17:05:09, 24 hours, here or in UTC; with ms if asked or if it has some. */
@@ -64,22 +70,24 @@ export function time(ms, { date = true, millis = ms % 1000 !== 0 } = {}) {
   const moment = new Date(ms);
   if (Number.isNaN(moment.getTime())) return String(ms);
   const get = (name) => moment[`get${utc.value ? "UTC" : ""}${name}`]();
-  const day = `${get("FullYear")}-${two(get("Month") + 1)}-${two(get("Date"))}`;
+  const day = `${String(get("FullYear")).padStart(4, "0")}-${two(get("Month") + 1)}-${two(get("Date"))}`;
   const clock = `${two(get("Hours"))}:${two(get("Minutes"))}:${two(get("Seconds"))}`;
   return `${date ? `${day} ` : ""}${clock}${millis ? `.${String(get("Milliseconds")).padStart(3, "0")}` : ""}`;
 }
 
 /** The time (ms) that a text as `time` writes it (seconds and clock may be missing), a Unix time in seconds, or an RFC 3339
- * time means; null if it is none. */
+ * time means; null if it is none, or not in a year from 0 to 9999. */
 export function parseTime(text) {
   const trimmed = text.trim();
-  if (/^-?\d+(\.\d+)?$/.test(trimmed)) return Number(trimmed) * 1000;
+  if (/^-?\d+(\.\d+)?$/.test(trimmed)) return inRange(Number(trimmed) * 1000);
   const match = /^(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d(?::\d\d(?:\.\d{1,3})?)?))?(Z|[+-]\d\d:?\d\d)?$/.exec(trimmed);
   if (!match) return null;
   const [, day, clock = "00:00:00", zone = utc.value ? "Z" : ""] = match;
   const ms = Date.parse(`${day}T${clock}${zone}`);
-  return Number.isNaN(ms) ? null : ms;
+  return inRange(ms);
 }
+
+const inRange = (ms) => (ms === writable(ms) ? ms : null);
 
 /** A label set as PromQL writes it. Names that are no plain identifiers are quoted. */
 export function series(labels) {

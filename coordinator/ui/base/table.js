@@ -12,8 +12,9 @@ const WIDTH_CHARS_MAX = 60;
 /** `columns`: [{title, value(row), render?(row), align?: "end", sortable?: false}]; `value` is what is sorted, filtered
  * and exported, `render` what is shown (a line high). `rows`: an array, a new one when something changed.
  * `label`: the table's name. `filter`: whether there is a field that filters. `onRow(row)`: for a click or Enter; arrow
- * keys go from row to row. `key(row)`: what tells rows apart. `sort`: {column, down} at the beginning. */
-export function Table({ columns, rows, label, filter = rows.length > 20, onRow, key, sort = null, empty = "Nothing." }) {
+ * keys go from row to row. `rowKey(row)`: what tells rows apart. `sort`: {column, down} at the beginning. Its order, filter
+ * and place stay while rows change; with another `key` (of Preact) it begins anew: for other columns, or rows of something else. */
+export function Table({ columns, rows, label, filter = rows.length > 20, onRow, rowKey, sort = null, empty = "Nothing." }) {
   const order = useSignal(sort);
   const wanted = useSignal("");
   const { shown, isBusy } = useArranged(columns, rows, order.value, wanted.value.trim().toLowerCase());
@@ -33,7 +34,7 @@ export function Table({ columns, rows, label, filter = rows.length > 20, onRow, 
         <thead><tr aria-rowindex="1">${columns.map((column, index) => html`<${Head} column=${column} index=${index} order=${order} width=${widths[index]} />`)}</tr></thead>
         <tbody onKeyDown=${onKeyDown} onFocusIn=${onFocus}>
           ${before > 0 && html`<tr class="gap" aria-hidden="true"><td colspan=${columns.length} style=${{ height: `${before}px` }}></td></tr>`}
-          ${shown.slice(first, last).map((row, index) => html`<tr key=${key ? key(row) : first + index} aria-rowindex=${first + index + 2}
+          ${shown.slice(first, last).map((row, index) => html`<tr key=${rowKey ? rowKey(row) : first + index} aria-rowindex=${first + index + 2}
               class=${onRow ? "choice" : ""} tabindex=${onRow ? (first + index === stop ? 0 : -1) : undefined}
               onClick=${onRow && (() => { if (!String(getSelection())) onRow(row); })}>
             ${columns.map((column) => html`<td class=${column.align ?? ""}>${column.render ? column.render(row) : column.value(row)}</td>`)}

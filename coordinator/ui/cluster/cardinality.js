@@ -106,5 +106,5 @@ export function Cardinality() {
         <button class="quiet" onClick=${() => exported(all)}>CSV</button></div>
       <div class="lists">${all.map(([title, rows, columns, onRow]) => html`<div class="stack" key=${title}>
         <h2>${title}</h2>
-        <${Table} label=${title} columns=${columns} rows=${rows} onRow=${onRow} key=${(row) => row.name} empty="None." /></div>`)}</div>`}`;
+        <${Table} label=${title} columns=${columns} rows=${rows} onRow=${onRow} rowKey=${(row) => row.name} empty="None." /></div>`)}</div>`}`;
 }

@@ -33,10 +33,11 @@ export function Memory() {
   const totals = {};
   for (const one of processes) for (const [owner, size] of Object.entries(one.owners ?? {})) totals[owner] = (totals[owner] ?? 0) + size;
   const owners = Object.entries(totals).sort(([, a], [, b]) => b - a);
+  const names = Object.keys(totals).sort(); // a column stays where it is when another owner becomes the largest
   const columns = [
     { title: "Process", value: (row) => row.process },
     ...PAGES.map(([name, title, hint]) => column(title, (row) => row[name] ?? null, hint)),
-    ...owners.map(([owner]) => column(owner.replaceAll("_", " "), (row) => row.owners?.[owner] ?? null, OWNERS[owner])),
+    ...names.map((owner) => column(owner.replaceAll("_", " "), (row) => row.owners?.[owner] ?? null, OWNERS[owner])),
     column("no owner", (row) => row.unattributedBytes ?? null, "anonymous pages that no part has counted, such as room that the allocator keeps"),
   ];
   return html`<${Said} poll=${poll} />
@@ -44,5 +45,5 @@ export function Memory() {
       ["All processes", bytes(sum(processes, (one) => one.proportionalBytes ?? one.residentBytes)), "proportional: shared pages count once"],
       ...owners.slice(0, 6).map(([owner, size]) => [owner.replaceAll("_", " "), bytes(size), OWNERS[owner]]),
     ]} />
-    <${Table} label="Memory by process" columns=${columns} rows=${processes} key=${(row) => row.process} />`;
+    <${Table} key=${names.join()} label="Memory by process" columns=${columns} rows=${processes} rowKey=${(row) => row.process} />`;
 }

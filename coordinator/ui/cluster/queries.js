@@ -51,7 +51,7 @@ export function Queries() {
   return html`<${Said} poll=${poll} /><${Problem} error=${problem.value} />
     <p class="hint" role="status">${said.value}</p>
     ${rows && html`<${Table} label="Running queries" columns=${columns((query) => { doubtful.value = query; })} rows=${rows}
-      key=${(query) => query.id + query.kind + query.start} onRow=${(query) => { shown.value = query; }} empty="Nothing is being served now." />`}
+      rowKey=${(query) => query.id + query.kind + query.start} onRow=${(query) => { shown.value = query; }} empty="Nothing is being served now." />`}
     ${shown.value && html`<${Query} query=${shown.value} onClose=${() => { shown.value = null; }} />`}
     ${asked && html`<${Confirm} title="Cancel this query?" action="Cancel the query" onConfirm=${() => cancel(asked)}
         onClose=${() => { doubtful.value = null; }}>

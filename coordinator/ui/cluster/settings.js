@@ -28,5 +28,5 @@ export function Settings() {
       <${Copy} text=${variables} label="Copy as variables" />
       <button class="quiet" onClick=${() => save("settings.csv", table(), "text/csv")}>CSV</button>
     </div>
-    <${Table} label="Settings" columns=${COLUMNS} rows=${rows} key=${(row) => row.name} filter=${true} empty="All settings have their defaults." />`}`;
+    <${Table} label="Settings" columns=${COLUMNS} rows=${rows} rowKey=${(row) => row.name} filter=${true} empty="All settings have their defaults." />`}`;
 }

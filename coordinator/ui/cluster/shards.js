@@ -93,7 +93,7 @@ export function Shards() {
       ["Memory of series and log", bytes(sum(shards, (shard) => shard.memoryBytes)), "Vectors are in the memory of their worker as a whole: see Memory"],
       ["Up since", time(cluster.startedAt * 1000, { millis: false })],
     ]} />
-    <${Table} label="Shards" columns=${SHARDS} rows=${shards} key=${(shard) => shard.shard} />
+    <${Table} label="Shards" columns=${SHARDS} rows=${shards} rowKey=${(shard) => shard.shard} />
     <h2>Workers</h2>
-    <${Table} label="Workers" columns=${WORKERS} rows=${cluster.workers} key=${(worker) => worker.worker} empty="No worker is connected." />`;
+    <${Table} label="Workers" columns=${WORKERS} rows=${cluster.workers} rowKey=${(worker) => worker.worker} empty="No worker is connected." />`;
 }

@@ -36,6 +36,6 @@ export function Slow() {
     <label>Order <select value=${by} onChange=${(event) => change({ by: event.target.value })}>
       ${Object.entries(ORDERS).map(([name, title]) => html`<option value=${name}>${title}</option>`)}</select></label>
     ${rows && html`<${Table} label="Slow queries" columns=${COLUMNS} rows=${rows} onRow=${(query) => { shown.value = query; }}
-      key=${(query) => query.id + query.start} empty="No query was slow since the start. TRIPTYCH_SLOW_QUERY says from which time on one is." />`}
+      rowKey=${(query) => query.id + query.start} empty="No query was slow since the start. TRIPTYCH_SLOW_QUERY says from which time on one is." />`}
     ${shown.value && html`<${Query} query=${shown.value} onClose=${() => { shown.value = null; }} />`}`;
 }

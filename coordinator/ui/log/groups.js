@@ -61,7 +61,7 @@ function List() {
   const { value, error, again } = usePoll((signal) => list(after, signal), EVERY_MS, [after]);
   const answer = value.value;
   return html`<${Problem} error=${error.value} onRetry=${again} />
-    ${answer && html`<${Table} label="Consumer groups" columns=${COLUMNS} rows=${answer.rows} key=${(row) => row.group} empty="No consumer groups."
+    ${answer && html`<${Table} key=${after} label="Consumer groups" columns=${COLUMNS} rows=${answer.rows} rowKey=${(row) => row.group} empty="No consumer groups."
       onRow=${(row) => change({ group: row.group })} />
       ${answer.more && html`<div><button onClick=${() => change({ after_group: answer.rows.at(-1).group })}>Next groups</button></div>`}`}`;
 }
@@ -87,7 +87,7 @@ function Group({ name }) {
     <${Problem} error=${error.value} onRetry=${again} />
     ${group && html`<${Remarks} warnings=${group.warnings} infos=${group.more ? [`the first ${KEYS_MAX} keys with a lag are shown`] : []} />
       <p>Keys: <code>${prefixText(group.prefix)}</code>. Lag: ${count(group.lag)} records. ${count(group.slotCount)} slots, all committed to ${count(group.committedSequence)}.</p>
-      <h3>Members</h3><${Table} label="Members" columns=${MEMBERS} rows=${group.members} key=${(row) => row.member} empty="No members: nobody works for this group." />
-      <h3>Keys that wait</h3><${Table} label="Keys that wait" columns=${LAGS} rows=${group.keys} key=${keyName} empty="Everything is committed."
+      <h3>Members</h3><${Table} label="Members" columns=${MEMBERS} rows=${group.members} rowKey=${(row) => row.member} empty="No members: nobody works for this group." />
+      <h3>Keys that wait</h3><${Table} label="Keys that wait" columns=${LAGS} rows=${group.keys} rowKey=${keyName} empty="Everything is committed."
         onRow=${(row) => change({ ...choosing(row), group: null, from: row.committedSequence })} />`}`;
 }

@@ -49,7 +49,7 @@ export function Keys() {
     <${Remarks} warnings=${value.value?.warnings} />
     ${known.left > 0 && html`<${Progress} label=${`Counting: ${known.left} keys to go`} share=${1 - known.left / rows.length} onCancel=${known.cancel} />`}
     <${Problem} error=${known.error} />
-    ${value.value && html`<${Table} label="Keys" columns=${columns} rows=${rows} key=${(row) => row.key.key} empty="No keys."
+    ${value.value && html`<${Table} key=${`${prefix}\n${place}`} label="Keys" columns=${columns} rows=${rows} rowKey=${(row) => row.key.key} empty="No keys."
       onRow=${(row) => change({ ...choosing(row.key.shown), keys: null, after_base64: null })} />`}
     ${busy.value && !value.value && html`<p class="hint">Reading…</p>`}
     ${deleting.value && html`<${Confirm} title="Delete a key" action="Delete all its records" onConfirm=${() => remove(deleting.peek())} onClose=${() => { setTimeout(() => { deleting.value = null; }); }}>

@@ -18,6 +18,6 @@ const COLUMNS = [
 export function Policies() {
   const { value, error, again } = usePoll(async (signal) => (await request("GET", "api/v1/log/policies", { signal })).answer, EVERY_MS);
   return html`<${Problem} error=${error.value} onRetry=${again} />
-    ${value.value && html`<${Table} label="Policies" columns=${COLUMNS} rows=${value.value.policies} key=${(row) => row.name} empty="No policies: records are kept until retention drops their segment." />
+    ${value.value && html`<${Table} label="Policies" columns=${COLUMNS} rows=${value.value.policies} rowKey=${(row) => row.name} empty="No policies: records are kept until retention drops their segment." />
       <p class="hint">Policies are set by PUT /api/v1/log/policies/{name}.</p>`}`;
 }

@@ -34,6 +34,6 @@ export function Segments() {
   return html`<${Problem} error=${error.value} onRetry=${again} />
     ${state && html`<${Remarks} warnings=${state.places.warnings} infos=${state.more ? [`the first ${state.rows.length} segments are shown`] : []} />
       <table class="plain"><tbody>${Object.entries(PLACES).map(([name, label]) => html`<tr><th scope="row">${label}</th><td class="number">${count(state.places[name])}</td></tr>`)}</tbody></table>
-      <${Table} label="Segments" columns=${COLUMNS} rows=${state.rows} key=${(row) => row.id} empty="No segments yet."
+      <${Table} label="Segments" columns=${COLUMNS} rows=${state.rows} rowKey=${(row) => row.id} empty="No segments yet."
         onRow=${(row) => change({ part: null, from: row.startSeq })} />`}`;
 }

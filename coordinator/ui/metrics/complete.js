@@ -7,15 +7,19 @@ import { cut, namesAt, prepareNames } from "./names.js";
 
 const SHOWN_MAX = 100;
 const VALUES_MAX = 10_000; // of one label, that are asked for
+const PLAIN_LABEL = /^[A-Za-z_]\w*$/;
+const PLAIN_METRIC = /^[A-Za-z_:][\w:]*$/;
 const OPERATORS = { EqlSingle: "=", Neq: "!=", EqlRegex: "=~", NeqRegex: "!~" };
 
 let typed = ""; // the word before the cursor
 let more = 0; // names that fit and are left out
+let isOfMetrics = false; // whether names of metrics were asked for, rather than those of labels
 
 const client = {
   metricNames: async () => {
     const { names, total } = await namesAt(typed, SHOWN_MAX);
     more += total - names.length;
+    isOfMetrics = true;
     return names;
   },
   metricMetadata: async () => ({}),
@@ -25,7 +29,7 @@ const client = {
     const others = selectorOf(metric, matchers.filter((one) => one.name && one.name !== label && one.value !== ""));
     const values = await kept(path, { "match[]": others ? `{${others}}` : undefined, limit: VALUES_MAX });
     if (values.length < VALUES_MAX || !typed) return cut(values, typed, SHOWN_MAX);
-    const wanted = `${/^[A-Za-z_]\w*$/.test(label) ? label : quoted(label)}=~${quoted(`.*${escaped(typed)}.*`)}`;
+    const wanted = `${PLAIN_LABEL.test(label) ? label : quoted(label)}=~${quoted(`.*${escaped(typed)}.*`)}`;
     return kept(path, { "match[]": `{${[others, wanted].filter(Boolean).join(",")}}`, limit: SHOWN_MAX });
   },
   series: async () => [],
@@ -41,10 +45,12 @@ export async function complete(context) {
   const before = context.state.sliceDoc(Math.max(0, context.pos - 200), context.pos);
   typed = /"[^"]*$/.test(before) && !/^[^"]*("[^"]*"[^"]*)*$/.test(before) ? /[^"]*$/.exec(before)[0] : /[\w:.]*$/.exec(before)[0];
   more = 0;
+  isOfMetrics = false;
   if (!typed && !context.explicit && !/[{("=,]\s*$/.test(before)) return null;
   const result = await strategy.promQL(context).catch(() => null);
   if (!result || context.aborted) return null;
-  const options = ranked(result.options, typed.toLowerCase());
+  const isInText = /["'`]/.test(context.state.sliceDoc(result.from, result.from + 1)); // the name of a metric in braces
+  const options = ranked(result.options, typed.toLowerCase()).map((option) => ({ ...option, apply: option.apply ?? textOf(option, isInText) }));
   if (!options.length || (options.length === 1 && options[0].label === typed)) return null;
   const left = more + Math.max(0, options.length - SHOWN_MAX);
   const shown = options.slice(0, SHOWN_MAX);
@@ -65,6 +71,14 @@ function ranked(options, text) {
   return scored.sort(([a, one], [b, other]) => a - b || (one.label < other.label ? -1 : 1)).map(([, option]) => option);
 }
 
+/** What is put into the query for a name: quotes around one that is no plain identifier, and braces around a metric's. */
+function textOf({ label, type }, isInText) {
+  if (type !== "constant") return undefined;
+  if (!isOfMetrics) return PLAIN_LABEL.test(label) ? undefined : quoted(label);
+  if (isInText) return quoted(label);
+  return PLAIN_METRIC.test(label) ? undefined : `{${quoted(label)}}`;
+}
+
 function matchOf(option, text) {
   const place = text ? option.label.toLowerCase().indexOf(text.toLowerCase()) : -1;
   return place < 0 ? [] : [place, place + text.length];
@@ -83,7 +97,7 @@ async function info({ label }) {
 function selectorOf(metric, matchers) {
   const parts = matchers.map(({ type, name, value }) => {
     const operator = OPERATORS[promqlParser.nodeSet.types[type]?.name] ?? "=";
-    return `${/^[A-Za-z_]\w*$/.test(name) ? name : quoted(name)}${operator}"${value.replace(/(?<!\\)"/g, '\\"')}"`;
+    return `${PLAIN_LABEL.test(name) ? name : quoted(name)}${operator}"${value.replace(/(?<!\\)"/g, '\\"')}"`;
   });
   return [...(metric ? [`__name__=${quoted(metric)}`] : []), ...parts].join(",");
 }

@@ -96,11 +96,13 @@ function handleOf(view, fault) {
       view.focus();
     },
     async format() {
+      const text = view.state.doc.toString();
       try {
-        const { answer } = await request("POST", "api/v1/format_query", { body: form({ query: view.state.doc.toString() }) });
+        const { answer } = await request("POST", "api/v1/format_query", { body: form({ query: text }) });
+        if (view.state.doc.toString() !== text) return; // somebody types on
         view.dispatch({ changes: { from: 0, to: view.state.doc.length, insert: answer.data } });
       } catch (error) {
-        fault.value = error.message;
+        if (view.state.doc.toString() === text) fault.value = error.message;
       }
     },
   };

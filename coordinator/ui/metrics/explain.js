@@ -103,7 +103,7 @@ function Sent({ node }) {
   return html`<div class="plan-sent">
     ${node.query !== node.text && html`<p><span class="hint">Sent</span> <code>${cut(node.query, 10 * TEXT_MAX)}</code></p>`}
     <p class="hint">${node.merge}${node.mergeTime > 0 ? `, in ${took(node.mergeTime)}` : ""}. A shard's time is for reading alone.</p>
-    <${Table} label=${`Workers of ${node.text.slice(0, 60)}`} columns=${SENT_COLUMNS} rows=${rows} filter=${false} key=${(row) => row.name} />
+    <${Table} label=${`Workers of ${node.text.slice(0, 60)}`} columns=${SENT_COLUMNS} rows=${rows} filter=${false} rowKey=${(row) => row.name} />
   </div>`;
 }
 
@@ -118,7 +118,7 @@ const SENT_COLUMNS = [
 function Workers({ shares }) {
   if (!shares.length) return html`<p class="hint">No worker was asked.</p>`;
   return html`<details><summary>Workers</summary>
-    <${Table} label="Workers" columns=${WORKER_COLUMNS} rows=${shares} filter=${false} key=${(row) => row.worker} />
+    <${Table} label="Workers" columns=${WORKER_COLUMNS} rows=${shares} filter=${false} rowKey=${(row) => row.worker} />
   </details>`;
 }
 

@@ -45,7 +45,7 @@ export function Explorer({ onChoose, onClose }) {
     ${names.busy.value && !names.value.value && html`<${Progress} label="Asking for the names" />`}
     <div class="explorer">
       <div ref=${place}>
-        <${Table} label="Metrics" columns=${COLUMNS} rows=${shown} filter=${false} key=${(row) => row.name} onRow=${(row) => { chosen.value = row.name; }}
+        <${Table} key=${wanted.value} label="Metrics" columns=${COLUMNS} rows=${shown} filter=${false} rowKey=${(row) => row.name} onRow=${(row) => { chosen.value = row.name; }}
           empty="No metric has these words." />
       </div>
       ${metric && html`<${MetricDetail} key=${metric.name} metric=${metric} onChoose=${onChoose} />`}

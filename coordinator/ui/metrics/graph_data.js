@@ -43,7 +43,7 @@ function lineOf(pairs, index, start, step, length) {
   }
   const isFinite = finite === pairs.length;
   const [least, most, mean] = finite ? [min, max, sum / finite] : [null, null, null];
-  return { index, values, isFinite, single: pairs.length < length ? singles(values) : [], last, min: least, max: most, mean };
+  return { index, values, isFinite, single: pairs.length < length || length === 1 ? singles(values) : [], last, min: least, max: most, mean };
 }
 
 function number(text) {

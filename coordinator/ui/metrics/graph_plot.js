@@ -5,6 +5,8 @@ import { colour } from "../shell/theme.js";
 
 const NEAR_PX = 100; // of the cursor: a line that is farther away is not the one that is meant
 const DIM_UP_TO = 60; // lines: drawing more of them anew whenever another one is nearest would make the mouse lag
+const ALONE_S = 30; // shown before and after a point that is the only one
+const FLAT = 1e-13; // of the values: what differs by less is rounding, and leaves no room for ticks between two numbers
 const GOLDEN_DEG = 137.508; // so that neighbours differ in colour, however many there are
 
 /** The colour of the line with this index in the answer. */
@@ -24,12 +26,12 @@ export function plot(host, lines, columns, view, { onHover, onZoom, onOut }) {
     legend: { show: false },
     tzDate: (at) => (utc.value ? uPlot.tzDate(new Date(at * 1000), "UTC") : new Date(at * 1000)),
     scales: {
-      x: { time: true, range: () => [columns[0][0], columns[0].at(-1) || columns[0][0] + 1] },
+      x: { time: true, range: () => xRange(columns[0]) },
       y: { distr: view.isLog ? 3 : 1, range: (_, min, max) => yRange(min, max, view) },
     },
     axes: [
       { ...axis, values: (_, splits, __, ___, step) => timesOf(splits, step), space: 70 },
-      { ...axis, values: (_, splits) => splits.map((value) => (value === null ? "" : short(value))), size: axisWidth },
+      { ...axis, values: (_, splits) => textsOf(splits), size: axisWidth },
     ],
     series: [{}, ...lines.map((line) => seriesOf(line, lines.length, view, lightness))],
     bands: view.isStacked ? lines.slice(1).map((_, at) => ({ series: [at + 2, at + 1] })) : [],
@@ -64,13 +66,24 @@ function seriesOf(line, count, { isStacked }, lightness) {
   };
 }
 
+function xRange(xs) {
+  return xs.length > 1 ? [xs[0], xs.at(-1)] : [xs[0] - ALONE_S, xs[0] + ALONE_S];
+}
+
 function yRange(min, max, { isLog, isFromZero, isStacked }) {
   if (min === null || max === null) return isLog ? [0.1, 10] : [0, 1];
   if (isLog) return uPlot.rangeLog(min, max, 10, false);
   const [low, high] = isFromZero || isStacked ? [Math.min(0, min), Math.max(0, max)] : [min, max];
-  if (low === high) return uPlot.rangeNum(low, high, 0.1, true);
+  if (high - low <= FLAT * Math.max(Math.abs(low), Math.abs(high))) return uPlot.rangeNum(low, high, 0.1, true);
   const margin = (high - low) * 0.05;
   return [low === 0 ? 0 : low - margin, high === 0 ? 0 : high + margin];
+}
+
+/** The texts of an axis: short ones, unless two places would have the same. */
+function textsOf(splits) {
+  const shown = splits.filter((value) => value !== null);
+  const write = new Set(shown.map(short)).size < shown.length ? String : short;
+  return splits.map((value) => (value === null ? "" : write(value)));
 }
 
 /** As wide as the longest of the texts needs. */

@@ -45,6 +45,7 @@ export function HeatMap({ series, grid }) {
     cell.value = { step: inside(from.step + right, heat.steps), row: inside(from.row + up, rows) };
   }
 
+  const pointed = cell.value && rows > 0 ? { step: inside(cell.value.step, heat.steps), row: inside(cell.value.row, rows) } : null; // it may be of another answer
   const what = `${heat.histograms === 1 ? "1 histogram" : `${count(heat.histograms)} histograms, added up`}, ${count(rows)} buckets, ${count(heat.steps)} steps`;
   return html`<figure class="heat">
     <div class="row heat-tools">
@@ -58,12 +59,12 @@ export function HeatMap({ series, grid }) {
       <div class="heat-cells">
         <canvas ref=${canvas} style=${{ height: `${HEIGHT}px` }} tabindex="0" role="img" aria-label=${`Heat map: ${what}. Arrow keys go from cell to cell.`}
           onPointerMove=${point} onPointerLeave=${() => { cell.value = null; }} onKeyDown=${keys}></canvas>
-        ${cell.value && rows > 0 && html`<span class="heat-cell" aria-hidden="true" style=${boxOf(cell.value, heat, places)}></span>`}
+        ${pointed && html`<span class="heat-cell" aria-hidden="true" style=${boxOf(pointed, heat, places)}></span>`}
         <div class="heat-times">${ticksOf(grid, heat.steps, width.value).map(({ text, left }) => html`<span style=${{ left: `${left}%` }}>${text}</span>`)}</div>
       </div>
     </div>
     <div class="row heat-legend">
-      <output class="mono" aria-live="polite">${cell.value && rows ? said(cell.value, heat, grid) : "Point at a cell to see its bucket, time and count."}</output>
+      <output class="mono" aria-live="polite">${pointed ? said(pointed, heat, grid) : "Point at a cell to see its bucket, time and count."}</output>
       <span class="space"></span>
       <span>0</span><span class="heat-ramp" aria-hidden="true"></span><span>${short(heat.most)}</span>
     </div>

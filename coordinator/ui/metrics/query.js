@@ -48,12 +48,17 @@ function useAnswer(row, { expr, tab, isOff }, times, moment) {
       answer.value = { ...answer.value, isBusy: false };
     };
     answer.value = { ...answer.value, isBusy: true };
+    const asked = JSON.stringify([expr, tab, times.range, times.isNow ? null : times.end, times.step]);
     ask({ expr, tab }, times, controller.signal).then(
       (got) => {
         remember(expr);
-        answer.value = { ...IDLE, ...got, tab };
+        answer.value = { ...IDLE, ...got, tab, asked };
       },
-      (error) => { if (!isCancelled(error)) answer.value = { ...IDLE, error }; },
+      (error) => {
+        if (isCancelled(error)) return;
+        const last = answer.value.asked === asked ? answer.value : IDLE; // what was shown stays when it is only asked again
+        answer.value = { ...last, isBusy: false, error };
+      },
     );
     return () => controller.abort();
   }, [expr, tab, isOff, times.range, times.isNow ? null : times.end, times.step, moment]);

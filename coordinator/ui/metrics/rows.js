@@ -33,6 +33,11 @@ export const insertRow = (index, expr) => rows.splice(index, 0, newRow(expr));
 
 export const removeRow = (index) => rows.splice(index, 1);
 
+/** Takes away the text of a row, also what the link has not had yet. */
+export function clearRow(index) {
+  rows[index].draft.value = rows[index].expr = "";
+}
+
 export function moveRow(from, to) {
   rows.splice(to, 0, ...rows.splice(from, 1));
 }

@@ -4,7 +4,7 @@
 //   view    how it is shown, in the same order: the tab, then words such as "off", "stacked", "log", "zero", "heat",
 //           "hide.1x2y3z" (a series that is not drawn), "only.1x2y3z" (no other one is drawn)
 //   range   a duration; end: a time, else now; step: a duration, else chosen; refresh: a duration, else never
-import { duration, parseDuration, parseTime } from "../base/format.js";
+import { duration, parseDuration, parseTime, writable } from "../base/format.js";
 
 export const TABS = ["graph", "table", "explain"];
 export const RANGE = 3600; // s
@@ -71,6 +71,6 @@ export function timeParams(range, end) {
   const rounded = (value) => Math.round(value / grain) * grain;
   return {
     range: duration(Math.min(Math.max(rounded(range), 0.01), RANGE_MAX)),
-    end: end === null ? null : new Date(Math.round(rounded(end) * 1000)).toISOString().replace(".000Z", "Z"),
+    end: end === null ? null : new Date(writable(Math.round(rounded(end) * 1000))).toISOString().replace(".000Z", "Z"),
   };
 }

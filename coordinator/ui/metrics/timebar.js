@@ -20,7 +20,7 @@ export function TimeBar({ times, isBusy, onRun, onCancel }) {
       onClick=${() => show(range * 2, isNow ? null : end + range / 2)}>−</button>
     <button type="button" class="quiet" title="Earlier ([)" aria-label="Earlier" onClick=${() => show(range, end - range / 2)}>‹</button>
     <${Field} label="End" size="19" value=${isNow ? "now" : time(end * 1000)} read=${(text) => (text === "now" || !text ? "now" : parseTime(text))}
-      wrong="now, or a time such as 2026-01-31 17:05:09" onValue=${(value) => show(range, value === "now" ? null : value / 1000)} />
+      wrong="now, Unix seconds, or a time such as 2026-01-31 17:05:09" onValue=${(value) => show(range, value === "now" ? null : value / 1000)} />
     <button type="button" class="quiet" title="Later (])" aria-label="Later" onClick=${() => show(range, end + range / 2)}>›</button>
     ${!isNow && html`<button type="button" class="quiet" onClick=${() => show(range, null)}>Now</button>`}
     <${Field} label="Step" size="9" value=${isAuto ? "" : duration(step)} placeholder=${`auto (${duration(step)})`}

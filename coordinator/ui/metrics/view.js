@@ -6,11 +6,12 @@ import { change, params } from "../base/link.js";
 import { Explorer } from "./explorer.js";
 import { HistoryDialog } from "./history.js";
 import { Query } from "./query.js";
-import { committed, insertRow, moveRow, removeRow, rowsOf } from "./rows.js";
+import { clearRow, committed, insertRow, moveRow, removeRow, rowsOf } from "./rows.js";
 import { EMPTY, paramsOf, QUERIES_MAX, queriesOf, TABS, timeParams, timesOf } from "./state.js";
 import { TimeBar } from "./timebar.js";
 
 const REFRESH_MIN = 1; // s
+const REFRESH_MAX = 86_400; // s: timers of browsers end at once above 24 days
 
 export function View() {
   const moment = useSignal(Date.now()); // what "now" is for all queries
@@ -51,12 +52,14 @@ function actionsOf(queries, moment, current) {
       write(queries.map((query, at) => (at === index ? { ...query, ...changes } : query)), options);
     },
     add(index = queries.length, query = EMPTY) {
+      if (queries.length >= QUERIES_MAX) return;
       insertRow(index, query.expr);
       write(queries.toSpliced(index, 0, query));
       current.value = index;
     },
     remove(index) {
-      removeRow(index);
+      if (queries.length > 1) removeRow(index);
+      else clearRow(index);
       write(queries.length > 1 ? queries.toSpliced(index, 1) : [EMPTY]);
     },
     move(index, to) {
@@ -91,7 +94,7 @@ function useRefresh(interval, rows, moment) {
   const isBusy = rows.some((row) => row.answer.value.isBusy);
   useEffect(() => {
     if (!interval || isBusy) return undefined;
-    const timer = setInterval(() => { if (!document.hidden) moment.value = Date.now(); }, Math.max(interval, REFRESH_MIN) * 1000);
+    const timer = setInterval(() => { if (!document.hidden) moment.value = Date.now(); }, Math.min(Math.max(interval, REFRESH_MIN), REFRESH_MAX) * 1000);
     return () => clearInterval(timer);
   }, [interval, isBusy, moment.value]);
 }

@@ -57,7 +57,7 @@ function Pages({ asked }) {
       <button class="quiet" disabled=${!rows.length} onClick=${() => save(`${asked.collection}.csv`, asCsv(rows, asked.includeFields), "text/csv")}>CSV</button>
       <button class="quiet" onClick=${() => { again(); total.again(); }}>Read again</button>
     </nav>
-    ${page && html`<${Table} label="Vectors" columns=${columns} rows=${rows} key=${(row) => row.id} filter=${false}
+    ${page && html`<${Table} key=${token} label="Vectors" columns=${columns} rows=${rows} rowKey=${(row) => row.id} filter=${false}
       onRow=${(row) => change({ sel: row.id }, { step: false })} empty="No vector satisfies the filter." />`}`;
 }
 

@@ -28,6 +28,6 @@ const open = (one) => change({ collection: one.name });
 /** `collections`: {name: its settings and sizes}, as /vector/stats gives them. */
 export function Collections({ collections }) {
   const rows = Object.entries(collections).map(([name, one]) => ({ name, ...one }));
-  return html`<${Table} label="Collections" columns=${COLUMNS} rows=${rows} key=${(one) => one.name} onRow=${open}
+  return html`<${Table} label="Collections" columns=${COLUMNS} rows=${rows} rowKey=${(one) => one.name} onRow=${open}
     empty="There is no collection yet. One is made by the first write to /api/v1/vector/write, or by a PUT to /api/v1/vector/collections/NAME." />`;
 }

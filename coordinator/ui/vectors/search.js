@@ -100,7 +100,7 @@ function Results({ body }) {
     ${!answer && !error.value && html`<${Waiting} label="Searching" work=${work} />`}
     ${answer && html`<p role="status" class="hint">${count(rows.length)} results in ${took(value.value.seconds)}${body.exact ? ", exact" : ""}</p>
       ${(body.id || body.vector) && html`<${Recall} body=${body} />`}
-      <${Table} label="Results" columns=${columns(rows, body)} rows=${rows} key=${(row) => row.id} filter=${false}
+      <${Table} label="Results" columns=${columns(rows, body)} rows=${rows} rowKey=${(row) => row.id} filter=${false}
         onRow=${(row) => change({ sel: row.id }, { step: false })} empty="Nothing was found." />`}
   </div>`;
 }
