@@ -27,8 +27,9 @@ FEWER_SERIES = 4
 """A read that does not fit is tried again with one in so many of its series."""
 SERIES_MAX = 20_000
 """Series of one slice, however few samples they have."""
-LABELS_SHARE = 8
-"""One in so many bytes of a slice's memory is for the columns of labels, which are made twice."""
+LABELS_SHARE = 16
+"""One in so many bytes of a slice's memory is for the columns of labels, to encode which takes up to eleven times as
+much."""
 SAMPLE_BYTES = 64
 """Of the memory of a slice, for each sample: 16 bytes in what was read, in what is joined of that, and in between."""
 TOO_LARGE = 2
