@@ -129,22 +129,26 @@ class ChangeLog:
         # Before the write, because a store that refuses the batch may contain it nevertheless.
         self.position = position
 
-    def changed_since(self, position: Position, ids_max: int) -> list[bytes] | None:
+    def changed_since(self, position: Position, ids_max: int, latest: Position | None = None) -> list[bytes] | None:
         """The ids of the vectors that were written or deleted behind `position`, each once; None if that is not known,
-        or if there are more than `ids_max`. Raises StoreDamaged, Unavailable."""
-        if not self.kept_from <= position <= self.position:
+        or if there are more than `ids_max`. `latest`: a change of the same history, as late as `position` or later;
+        None if that is one itself. Raises StoreDamaged, Unavailable."""
+        latest = position if latest is None else latest
+        if not self.kept_from <= position <= latest <= self.position:
             return None
         changed: dict[bytes, None] = {}
         last = position
+        is_met = latest == position  # else this is another history, in which there may be all versions nevertheless
         for at, record in self._records_behind(position):
             # Behind a record that is missing, or of another history, is one that names another position before it.
             if record is None or not (record.before == last or (last.is_of_no_change and record.before < last)):
                 return None
             last = at
+            is_met = is_met or at == latest
             changed.update(dict.fromkeys(record.ids))
             if len(changed) > ids_max:
                 return None
-        return list(changed) if last == self.position else None
+        return list(changed) if is_met and last == self.position else None
 
     def _records_behind(self, position: Position) -> Iterator[tuple[Position, _Record | None]]:
         """Each record behind `position`, None for one that is damaged."""

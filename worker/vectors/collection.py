@@ -220,6 +220,8 @@ class WorkerCollection:
             batch = store.batch()
             for vector_id in (*existing, *damaged):
                 batch.delete(FAMILY, self.prefix + vector_id)
+            # The store may not have it yet, if it has refused a write.
+            stored_rows.put_highest(batch, self.collection.id, self.highest[shard])
             self._changes[shard].add_deletion(batch, (*existing, *damaged))
             self._write(shard, batch)
             self.table.kill(rows[rows >= 0].tolist())

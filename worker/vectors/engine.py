@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator
 
 from shared.config import Settings
@@ -141,16 +142,23 @@ class Engine:
         with contextlib.suppress(OSError):  # a container may refuse this; indexing then has the usual priority
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while not self._stopping.is_set():
-            try:
-                busy = [self._step(indexing) for indexing in list(self._indexing.values())]
-            except Exception:
-                # The stores still have all vectors and searches compare those not indexed, so serving goes on.
-                self.failures += 1
-                event(logging.ERROR, "vector indexing failed", trace=True)
-                busy = []
+            busy = [self._try_step(indexing) for indexing in list(self._indexing.values())]
             if not any(busy):
                 self._work.wait(IDLE_S)
                 self._work.clear()
+
+    def _try_step(self, indexing: Indexing) -> bool:
+        """As `_step`; after a failure, the collection rests for a moment, and the others do not."""
+        if time.monotonic() < indexing.resume_at:
+            return False
+        try:
+            return self._step(indexing)
+        except Exception:
+            # The stores still have all vectors and searches compare those not indexed, so serving goes on.
+            self.failures += 1
+            event(logging.ERROR, "vector indexing failed", collection=indexing.collection.collection.name, trace=True)
+            indexing.resume_at = time.monotonic() + IDLE_S
+            return False
 
     def _step(self, indexing: Indexing) -> bool:
         """Do what is due for one collection; False if there is nothing to index."""
@@ -170,10 +178,9 @@ class Engine:
             for _ in self._until_stopped(indexing.collapse_pages()):
                 pass
         busy = indexing.index_step()
-        busy = (not is_paused and indexing.verify_step()) or busy
         if indexing.snapshot_due():
             self._save(indexing)
-        return busy
+        return (not is_paused and indexing.verify_step()) or busy
 
     def _until_stopped(self, slices: Iterator[None]) -> Iterator[None]:
         """The slices of a long task, up to the moment when the engine stops."""

@@ -28,6 +28,8 @@ DEAD_SHARE_MAX, DEAD_ROWS_MIN = 0.25, 1000
 SNAPSHOT_ROWS = 20_000
 SNAPSHOT_SHARE = 0.25
 SNAPSHOT_SHARE_TIMED = 0.01
+SNAPSHOT_RETRY_S = 10.0
+"""Pause after a snapshot that could not be written: an attempt writes as much as the disk takes."""
 SAVED_ROWS_MIN = 10_000
 """Rows from which on a snapshot has the vectors, too: a start reads fewer of them from the stores in a tenth of a
 second."""
@@ -66,6 +68,10 @@ class Indexing:
         self._shards_total = settings.shard_count()
         self._snapshot_s = settings.vector_snapshot_ms / 1000
         self._saved_at = time.monotonic()
+        self._retry_at = 0.0
+        """When a snapshot may be tried again after a failure."""
+        self.resume_at = 0.0
+        """When the work goes on after a failure, in seconds of `time.monotonic`."""
         self._measured_at = time.monotonic()
         self._collapsed_rows = 0
         self._verification: Iterator[None] | None = None
@@ -266,6 +272,8 @@ class Indexing:
         unsaved = indexed - collection.saved_rows
         if collection.is_left or unsaved <= SNAPSHOT_SHARE_TIMED * indexed or not collection.loading.is_settled():
             return False
+        if time.monotonic() < self._retry_at:
+            return False
         if time.monotonic() - self._saved_at >= self._snapshot_s:
             return True
         return unsaved >= max(SNAPSHOT_ROWS, SNAPSHOT_SHARE * indexed)
@@ -275,20 +283,30 @@ class Indexing:
         collection = self.collection
         with collection.lock:
             view, stores, highest = collection.view(), list(collection.stores.values()), dict(collection.highest)
-            positions = collection.positions(view) if view.indexed >= SAVED_ROWS_MIN else {}
-            # A start reads all vectors of a shard without a position: it needs no records.
-            trimmed = collection.latest_changes() | positions
+            # A start reads all vectors of a collection with texts, as these are in the stores only.
+            has_vectors = view.indexed >= SAVED_ROWS_MIN and collection.text is None
+            positions, latest = collection.positions(view) if has_vectors else {}, collection.latest_changes()
+            trimmed = latest | positions  # a shard without a position needs no records
             table, earlier = collection.table, collection.loading.segments
         if view.indexed <= collection.saved_rows or collection.is_left:
             return
+        self._retry_at = time.monotonic() + SNAPSHOT_RETRY_S
         for store in stores:
             # After a loss of power, no store may give a version again that the snapshot names.
             store.sync()
         segments = snapshot.write(
-            self._snapshots, highest, self._description, view, collection.curve, positions, earlier
+            self._snapshots,
+            highest,
+            self._description,
+            view,
+            collection.curve,
+            positions,
+            earlier,
+            {shard: latest[shard] for shard in positions},
         )
-        collection.saved_rows, self._saved_at = view.indexed, time.monotonic()
+        self._saved_at, self._retry_at = time.monotonic(), 0.0
         with collection.lock:
             if collection.table is table and not collection.is_left:
+                collection.saved_rows = view.indexed
                 collection.loading.segments = segments
                 collection.trim_changes(trimmed)

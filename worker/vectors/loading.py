@@ -133,10 +133,11 @@ class Loading:
 
     def is_settled(self) -> bool:
         """Whether no store may still confirm rows of the snapshot: dead rows may then be removed."""
-        if self.snapshot_rows and (not self._awaited or time.monotonic() - self._attached_at >= SETTLED_S):
-            self.snapshot_rows = 0
-            self._saved = None
-        return not self.snapshot_rows
+        with self._collection.lock:  # rows that are being loaded are all of the snapshot, or none is
+            if self.snapshot_rows and (not self._awaited or time.monotonic() - self._attached_at >= SETTLED_S):
+                self.snapshot_rows = 0
+                self._saved = None
+            return not self.snapshot_rows
 
     def _restore(self, shard: int) -> None:
         """Begin with the rows of the snapshot that has this shard, all dead until a store confirms them."""
@@ -170,7 +171,8 @@ class Loading:
         # The texts of all vectors are in the store only.
         if saved is None or shard not in self._trusted or self._collection.text is not None:
             return None
-        return changes.changed_since(saved.positions[shard], int(CHANGED_SHARE_MAX * len(saved.rows_of(shard))))
+        ids_max = int(CHANGED_SHARE_MAX * len(saved.rows_of(shard)))
+        return changes.changed_since(saved.positions[shard], ids_max, saved.latest.get(shard))
 
     def _confirm(self, shard: int, changed: Sequence[bytes]) -> bool:
         """Make the shard's rows of the snapshot living, without the vectors that have `changed`; False if they are not

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -55,7 +56,7 @@ _OWN_SUFFIXES = (INDEX, ATTRIBUTES, saved_vectors.SUFFIX)
 class _List(msgspec.Struct):
     """The list of rows. `joined` and `lengths`: the rows' ids (`pack_blobs`); `versions`: uint64[n] as bytes;
     `highest`: shard → the highest version it had given; `expansions`, `recalls`, `queries`: see `RecallCurve`; `shards`
-    uint16[n] and `norms` float32[n] as bytes, `segments` and `positions`: see `IndexSnapshot`."""
+    uint16[n] and `norms` float32[n] as bytes, `segments`, `positions` and `latest`: see `IndexSnapshot`."""
 
     format: int
     collection: Collection
@@ -74,6 +75,7 @@ class _List(msgspec.Struct):
     norms: bytes = b""
     segments: tuple[Segment, ...] = ()
     positions: dict[int, tuple[int, int]] = {}
+    latest: dict[int, tuple[int, int]] = {}
 
     def curve(self) -> RecallCurve | None:
         """The curve; None if none was measured, or if the snapshot is of a release without curves."""
@@ -99,8 +101,9 @@ class IndexSnapshot:
     of the snapshot.
 
     `positions`: shard → the position in its changes up to which all of them are in the snapshot; without the shards
-    of which that is not known. If there are any, `saved` has the vectors in `segments`, and `shards` uint16[n] and
-    `norms` float32[n] are those of the rows; else these are empty."""
+    of which that is not known. `latest`: of the same shards, the position of the latest change at that time. If there
+    are any, `saved` has the vectors in `segments`, and `shards` uint16[n] and `norms` float32[n] are those of the rows;
+    else these are empty."""
 
     index: CandidateIndex
     attributes: Attributes
@@ -110,6 +113,7 @@ class IndexSnapshot:
     versions: NDArray[np.uint64]
     highest: Mapping[int, int]
     positions: Mapping[int, Position]
+    latest: Mapping[int, Position]
     saved: Objects
     segments: tuple[Segment, ...]
     shards: NDArray[np.uint16]
@@ -128,12 +132,14 @@ def write(
     curve: RecallCurve | None,
     positions: Mapping[int, Position] | None = None,
     earlier: Sequence[Segment] = (),
+    latest: Mapping[int, Position] | None = None,
 ) -> tuple[Segment, ...]:
     """Write a snapshot of the indexed rows of `view`; `highest`: shard → the highest version given. The snapshot is
     durable when this returns; older snapshots of these shards are removed.
 
     `positions`: see `IndexSnapshot`; the vectors are only written if there are any. `earlier`: the segments with the
-    first rows of this table in its last snapshot. Returns the segments of this one. Raises OSError.
+    first rows of this table in its last snapshot. `latest`: shard → the position of its latest change; None: the same
+    as `positions`. Returns the segments of this snapshot. Raises OSError, and then leaves nothing that takes room.
     """
     assert highest, "a snapshot has the vectors of one shard or more"
     assert view.indexed <= len(view.ids) and view.indexed <= len(view.versions) and view.versions.dtype == np.uint64
@@ -142,38 +148,47 @@ def write(
     target.prepare()
     older = [entry.name.partition(".")[0] for entry in target.list()]
     number = max((int(stem) for stem in older if stem.isdigit()), default=0) + 1
-    index_name = f"{number}{INDEX}"
-    target.put_by_path(index_name, view.index.save)
-    attributes = view.attributes.save(view.indexed)
-    target.put(_attributes_name(index_name), attributes)
-    rows, segments = view.indexed if positions else 0, tuple[Segment, ...]()
-    if positions:
-        segments = saved_vectors.write(target, f"{number}{saved_vectors.SUFFIX}", view.vectors[:rows], earlier)
-    # A dead row counts for nobody, and its id would find it again.
-    joined, lengths = view.ids.packed(view.alive[: view.indexed])
-    assert len(lengths) == 4 * view.indexed
-    body = msgspec.msgpack.encode(
-        _List(
-            FORMAT,
-            collection,
-            index_name,
-            _checksum(target, index_name),
-            xxhash.xxh3_64_intdigest(attributes),
-            0,
-            joined,
-            lengths,
-            view.versions[: view.indexed].tobytes(),
-            dict(highest),
-            *((curve.expansions, curve.recalls, curve.queries) if curve is not None else ((), (), 0)),
-            shards=view.shards[:rows].tobytes(),
-            norms=view.norms[:rows].tobytes(),
-            segments=segments,
-            positions={shard: (position.version, position.deletions) for shard, position in (positions or {}).items()},
+    positions = positions or {}
+    index_name, attributes_name, segment_name = names = [f"{number}{suffix}" for suffix in _OWN_SUFFIXES]
+    segments: tuple[Segment, ...] = ()
+    checksum = b""
+    try:
+        target.put_by_path(index_name, view.index.save)
+        attributes = view.attributes.save(view.indexed)
+        target.put(attributes_name, attributes)
+        rows = view.indexed if positions else 0
+        if positions:
+            segments = saved_vectors.write(target, segment_name, view.vectors[:rows], earlier)
+        # A dead row counts for nobody, and its id would find it again.
+        joined, lengths = view.ids.packed(view.alive[: view.indexed])
+        assert len(lengths) == 4 * view.indexed
+        body = msgspec.msgpack.encode(
+            _List(
+                FORMAT,
+                collection,
+                index_name,
+                _checksum(target, index_name),
+                xxhash.xxh3_64_intdigest(attributes),
+                0,
+                joined,
+                lengths,
+                view.versions[: view.indexed].tobytes(),
+                dict(highest),
+                *((curve.expansions, curve.recalls, curve.queries) if curve is not None else ((), (), 0)),
+                shards=view.shards[:rows].tobytes(),
+                norms=view.norms[:rows].tobytes(),
+                segments=segments,
+                positions=_numbers(positions),
+                latest=_numbers(latest or positions),
+            )
         )
-    )
-    target.replace(SHARDS, _Shards(dict(highest)).encode())
-    target.replace(ROWS, xxhash.xxh3_64_digest(body) + body)
-    wanted = {ROWS, SHARDS, index_name, _attributes_name(index_name), *(segment.name for segment in segments)}
+        checksum = xxhash.xxh3_64_digest(body)
+        target.replace(SHARDS, _Shards(dict(highest)).encode())
+        target.replace(ROWS, checksum + body)
+    except BaseException:
+        _remove_unless_named(target, names, checksum)
+        raise
+    wanted = {ROWS, SHARDS, index_name, attributes_name, *(segment.name for segment in segments)}
     for entry in target.list():
         is_own = entry.name.endswith(_OWN_SUFFIXES) or entry.state is State.DRAFT
         if entry.name not in wanted and is_own:
@@ -183,6 +198,19 @@ def write(
         if entry.name != lowest and (entry.name in map(str, highest) or _usable_shards(other).keys() & highest.keys()):
             other.remove()
     return segments
+
+
+def _numbers(positions: Mapping[int, Position]) -> dict[int, tuple[int, int]]:
+    return {shard: (position.version, position.deletions) for shard, position in positions.items()}
+
+
+def _remove_unless_named(target: Objects, names: Sequence[str], checksum: bytes) -> None:
+    """Remove objects of a snapshot that could not be finished, or each attempt on a full disk would leave more. They
+    stay if the list of rows is theirs, with this checksum. Raises nothing."""
+    with suppress(OSError):
+        if not checksum or not target.exists(ROWS) or target.read(ROWS, 0, len(checksum)) != checksum:
+            for name in names:
+                target.delete(name)
 
 
 def _attributes_name(index_name: str) -> str:
@@ -270,7 +298,8 @@ def _read(saved: Objects, collection: Collection) -> IndexSnapshot:
         content.lengths,
         versions,
         content.highest,
-        {shard: Position(*position) for shard, position in content.positions.items()},
+        {shard: Position(*numbers) for shard, numbers in content.positions.items()},
+        {shard: Position(*numbers) for shard, numbers in content.latest.items()},
         saved,
         content.segments,
         np.frombuffer(content.shards, np.uint16),

@@ -195,7 +195,8 @@ class Table:
         and `lengths` are their ids (`pack_blobs`), `versions` uint64[n]."""
         assert self._size == 0
         count = len(versions)
-        self._reserve(count)
+        # With room for more, or the first write would copy all vectors; on a disk that would take blocks.
+        self._reserve(count + (count // 4 if self._mapped is None else 0))
         self._index, self._attributes = index, attributes
         self._versions[:count] = versions
         self._alive[:count] = False

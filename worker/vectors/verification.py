@@ -7,7 +7,7 @@ of the store is damaged or an earlier release has written to it, is found here: 
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 import numpy as np
 
@@ -26,30 +26,44 @@ def verify(collection: WorkerCollection, shard: int) -> Generator[None, None, No
     """Read all rows of a shard's store, and correct the table where it differs; yields between slices, while nothing of
     the store is held. Nobody may put another table in the place of the collection's meanwhile. Raises Unavailable."""
     with collection.lock:
-        view, store = collection.view(), collection.stores.get(shard)
-    was_read = np.zeros(view.size, np.bool_)
+        view, store, table = collection.view(), collection.stores.get(shard), collection.table
+        if store is None:
+            return
+        # Not the view itself: a write may copy its vectors, and these would be in memory twice until the end.
+        was_read, own_rows = (
+            np.zeros(view.size, np.bool_),
+            view.alive[: view.size] & (view.shards[: view.size] == shard),
+        )
+        del view
     differing, damaged, start = 0, 0, collection.prefix
+
+    def is_same_loading() -> bool:
+        """Whether the shard has not been removed, and perhaps loaded anew."""
+        is_waiting = shard in collection.loading.unverified
+        return is_waiting and collection.stores.get(shard) is store and collection.table is table
+
     try:
-        while store is not None and (rows := next_rows(store.scan(FAMILY, start, collection.end), ROWS)):
+        while rows := next_rows(store.scan(FAMILY, start, collection.end), ROWS):
             start = collection.prefix + rows[-1][0] + b"\0"
             whole_rows, wrong = stored_rows.checked(rows, collection.collection.dimension)
             with collection.lock:
-                found = collection.table.rows_of(whole_rows.ids)
-                is_same = (found >= 0) & (collection.view().versions[found] == whole_rows.versions)
-            was_read[found[(found >= 0) & (found < view.size)]] = True
+                found = table.rows_of(whole_rows.ids)
+                is_same = (found >= 0) & (table.view.versions[found] == whole_rows.versions)
+            was_read[found[(found >= 0) & (found < len(was_read))]] = True
             suspects = [whole_rows.ids[place] for place in np.flatnonzero(~is_same).tolist()]
             damaged += len(wrong)
-            differing += _correct(collection, shard, [*wrong, *suspects])
+            differing += _correct(collection, shard, [*wrong, *suspects], is_same_loading)
             yield
-            if collection.stores.get(shard) is not store:
-                return  # the shard has been removed, and perhaps loaded anew
-        unread = np.flatnonzero(view.alive[: view.size] & (view.shards[: view.size] == shard) & ~was_read)
-        differing += _correct(collection, shard, collection.view().ids.take(unread))
+            if not is_same_loading():
+                return
+        unread = np.flatnonzero(own_rows & ~was_read)
+        differing += _correct(collection, shard, table.view.ids.take(unread), is_same_loading)
     except StoreDamaged:
         pass  # the shard has begun to refuse all requests
     with collection.lock:
-        if shard in collection.loading.unverified:
-            collection.loading.unverified.remove(shard)
+        if not is_same_loading():
+            return
+        collection.loading.unverified.remove(shard)
         if differing or damaged:
             collection.saved_rows = 0  # so that a snapshot without them is written
     if differing:
@@ -62,21 +76,20 @@ def verify(collection: WorkerCollection, shard: int) -> Generator[None, None, No
         )
 
 
-def _correct(collection: WorkerCollection, shard: int, ids: Sequence[bytes]) -> int:
-    """Make the table have these vectors as the store has them now. Returns how many it had otherwise. Raises
-    StoreDamaged, Unavailable."""
+def _correct(collection: WorkerCollection, shard: int, ids: Sequence[bytes], is_wanted: Callable[[], bool]) -> int:
+    """Make the table have these vectors as the store has them now, as long as `is_wanted`, which is asked with the lock
+    held. Returns how many it had otherwise. Raises StoreDamaged, Unavailable."""
     differing = 0
     for start in range(0, len(ids), READ_AT_ONCE):
         with collection.lock:
+            if not is_wanted():
+                break
             differing += _correct_some(collection, shard, ids[start : start + READ_AT_ONCE])
     return differing
 
 
 def _correct_some(collection: WorkerCollection, shard: int, ids: Sequence[bytes]) -> int:
-    store = collection.stores.get(shard)
-    if store is None:
-        return 0
-    values = store.get_many(FAMILY, [collection.prefix + vector_id for vector_id in ids])
+    values = collection.stores[shard].get_many(FAMILY, [collection.prefix + vector_id for vector_id in ids])
     present = [(vector_id, value) for vector_id, value in zip(ids, values, strict=True) if value is not None]
     whole_rows, wrong = stored_rows.checked(present, collection.collection.dimension)
     found = collection.table.rows_of(whole_rows.ids)
