@@ -33,6 +33,8 @@ from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 ROWS_AT_ONCE, SAMPLES_AT_ONCE = 50_000, 200_000
 LINE_CHARACTERS_MAX = 1 << 20
 """A row becomes objects, one for each field."""
+BYTE_ORDER_MARK = "\ufeff"
+"""Spreadsheets write it in front of the text, of which it is no part."""
 COLUMNS_MAX = 1000
 
 csv.field_size_limit(LINE_CHARACTERS_MAX)  # of the process; by default it is less than a histogram may have
@@ -90,6 +92,7 @@ class Columns:
         columns = cls([(at, name) for at, name in enumerate(names) if at not in (time_at, value_at)])
         columns.metrics = [(value_at, None)]
         columns.time_at = time_at
+        columns._require_labels_once("the header")
         return columns
 
     @classmethod
@@ -122,7 +125,16 @@ class Columns:
                 )
         if not columns.metrics:
             raise BadData(f"parameter 'format' is {text!r}; it must have a metric, such as 2:metric:up")
+        columns._require_labels_once("parameter 'format'")
         return columns
+
+    def _require_labels_once(self, where: str) -> None:
+        """Raises BadData, which begins with `where`, for two columns of one label."""
+        seen = set[str]()
+        for _, name in self.labels:
+            if name in seen:
+                raise BadData(f"{where} has the label {name[:200]!r} twice; a label has one column")
+            seen.add(name)
 
 
 def read(
@@ -151,12 +163,12 @@ def read(
 
 
 def _lines(text: TextIO) -> Iterator[str]:
-    """The lines of a text. Raises TooLarge for a long one."""
+    """The lines of a text, without a byte order mark in front of it. Raises TooLarge for a long one."""
     number = 1
     while line := text.readline(LINE_CHARACTERS_MAX + 1):
         if len(line) > LINE_CHARACTERS_MAX:
             raise TooLarge(f"line {number} has more than {LINE_CHARACTERS_MAX} characters, the limit")
-        yield line
+        yield line if number > 1 else line.removeprefix(BYTE_ORDER_MARK)
         number += 1
 
 
@@ -209,6 +221,8 @@ class _Gathered:
 
     def _time(self, text: str) -> int:
         try:
+            if "_" in text:  # which Python's numbers may have
+                raise ValueError(text)
             time_ms = self._columns.read_time(text)
         except (ValueError, OverflowError):
             raise BadData(f"its time is {text[:40]!r}, which cannot be read") from None

@@ -98,10 +98,17 @@ def records_of_batch(batch: Any) -> Iterator[Record]:
         else:
             record["value"] = _base64(row["value"], "value")
         if row.get("headers"):
-            record["headers"] = dict(row["headers"])
+            record["headers"] = _headers(row["headers"])
         if row.get("contentType"):
             record["contentType"] = row["contentType"]
         yield record
+
+
+def _headers(pairs: Any) -> dict[str, Any]:
+    try:
+        return dict(pairs)
+    except (ValueError, TypeError):
+        raise ValueError(f"the column 'headers' has {pairs!r:.40}; it must have maps of texts") from None
 
 
 def _base64(data: Any, column: str) -> str:

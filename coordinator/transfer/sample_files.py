@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import io
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -78,10 +80,15 @@ class _File:
         self.notes: list[str] = []
         self._is_gzip = path.suffix == ".gz"
 
-    def _open(self, position: int) -> io.BufferedIOBase:
-        file = gzip.open(self.path, "rb") if self._is_gzip else self.path.open("rb")  # noqa: SIM115
-        file.seek(position)
-        return file
+    @contextmanager
+    def _open(self, position: int) -> Iterator[io.BufferedIOBase]:
+        """The text from this position on. Raises ValueError where it is compressed and not whole."""
+        try:
+            with gzip.open(self.path, "rb") if self._is_gzip else self.path.open("rb") as file:
+                file.seek(position)
+                yield file
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(f"{self.name} is no whole gzip file: {error}") from error
 
     def _slices(
         self, position: int, slice_bytes: int | None = None, keeps_rows: bool = False

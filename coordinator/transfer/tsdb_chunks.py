@@ -47,6 +47,25 @@ _CRC = _crc_table()
 
 
 @inlined(allocates=False)
+def _is_sound(data: Any, begin: Any, end: Any) -> Any:
+    """Whether the four bytes behind data[begin:end] are its CRC-32C."""
+    crc = np.uint32(0xFFFFFFFF)
+    for i in range(begin, end):
+        crc = _CRC[(crc ^ np.uint32(data[i])) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
+    crc ^= np.uint32(0xFFFFFFFF)
+    stored = np.uint32(0)
+    for i in range(4):
+        stored = np.uint32(stored << np.uint32(8)) | np.uint32(data[end + i])
+    return crc == stored
+
+
+@kernel(types.boolean(_BYTES, types.int64, types.int64), allocates=False)
+def is_sound(data: np.ndarray, begin: int, end: int) -> bool:
+    """Whether data[begin:end] is there, and behind it its CRC-32C (4 bytes)."""
+    return begin >= 0 and begin <= end and end + 4 <= len(data) and _is_sound(data, begin, end)
+
+
+@inlined(allocates=False)
 def _varint(data: Any, at: Any, end: Any) -> Any:
     """(value: uint64, position after it), which is -1 if it is cut off."""
     value, shift = np.uint64(0), np.uint64(0)
@@ -69,14 +88,7 @@ def _chunk(data: np.ndarray, at: int, end: int) -> tuple[int, int, int, int]:
     if begin < 0 or size > np.uint64(end) or begin + 1 + np.int64(size) + 4 > end:
         return BROKEN, at, at, 0
     last = begin + 1 + np.int64(size)
-    crc = np.uint32(0xFFFFFFFF)
-    for i in range(begin, last):
-        crc = _CRC[(crc ^ np.uint32(data[i])) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
-    crc ^= np.uint32(0xFFFFFFFF)
-    stored = np.uint32(0)
-    for i in range(4):
-        stored = np.uint32(stored << np.uint32(8)) | np.uint32(data[last + i])
-    if crc != stored:
+    if not _is_sound(data, begin, last):
         return BAD_SUM, at, at, 0
     if data[begin] == HISTOGRAM or data[begin] == FLOAT_HISTOGRAM:
         return HISTOGRAMS, begin + 1, last, 0

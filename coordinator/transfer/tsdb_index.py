@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
+import numpy as np
+
+from coordinator.transfer.tsdb_chunks import is_sound
 from shared.protobuf_fields import delimited_head, read_varint
 
 MAGIC, VERSION = 0xBAAAD700, 2
 TOMBSTONES_MAGIC = 0x0130BA30
 _TOC = struct.Struct(">6QI")
 _SERIES_ALIGNMENT = 16
+CHECKSUM_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +35,13 @@ class IndexedSeries:
 
 
 class Index:
-    """An index file. Raises ValueError where it makes no sense, and OSError."""
+    """An index file. Raises ValueError where it makes no sense or does not have its checksum, and OSError."""
 
     def __init__(self, path: Path) -> None:
         with open(path, "rb") as file:
             self._data = mmap(file.fileno(), 0, access=ACCESS_READ)
         data = self._data
+        self._bytes = np.frombuffer(data, np.uint8)
         if len(data) < 5 + _TOC.size or struct.unpack_from(">IB", data) != (MAGIC, VERSION):
             raise ValueError(f"{path} is no index of a TSDB block, version {VERSION}")
         symbols, self._series_at, label_indexes, label_offsets, postings, _, _ = _TOC.unpack_from(
@@ -44,7 +49,8 @@ class Index:
         )
         following = [at for at in (label_indexes, label_offsets, postings) if at > self._series_at]
         self._series_end = min([*following, len(data) - _TOC.size])
-        if not 0 < symbols < self._series_at <= self._series_end:
+        has_checksum = is_sound(self._bytes, len(data) - _TOC.size, len(data) - CHECKSUM_BYTES)
+        if not has_checksum or not 0 < symbols < self._series_at <= self._series_end:
             raise ValueError(f"{path} has a table of contents that makes no sense; it may be cut off")
         try:
             self._symbols = self._read_symbols(symbols)
@@ -58,7 +64,9 @@ class Index:
         return self._series_end
 
     def _read_symbols(self, at: int) -> list[bytes]:
-        _, count = struct.unpack_from(">II", self._data, at)
+        size, count = struct.unpack_from(">II", self._data, at)
+        if not is_sound(self._bytes, at + 4, at + 4 + size):
+            raise IndexError(at)
         at += 8
         symbols = []
         for _ in range(count):
@@ -75,15 +83,15 @@ class Index:
             if at >= self._series_end:
                 return
             start = at
-            size, at = read_varint(data, at)  # type: ignore[arg-type]
-            if not size:
-                return
-            end = at + size
             try:
+                size, at = read_varint(data, at)  # type: ignore[arg-type]
+                end = at + size
+                if not size or end > self._series_end or not is_sound(self._bytes, at, end):
+                    raise ValueError(f"the index has a series at byte {start} whose checksum is another: it is damaged")
                 series = self._one(start // _SERIES_ALIGNMENT, at, end)
             except IndexError:
                 raise ValueError(f"the index has a series at byte {start} that makes no sense") from None
-            at = end + 4
+            at = end + CHECKSUM_BYTES
             yield at, series
 
     def _one(self, reference: int, at: int, end: int) -> IndexedSeries:
@@ -125,7 +133,9 @@ def tombstones(path: Path) -> dict[int, list[tuple[int, int]]]:
     if len(data) < 9 or struct.unpack_from(">IB", data) != (TOMBSTONES_MAGIC, 1):
         raise ValueError(f"{path} is no file of tombstones, version 1")
     deleted: dict[int, list[tuple[int, int]]] = {}
-    at, end = 5, len(data) - 4
+    at, end = 5, len(data) - CHECKSUM_BYTES
+    if not is_sound(np.frombuffer(data, np.uint8), at, end):
+        raise ValueError(f"{path} is damaged: its checksum is another")
     while at < end:
         reference, at = read_varint(data, at)
         first, at = read_varint(data, at)

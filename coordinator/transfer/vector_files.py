@@ -75,12 +75,36 @@ def matrix(vectors: list[Vector]) -> NDArray[np.float32]:
 
 
 def vectors_of_batch(batch: Any) -> Iterator[Vector]:
-    """The vectors of a record batch. Raises ValueError for other columns."""
+    """The vectors of a record batch. Raises ValueError for other columns, and for a vector that is not right."""
     if "id" not in batch.schema.names or "vector" not in batch.schema.names:
         raise ValueError(f"vectors need the columns 'id' and 'vector'; there are {', '.join(batch.schema.names)}")
     for row in batch.to_pylist():
-        attributes = json.loads(row["attributes"]) if row.get("attributes") else {}
-        yield {"id": row["id"], "attributes": {"vector": row["vector"], **attributes}}
+        where = f"the vector {row['id']!r:.80}"
+        if not isinstance(row["id"], str):
+            raise ValueError(f"{where} has an id that is no text")
+        attributes = _attributes(row.get("attributes"), where)
+        yield {"id": row["id"], "attributes": {"vector": _components(row["vector"], where), **attributes}}
+
+
+def _attributes(text: Any, where: str) -> dict[str, Any]:
+    """Those in the column `attributes`, {} for an empty or missing text. Raises ValueError, which begins with
+    `where`."""
+    if text is None or text == "":
+        return {}
+    try:
+        attributes = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        attributes = None
+    if not isinstance(attributes, dict):
+        raise ValueError(f"{where} has the `attributes` {text!r:.40}; they must be the text of a JSON object")
+    return attributes
+
+
+def _components(vector: Any, where: str) -> list[Any]:
+    """The vector, if it is a list. Raises ValueError, which begins with `where`."""
+    if not isinstance(vector, list):
+        raise ValueError(f"{where} has the `vector` {vector!r:.40}; it must be a list of numbers")
+    return vector
 
 
 def vectors_of_lines(lines: Iterable[bytes]) -> Iterator[Vector]:
@@ -94,15 +118,21 @@ def vectors_of_lines(lines: Iterable[bytes]) -> Iterator[Vector]:
             raise ValueError(f"line {number} is no JSON: {error}") from None
         if not isinstance(vector, dict) or not isinstance(vector.get("attributes"), dict) or "id" not in vector:
             raise ValueError(f"line {number} is no vector: it must have `id` and `attributes`, with `vector` in them")
+        _components(vector["attributes"].get("vector"), f"line {number} is no vector: it")
         yield {"id": vector["id"], "attributes": vector["attributes"]}
 
 
 def vectors_of_npy(path: Path, ids_path: Path) -> Iterator[Vector]:
     """The rows of a numpy file, with the ids that are the lines of a text. Raises ValueError."""
-    rows = np.load(path, mmap_mode="r", allow_pickle=False)
+    try:
+        rows = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError):
+        rows = None
+    if not isinstance(rows, np.ndarray):
+        raise ValueError(f"{path} is no matrix of numbers that numpy has saved as .npy")
     if rows.ndim != 2 or rows.dtype.kind not in "fi":
         raise ValueError(f"{path} has the shape {rows.shape} and the type {rows.dtype}; it must be a matrix of numbers")
-    ids = ids_path.read_text().splitlines()
+    ids = ids_path.read_text(encoding="utf-8").splitlines()
     if len(ids) != len(rows):
         raise ValueError(f"{ids_path} has {len(ids)} ids, and {path} {len(rows)} rows")
     for id_, row in zip(ids, rows, strict=True):
@@ -132,7 +162,7 @@ def batches(vectors: Iterable[Vector]) -> Iterator[list[Vector]]:
     components = size = 0
     for vector in vectors:
         attributes = vector["attributes"]
-        own = len(attributes.get("vector") or ())
+        own = len(attributes["vector"])
         own_bytes = len(json.dumps({name: value for name, value in attributes.items() if name != "vector"}))
         is_full = len(batch) == BATCH_VECTORS or components + own > BATCH_COMPONENTS or size + own_bytes > BATCH_BYTES
         if batch and is_full:

@@ -14,7 +14,7 @@ from coordinator.vectors.decode import IDS_MAX, check_id_count, check_ids, decod
 from coordinator.vectors.decode_protobuf import ids_of
 from coordinator.vectors.json_attributes import plain_value
 from coordinator.vectors.scroll import RAW_FILTER, filter_of
-from coordinator.vectors.values import ATTRIBUTES_MAX, from_protobuf, pack_attributes, shown
+from coordinator.vectors.values import ATTRIBUTES_MAX, attribute_from_protobuf, pack_attributes, shown
 from proto import vector_pb2
 from shared.errors import BadData
 from shared.messages.vectors import VECTOR_FIELD, Condition
@@ -89,7 +89,7 @@ def update_from_protobuf(body: bytes) -> ChangeRequest:
     condition = filters.from_protobuf_filter(request.filter) if request.HasField("filter") else None
     change = _selecting(request.collection, ids if ids or condition is None else None, condition, "an update")
     values = {
-        name: None if name == VECTOR_FIELD else from_protobuf(value, f"set.{name}")
+        name: None if name == VECTOR_FIELD else attribute_from_protobuf(value, f"set.{name}")
         for name, value in request.set.items()
     }
     return _with_attributes(change, values, request.unset)

@@ -232,6 +232,7 @@ def from_protobuf(body: bytes) -> SearchRequest:
     arrays = [_components(request.vector, "vector")] if single else vectors
     by_text = request.HasField("text")
     own_id = id_bytes(request.id, "id") if request.id else b""
+    k = request.k or K_DEFAULT
     _check_id(own_id, given=single or several, grouped=request.HasField("group_by"))
     _check_shape(single, several, len(arrays), bool(own_id) or by_text, request.HasField("filter"))
     return _checked(
@@ -240,7 +241,7 @@ def from_protobuf(body: bytes) -> SearchRequest:
             np.concatenate([np.zeros(0, np.float32), *arrays]),
             [len(array) for array in arrays],
             several,
-            request.k,
+            k,
             tuple(request.include_fields) or None,
             filters.from_protobuf_filter(request.filter) if request.HasField("filter") else None,
             request.expansion,
@@ -248,9 +249,7 @@ def from_protobuf(body: bytes) -> SearchRequest:
             text.from_protobuf(request.text) if by_text else None,
             fusion.from_protobuf(request.fusion) if request.HasField("fusion") else None,
             _checked_recall(request.recall if request.HasField("recall") else None, request.expansion),
-            refinements.from_protobuf(
-                request, request.k, batch=several, rankings=single + several + bool(own_id) + by_text
-            ),
+            refinements.from_protobuf(request, k, batch=several, rankings=single + several + bool(own_id) + by_text),
             own_id,
         )
     )

@@ -13,6 +13,7 @@ import pytest
 import snappy
 
 from coordinator.transfer.sample_files import Block, sources_of
+from coordinator.transfer.tsdb_index import tombstones
 from proto import remote_write_pb2
 from shared.labels import decode
 
@@ -90,8 +91,11 @@ def test_damage_and_tombstones_of_a_block_are_heeded(
     (reference,) = [own.reference for _, own in Block(copy)._index.series() if b"steady" in own.labels]
     first, last = whole[3][0], whole[5][0]
     stone = b"".join(_varint(number) for number in (reference, first << 1, last << 1))
-    (copy / "tombstones").write_bytes(struct.pack(">IB", 0x0130BA30, 1) + stone + bytes(4))
+    (copy / "tombstones").write_bytes(struct.pack(">IB", 0x0130BA30, 1) + stone + _checksum(stone))
     assert values_of(Block(copy))["steady,job=a"] == [*whole[:3], *whole[6:]]
+    (copy / "tombstones").write_bytes(struct.pack(">IB", 0x0130BA30, 1) + stone[:-1] + b"\x7f" + _checksum(stone))
+    with pytest.raises(ValueError, match="tombstones is damaged: its checksum is another"):
+        Block(copy)
     (copy / "tombstones").unlink()
     chunks = copy / "chunks" / "000001"
     data = bytearray(chunks.read_bytes())
@@ -103,6 +107,45 @@ def test_damage_and_tombstones_of_a_block_are_heeded(
     (copy / "index").write_bytes((copy / "index").read_bytes()[:-60])
     with pytest.raises(ValueError, match=r"table of contents|symbols"):
         list(Block(copy).batches(0))
+
+
+def _checksum(data: bytes) -> bytes:
+    """CRC-32C, bit by bit."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return struct.pack(">I", crc ^ 0xFFFFFFFF)
+
+
+def test_tombstones_that_prometheus_wrote_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "tombstones"
+    path.write_bytes(bytes.fromhex("0130ba300122f0ceabfef962f0ceabfef9622ab08dacfef962b08dacfef962d96013a7"))
+    assert tombstones(path) == {34: [(1700000003000,) * 2], 42: [(1700000007000,) * 2]}
+    path.write_bytes(path.read_bytes()[:-6])
+    with pytest.raises(ValueError, match="tombstones is damaged: its checksum is another"):
+        tombstones(path)
+
+
+@needs_promtool
+def test_no_bit_of_an_index_can_be_another_without_being_noticed(blocks: tuple[Path, Any], tmp_path: Path) -> None:
+    def read(block: Path) -> list[tuple[bytes, list[int]]]:
+        return [(series.labels, series.chunks) for _, series in Block(block)._index.series()]
+
+    path = tmp_path / "block"
+    shutil.copytree(next(blocks[0].glob("*/index")).parent, path)
+    expected, content, random = read(path), (path / "index").read_bytes(), np.random.default_rng(1)
+    end, refused = Block(path).size, 0
+    for at in random.integers(0, end, 300).tolist():
+        damaged = bytearray(content)
+        damaged[at] ^= 1 << int(random.integers(8))
+        (path / "index").write_bytes(damaged)
+        try:
+            assert read(path) == expected  # it was between two series
+        except ValueError:
+            refused += 1
+    assert refused > 150
 
 
 def _varint(number: int) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import random
 import struct
 import sys
 from collections.abc import Iterator
@@ -104,6 +105,22 @@ def test_files_are_cut_at_ends_of_lines_and_go_on_there(tmp_path: Path, monkeypa
     (tmp_path / "a.om").write_text("up 1 1\n")
     with pytest.raises(ValueError, match="does not end with '# EOF'"):
         list(sources_of(tmp_path / "a.om")[0].batches(0))
+
+
+@pytest.mark.parametrize("damage", ["cut off", "flipped", "not compressed"])
+@pytest.mark.parametrize("suffix", [".jsonl.gz", ".om.gz", ".csv.gz"])
+def test_a_compressed_file_that_is_not_whole_is_named(suffix: str, damage: str, tmp_path: Path) -> None:
+    whole = gzip.compress(b"up,1,\n" + random.Random(1).randbytes(1 << 16).hex().encode())
+    path = tmp_path / f"x{suffix}"
+    if damage == "cut off":
+        path.write_bytes(whole[: len(whole) // 2])
+    elif damage == "flipped":
+        path.write_bytes(whole[:20] + bytes(byte ^ 0xFF for byte in whole[20:-8]) + whole[-8:])
+    else:
+        path.write_bytes(b"up 1 1\n")
+    for position in (0, 100):
+        with pytest.raises(ValueError, match=f"{path} is no whole gzip file: "):
+            list(sources_of(path)[0].batches(position))
 
 
 def test_a_compressed_body_is_read_with_a_bound() -> None:

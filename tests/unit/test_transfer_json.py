@@ -260,6 +260,30 @@ def test_columns_of_csv_can_be_described() -> None:
     assert samples == [(1767225600000, bits(1.0))]
 
 
+def test_a_label_has_one_column_of_csv() -> None:
+    with pytest.raises(BadData, match="the header has the label 'job' twice"):
+        read_csv("job,x,job,__timestamp__,__value__\na,b,c,1,2\n")
+    with pytest.raises(BadData, match="parameter 'format' has the label 'job' twice"):
+        read_csv("a,b,1\n", "1:label:job,2:label:job,3:metric:up")
+    arrays, _ = read_csv("__name__,__timestamp__,__timestamp__,__value__\nup,x,1,2\n")
+    assert held(arrays) == [({"__name__": "up", "__timestamp__": "x"}, [(1, bits(2.0))])]
+
+
+def test_a_byte_order_mark_before_csv_is_no_part_of_it() -> None:
+    with_header = "\ufeffjob,__name__,__timestamp__,__value__\na,up,1,2\n\ufeffb,up,1,2\n"
+    described = "\ufeffa,2,1\n\ufeffb,2,1\n"
+    expected = [({"__name__": "up", "job": job}, [(1, bits(2.0))]) for job in ("a", "\ufeffb")]
+    assert held(read_csv(with_header)[0]) == expected
+    assert held(read_csv(described, "1:label:job,2:metric:up,3:time:unix_ms")[0]) == expected
+
+
+@pytest.mark.parametrize("kind", ["unix_s", "unix_ms", "unix_us", "unix_ns"])
+def test_a_time_with_underscores_is_no_number(kind: str) -> None:
+    arrays, refusals = read_csv("1,1_700\n1,1700\n", f"1:metric:up,2:time:{kind}")
+    assert refusals.texts == ["line 1: its time is '1_700', which cannot be read"]
+    assert len(held(arrays)) == 1
+
+
 def test_a_row_of_csv_has_a_bound() -> None:
     with pytest.raises(TooLarge, match="line 2 has more than 1048576 characters"):
         read_csv("1,2\n" + "," * 2_000_000, "1:metric:up,2:time:unix_s")

@@ -121,3 +121,10 @@ def test_a_tombstone_needs_no_value() -> None:
 def test_a_column_of_records_without_bytes_or_texts_is_named(columns: dict[str, list[Any]], why: str) -> None:
     with pytest.raises(ValueError, match=f"the column {why} it must have bytes or texts"):
         list(records_of_batch(library().RecordBatch.from_pydict(columns)))
+
+
+@pytest.mark.parametrize("headers", [5, "x", [1]])
+def test_headers_of_records_that_are_no_maps_are_named(headers: Any) -> None:
+    batch = library().RecordBatch.from_pydict({"key": ["k"], "value": ["v"], "headers": [headers]})
+    with pytest.raises(ValueError, match=r"the column 'headers' has .*; it must have maps of texts"):
+        list(records_of_batch(batch))

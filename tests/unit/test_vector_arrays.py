@@ -9,12 +9,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator.vectors import filters, json_attributes
+from coordinator.vectors import changes, filters, json_attributes
 from coordinator.vectors.answers import vector_protobuf
 from coordinator.vectors.area import StoredVector
 from coordinator.vectors.decode import write_from_json
 from coordinator.vectors.decode_protobuf import write_from_protobuf
 from coordinator.vectors.infos import FIELDS_NAMED_MAX, unknown_fields
+from coordinator.vectors.values import to_protobuf
 from proto import vector_pb2
 from shared.errors import BadData
 from shared.messages.vectors import ARRAY_ELEMENTS_MAX, Condition
@@ -187,6 +188,23 @@ def test_arrays_are_found_by_all_or_some_of_their_elements_exactly(condition: Co
         assert np.flatnonzero(attributes.mask(condition, len(ROWS))).tolist() == expected
     rows = np.array([4, 0, 2])
     assert attributes.compared(condition, rows).tolist() == [row in expected for row in rows.tolist()]
+
+
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda array: f"{array}"[:20])
+def test_an_update_in_protobuf_may_set_arrays_as_one_in_json_may(array: list[Any]) -> None:
+    request = vector_pb2.UpdateRequest(ids=["a"])
+    to_protobuf(array, request.set["tags"])
+    request.set["gone"].null_value = 0
+    of_json = changes.update_from_json(json.dumps({"ids": ["a"], "set": {"tags": array, "gone": None}}).encode())
+    assert changes.update_from_protobuf(request.SerializeToString()) == of_json
+    assert of_json.set == packed({"tags": array})
+
+
+def test_an_update_in_protobuf_names_an_element_that_is_not_right() -> None:
+    request = vector_pb2.UpdateRequest(ids=["a"])
+    to_protobuf(["x", 1], request.set["tags"])
+    with pytest.raises(BadData, match=r"set\.tags: element 1 of the array is an integer"):
+        changes.update_from_protobuf(request.SerializeToString())
 
 
 def test_memberships_in_protobuf_are_those_of_json() -> None:

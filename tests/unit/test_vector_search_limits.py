@@ -106,6 +106,14 @@ def test_a_search_says_what_it_leaves_to_its_defaults() -> None:
     assert (several.batch, several.counts, several.flat.tolist()) == (True, [2, 2], [1, 2, 3, 4])
 
 
+def test_a_search_in_protobuf_without_k_gives_as_many_results_as_in_json() -> None:
+    message = vector_pb2.SearchRequest(vector=[1, 2])
+    assert search.from_protobuf(message.SerializeToString()).k == read(vector=[1, 2]).k == K_DEFAULT
+    message.offset = K_MAX - K_DEFAULT + 1
+    with pytest.raises(BadData, match=f"offset is {message.offset} and k is {K_DEFAULT}"):
+        search.from_protobuf(message.SerializeToString())
+
+
 def test_json_and_protobuf_say_the_same() -> None:
     message = vector_pb2.SearchRequest(collection="c", vector=[1, 2], k=3, expansion=4, exact=True)
     message.include_fields.append("f")

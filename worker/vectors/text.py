@@ -40,7 +40,9 @@ class TextIndex:
         self._writer = self._index.writer(heap_size=WRITER_BYTES, num_threads=1)
         self._lock = Lock()
         self._changes = self._commits = 0
-        self._counted = (-1, 0)  # a number of commits, and the documents counted after them
+        # What a searcher sees, as a number of commits and one of segments, and the documents counted in it. Between two
+        # commits, segments are merged in the background, which makes them fewer and takes deleted documents out.
+        self._counted = ((-1, 0), 0)
 
     def put(self, vector_id: bytes, packed: bytes) -> None:
         """Index the text attributes of a vector, in place of its earlier ones. `packed`: a msgpack map of all its
@@ -100,10 +102,11 @@ class TextIndex:
 
     def _statistics(self, searcher: tantivy.Searcher, commits: int, words: Sequence[Word]) -> WordStatistics:
         frequencies = tuple(searcher.doc_freq(self._fields[field], word) for field, word in words)
-        counted_at, documents = self._counted
-        if counted_at != commits:
+        seen = commits, searcher.num_segments
+        counted_in, documents = self._counted
+        if counted_in != seen:
             documents = self._count_documents(searcher)
-            self._counted = commits, documents
+            self._counted = seen, documents
         return WordStatistics(documents, frequencies)
 
     def _count_documents(self, searcher: tantivy.Searcher) -> int:
