@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
@@ -83,6 +85,21 @@ def numbered(folder: Path) -> list[Path]:
 
 def files_in(data: Path) -> Iterator[str]:
     """The relative paths of everything that is not a directory, in order. Raises OSError."""
-    for path in sorted(data.rglob("*")):
-        if path.is_symlink() or not path.is_dir():
-            yield path.relative_to(data).as_posix()
+    for path in sorted(files_below(data)):
+        yield path.relative_to(data).as_posix()
+
+
+def files_below(directory: Path) -> Iterator[Path]:
+    """Everything below a directory that is not one itself, in no particular order; links are not followed. Raises
+    OSError, also for a directory that cannot be listed, which `os.walk` takes for an empty one."""
+    for folder, folders, names in os.walk(directory, onerror=_fail):
+        for name in names:
+            yield Path(folder, name)
+        for name in folders:
+            path = Path(folder, name)
+            if path.is_symlink():
+                yield path
+
+
+def _fail(error: OSError) -> NoReturn:
+    raise error

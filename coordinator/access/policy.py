@@ -34,9 +34,13 @@ class Policy:
         return bool(self.tokens or self.web.users())
 
     @property
+    def requires_certificate(self) -> bool:
+        return self.tls is not None and self.tls.requires_certificate
+
+    @property
     def knows_its_clients(self) -> bool:
         """Whether nobody gets in without a credential or a certificate."""
-        return self.asks_for_credentials or (self.tls is not None and self.tls.requires_certificate)
+        return self.asks_for_credentials or self.requires_certificate
 
 
 def read(settings: Settings) -> Policy:
@@ -113,9 +117,12 @@ def require_safe(settings: Settings, policy: Policy) -> None:
 
 
 def require_no_weaker(before: Policy, after: Policy) -> None:
-    """Raises ConfigError for what changes only with a restart: TLS on or off, and no more credentials. A file that is
-    empty for a moment, because it is being written, must not open the service."""
+    """Raises ConfigError for what changes only with a restart: TLS on or off, and no more credentials, or no more
+    certificates of clients. A file that is empty or cut short for a moment, because it is being written, must not open
+    the service, nor one of two locks of it."""
     if (before.tls is None) != (after.tls is None):
         raise ConfigError(f"TLS would be {'off' if after.tls is None else 'on'}; that needs a restart")
-    if before.knows_its_clients and not after.knows_its_clients:
+    if before.asks_for_credentials and not after.asks_for_credentials:
         raise ConfigError("nobody would have to show a credential any more; that needs a restart")
+    if before.requires_certificate and not after.requires_certificate:
+        raise ConfigError("no client would have to show a certificate any more; that needs a restart")

@@ -148,14 +148,15 @@ def _load_certificate(context: ssl.SSLContext, material: TlsMaterial) -> None:
 
 
 def _load_authorities(context: ssl.SSLContext, material: TlsMaterial) -> None:
-    if not material.client_ca:
+    config = material.config
+    if not (material.client_ca or config.client_ca or config.client_ca_file):
         context.load_default_certs(ssl.Purpose.CLIENT_AUTH)  # as Go does: the authorities of the system
         return
     try:
         context.load_verify_locations(cadata=_ascii(material.client_ca))
     except (ssl.SSLError, ValueError) as error:
         raise ConfigError(
-            f"client_ca_file ({material.config.client_ca_file or 'inline'}) cannot be used: "
+            f"client_ca_file ({config.client_ca_file or 'inline'}) cannot be used: "
             f"{getattr(error, 'reason', None) or error}; it must have certificates as PEM"
         ) from None
 

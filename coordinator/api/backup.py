@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
 from coordinator.api.parameters import seconds
+from coordinator.backup.sources import listed
 from coordinator.backup.views import View, file_of
 from coordinator.context import CONTEXT
 from coordinator.negotiation import boolean
@@ -59,17 +59,7 @@ def _described(view: View) -> dict[str, Any]:
 async def files(request: web.Request) -> web.Response:
     """The view's files: [path, size, time of the last change in ns, inode]."""
     view = request.app[CONTEXT].views.renew(request.match_info["view"])
-    return success(await asyncio.to_thread(_listed, view.path))
-
-
-def _listed(directory: Path) -> list[tuple[str, int, int, int]]:
-    rows = []
-    for folder, _, names in os.walk(directory):
-        for name in names:
-            path = Path(folder, name)
-            status = path.stat()
-            rows.append((str(path.relative_to(directory)), status.st_size, status.st_mtime_ns, status.st_ino))
-    return sorted(rows)
+    return success(await asyncio.to_thread(listed, view.path))
 
 
 async def content(request: web.Request) -> web.StreamResponse:

@@ -12,6 +12,7 @@ import xxhash
 
 from coordinator.backup.inventory import BackupError, object_name
 from coordinator.backup.place import LOCK
+from shared.data_files import files_below
 from shared.durable import FILE_MODE, make_directory, sync_directory, write_atomically
 
 PIECE_BYTES = 1 << 20
@@ -35,19 +36,24 @@ class Directory:
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 raise BackupError(f"{self.location} is in use by another backup or prune; try again later") from None
+            except OSError as error:
+                raise BackupError(f"{self.location} cannot be locked: {error.strerror or error}") from error
             self._unfinished.unlink(missing_ok=True)  # left by one that was killed
             yield
         finally:
             os.close(descriptor)
 
     def names(self, prefix: str) -> Mapping[str, int]:
-        sizes = {}
-        for folder, _, files in os.walk(self._directory / prefix):
-            for name in files:
-                path = Path(folder, name)
-                sizes[path.relative_to(self._directory).as_posix()] = path.stat().st_size
+        try:
+            os.stat(self._directory / prefix)
+        except FileNotFoundError:
+            return {}
+        sizes = {
+            path.relative_to(self._directory).as_posix(): path.stat().st_size
+            for path in files_below(self._directory / prefix)
+        }
         sizes.pop(self._unfinished.relative_to(self._directory).as_posix(), None)
         return sizes
 

@@ -18,6 +18,7 @@ INVENTORIES, OBJECTS = "backups/", "objects/"
 SUFFIX = ".json"
 DIGEST_BYTES = 16
 _NUMBER = re.compile(rb'"number":(\d{1,15})\b')
+_OBJECT = re.compile(rf"{OBJECTS}([0-9a-f]{{2}})/\1[0-9a-f]{{30}}-\d+")
 
 
 class BackupError(Exception):
@@ -97,6 +98,11 @@ def number_in(content: bytes) -> int:
     """The number of the backup in an inventory that cannot be used; 0 if it cannot be read."""
     found = _NUMBER.search(content)
     return 0 if found is None else int(found[1])
+
+
+def is_object(name: str) -> bool:
+    """Whether this can be the name of an object. Other files may be in the same place, which are of somebody else."""
+    return _OBJECT.fullmatch(name) is not None
 
 
 def object_name(digest: str, size: int) -> str:

@@ -17,7 +17,7 @@ from coordinator.backup.sending import Report, look_through
 from coordinator.log import sequencer
 from shared import identity, manifest
 from shared.control import LocalControl
-from shared.data_files import numbered
+from shared.data_files import files_below, numbered
 from shared.durable import DIRECTORY_MODE, FILE_MODE, make_directory, sync_directory, sync_tree, write_synced
 from shared.manifest import Manifest, copy_of
 
@@ -145,11 +145,9 @@ def _write(place: Place, entry: Entry, path: Path) -> None:
 def _remove_others(beside: Path, inventory: Inventory) -> None:
     """Remove what is not of this backup: of a restore that was killed when it had changed identities."""
     wanted = {entry.path for entry in inventory.files}
-    for folder, _, names in os.walk(beside):
-        for name in names:
-            path = Path(folder, name)
-            if path.relative_to(beside).as_posix() not in wanted and path != beside / NOTE:
-                path.unlink()
+    for path in list(files_below(beside)):
+        if path.relative_to(beside).as_posix() not in wanted and path != beside / NOTE:
+            path.unlink()
 
 
 def _verify(beside: Path, inventory: Inventory, report: Report) -> None:

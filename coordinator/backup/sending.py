@@ -22,17 +22,21 @@ from coordinator.backup.inventory import (
     Entry,
     Inventory,
     Unusable,
+    is_object,
     number_in,
     object_name,
     size_of,
 )
 from coordinator.backup.place import Place
 from coordinator.backup.sources import Api, Source, source_of
+from coordinator.command_client import Away
 from shared import manifest
 from shared.manifest import Manifest
 
 RENEW_EVERY_S = 2.0
 """Well below the seconds from which a request counts as slow in the shipped alerts."""
+TRIED_S = 25.0
+"""How long a cluster that is away is asked again: its lease of the view ends a little later (`views.LEASE_S`)."""
 IDLE_CLASS = 3 << 13
 """`ioprio_set`: the disk serves this process when no other one wants it."""
 _IOPRIO_SET = 251
@@ -72,18 +76,27 @@ def _kept(api: Api, view: str) -> Iterator[None]:
     if the cluster has lost it."""
     done = threading.Event()
     lost: list[Exception] = []
+    refused: list[Exception] = []
+    """Since the view was renewed last."""
 
     def renew() -> None:
         renewing = api.again()
+        renewed_at = time.monotonic()
         while True:
             asked_at = time.monotonic()
             try:
                 # If this process is killed meanwhile, the cluster sees the end of the connection.
                 renewing.call("POST", f"/api/v1/admin/backup/{view}", {}, hold=f"{RENEW_EVERY_S:g}s")
+                renewed_at = asked_at
+                refused.clear()
             except Exception as error:
-                if not done.is_set():
-                    lost.append(error)
-                return
+                if done.is_set():
+                    return
+                # A busy cluster, which has no room for the request, keeps the view for the rest of its lease.
+                is_lost = not isinstance(error, Away) or time.monotonic() - renewed_at > TRIED_S
+                (lost if is_lost else refused).append(error)
+                if is_lost:
+                    return
             # A server that does not hold the view answers at once.
             if done.wait(RENEW_EVERY_S - (time.monotonic() - asked_at)):
                 return
@@ -94,8 +107,11 @@ def _kept(api: Api, view: str) -> Iterator[None]:
         yield
     finally:
         done.set()
-        with suppress(Exception):  # a cluster that has gone away removes it at its next start
+        try:
             api.again().call("DELETE", f"/api/v1/admin/backup/{view}")
+        except Exception as error:
+            # A cluster that has gone away removes it at its next start, maybe while it was copied.
+            lost.extend([error] if refused else [])
         thread.join()
     if lost:
         raise BackupError(f"the cluster has lost the view {view}: {lost[0]}") from lost[0]
@@ -207,7 +223,8 @@ def prune(place: Place, keep: int) -> tuple[list[str], int]:
         removed, kept = known[: max(0, len(known) - keep)], known[max(0, len(known) - keep) :]
         place.delete([f"{INVENTORIES}{inventory.name}{SUFFIX}" for inventory in removed])
         needed = {entry.object for inventory in kept for entry in inventory.files}
-        garbage = {name: size for name, size in place.names(OBJECTS).items() if name not in needed}
+        objects = {name: size for name, size in place.names(OBJECTS).items() if is_object(name)}
+        garbage = {name: size for name, size in objects.items() if name not in needed}
         place.delete(garbage)
         return [inventory.name for inventory in removed], sum(garbage.values())
 

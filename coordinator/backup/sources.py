@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from shared.data_files import files_below
+
 PIECE_BYTES = 1 << 20
 
 
@@ -30,6 +32,15 @@ class Source(Protocol):
         """The content of a file. Raises OSError."""
 
 
+def listed(directory: Path) -> list[tuple[str, int, int, int]]:
+    """The files of a directory, as `Source.files` gives them. Raises OSError."""
+    rows = []
+    for path in files_below(directory):
+        status = path.stat()
+        rows.append((str(path.relative_to(directory)), status.st_size, status.st_mtime_ns, status.st_ino))
+    return sorted(rows)
+
+
 class LocalSource:
     """The view's directory itself, without any work for the cluster."""
 
@@ -37,13 +48,7 @@ class LocalSource:
         self._view = view
 
     def files(self) -> list[tuple[str, int, int, int]]:
-        rows = []
-        for folder, _, names in os.walk(self._view):
-            for name in names:
-                path = Path(folder, name)
-                status = path.stat()
-                rows.append((str(path.relative_to(self._view)), status.st_size, status.st_mtime_ns, status.st_ino))
-        return sorted(rows)
+        return listed(self._view)
 
     def read(self, path: str) -> Iterator[bytes]:
         with open(self._view / path, "rb", buffering=0) as file:

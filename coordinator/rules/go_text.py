@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -11,6 +12,8 @@ NANOSECONDS_MAX = 1 << 63
 EXPONENT_FROM = 6
 WIDTH_MAX = 1_000
 """The widest field and the most digits of `printf`."""
+COMPOSED_CHARS_MAX = 64 << 10
+"""Of the text of a map or a list."""
 _VERB = re.compile(r"%(?P<flags>[-+# 0]*)(?P<width>\*|\d+)?(?:\.(?P<precision>\*|\d+)?)?(?P<verb>.)|%$", re.DOTALL)
 _LARGE, _LARGE_BINARY = "kMGTPEZY", ("ki", "Mi", "Gi", "Ti", "Pi", "Ei", "Zi", "Yi")
 _SMALL = "munpfazy"
@@ -166,17 +169,46 @@ def humanize_timestamp(value: float) -> str:
 
 
 def text_of(value: object) -> str:
-    """As Go's %v."""
+    """As Go's %v. Raises ValueError for a map or a list whose text has more than COMPOSED_CHARS_MAX characters."""
+    if not isinstance(value, dict | list):
+        return _simple_text(value)
+    size = 0
+    pieces: list[str] = []
+    for piece in _pieces(value):
+        size += len(piece)
+        if size > COMPOSED_CHARS_MAX:
+            raise ValueError(f"the text of a map or list has more than {COMPOSED_CHARS_MAX} characters")
+        pieces.append(piece)
+    return "".join(pieces)
+
+
+def _pieces(value: object) -> Iterator[str]:
+    """The text of a value, piece by piece: a map that contains another one several times may have a text of any
+    length."""
+    if isinstance(value, dict):
+        yield "map["
+        for number, (name, own) in enumerate(sorted(value.items())):
+            yield f"{' ' if number else ''}{name}:"
+            yield from _pieces(own)
+        yield "]"
+    elif isinstance(value, list):
+        yield "["
+        for number, own in enumerate(value):
+            if number:
+                yield " "
+            yield from _pieces(own)
+        yield "]"
+    else:
+        yield _simple_text(value)
+
+
+def _simple_text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
         return number(value)
     if value is None:
         return "<nil>"
-    if isinstance(value, dict):
-        return f"map[{' '.join(f'{name}:{text_of(own)}' for name, own in sorted(value.items()))}]"
-    if isinstance(value, list):
-        return f"[{' '.join(map(text_of, value))}]"
     return str(value)
 
 

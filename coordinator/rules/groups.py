@@ -26,6 +26,8 @@ BATCH_RULES = 6
 """Rules whose queries are asked together."""
 INLINE_ALERTS, INLINE_CHARS = 5, 1_000
 """More alerts, and longer templates, are expanded in a thread."""
+SLOW_WORDS = ("range", "query", "args")
+"""And so are templates with these: loops, queries, and maps that contain others."""
 RESTORING_EVALUATIONS, RESTORING_MS = 2, 120_000
 """A new alert is looked up among those from before the start until so many evaluations of its rule have succeeded and
 so much time has passed: targets may be scraped for the first time after the first evaluations, and a rate needs two
@@ -67,7 +69,7 @@ class RuleState:
         self.seconds = 0.0
         texts = [text for text in (*definition.labels.values(), *definition.annotations.values()) if "{{" in text]
         self.is_quickly_expanded = sum(map(len, texts)) <= INLINE_CHARS and not any(
-            "range" in text or "query" in text for text in texts
+            word in text for text in texts for word in SLOW_WORDS
         )
         self.writes = {definition.name} if definition.kind == "record" else {alerting.ALERTS, alerting.ALERTS_FOR_STATE}
 

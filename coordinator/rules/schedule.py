@@ -138,11 +138,12 @@ class Rules:
         interval_ms = group.definition.interval_ms
         due_ms = group.first_at_ms(int(self._now() * 1000))
         while True:
-            await self._sleep(max(0.0, due_ms / 1000 - self._now()))
-            now_ms = int(self._now() * 1000)
-            if due_ms - now_ms > interval_ms:
-                due_ms = group.first_at_ms(now_ms)
-                continue
+            # The clock may be set back before the group sleeps, and while it does.
+            while (left_s := due_ms / 1000 - self._now()) > 0:
+                if left_s * 1000 > interval_ms:
+                    due_ms = group.first_at_ms(int(self._now() * 1000))
+                    left_s = due_ms / 1000 - self._now()
+                await self._sleep(max(0.0, left_s))
             try:
                 await group.evaluate(due_ms)
             except Exception:

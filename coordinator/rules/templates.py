@@ -21,6 +21,8 @@ __all__ = ["Sample", "Surroundings", "Template", "TemplateError"]
 
 STEPS_MAX = 20_000
 OUTPUT_CHARS_MAX = 256 << 10
+MADE_CHARS_MAX = 4 << 20
+"""Of the texts that functions give, also those that are not part of the output."""
 QUERIES_MAX = 20
 PARSED_MAX = 4096
 VARIABLES = ("$labels", "$externalLabels", "$externalURL", "$value")
@@ -29,13 +31,18 @@ VARIABLES = ("$labels", "$externalLabels", "$externalURL", "$value")
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What is the same for all alerts of an evaluation. `query`: the vector that an expression gives at the time of
-    the evaluation; may raise ValueError. `deadline`: of `time.monotonic()`, after which no template is expanded."""
+    the evaluation; may raise ValueError. `deadline`: of `time.monotonic()`, after which no template goes on."""
 
     query: Callable[[str], list[Sample]]
     external_labels: Mapping[str, str] = field(default_factory=dict)
     external_url: str = ""
     now_s: float = 0.0
     deadline: float = float("inf")
+
+    def require_time(self) -> None:
+        """Raises TemplateError after the deadline."""
+        if time.monotonic() > self.deadline:
+            raise TemplateError("the templates of this rule take too long; expand fewer, or with fewer queries")
 
 
 class _Jump(Exception):
@@ -61,8 +68,7 @@ class Template:
         """The text for an alert. Work for a thread if there are queries in it. Raises TemplateError."""
         if self.constant is not None:
             return self.constant
-        if time.monotonic() > around.deadline:
-            raise TemplateError("the templates of this rule take too long; expand fewer, or with fewer queries")
+        around.require_time()
         run = _Run(labels, value, around)
         try:
             run.nodes(self.nodes)
@@ -102,13 +108,14 @@ class _Run:
             }
         ]
         self._around = around
-        self._steps = self._chars = self._queries = 0
+        self._steps = self._chars = self._made_chars = self._queries = 0
         self.output: list[str] = []
 
     def _step(self) -> None:
         self._steps += 1
         if self._steps > STEPS_MAX:
             raise TemplateError(f"it takes more than {STEPS_MAX} steps")
+        self._around.require_time()
 
     def nodes(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
@@ -215,9 +222,15 @@ class _Run:
                 raise TemplateError(f"it asks more than {QUERIES_MAX} queries")
         try:
             require_size(arguments)
-            return function.call(Call(self._around.query, self._around.external_url, self._around.now_s), *arguments)
+            call = Call(self._around.query, self._around.external_url, self._around.now_s)
+            value = function.call(call, *arguments)
         except (ValueError, TypeError, OverflowError, ArithmeticError, KeyError, IndexError) as error:
             raise TemplateError(f"error calling {name}: {error}") from None
+        if isinstance(value, str):
+            self._made_chars += len(value)
+            if self._made_chars > MADE_CHARS_MAX:
+                raise TemplateError(f"its functions give texts of more than {MADE_CHARS_MAX} characters")
+        return value
 
     def _value(self, operand: Operand) -> Any:
         self._step()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 from base64 import b64encode
 from pathlib import Path
 from types import SimpleNamespace
@@ -208,6 +209,28 @@ async def test_comments_between_authorities_may_have_any_letters(files: Path) ->
     authority.write_bytes(before + begin + b"\xc3" + after[1:])
     with pytest.raises(ConfigError, match="client_ca_file"):
         Gatekeeper(settings(files, MUTUAL.replace("client_ca_file: server", "client_ca_file: authority")))
+
+
+async def test_an_empty_file_of_authorities_does_not_stand_for_those_of_the_system(files: Path) -> None:
+    (files / "authority.pem").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"client_ca_file .* must have certificates as PEM"):
+        Gatekeeper(settings(files, MUTUAL.replace("client_ca_file: server", "client_ca_file: authority")))
+
+
+@pytest.mark.parametrize(("weaker", "why"), [(MUTUAL, "show a credential"), (TLS + USERS, "show a certificate")])
+async def test_a_reload_ends_neither_the_need_for_credentials_nor_that_for_certificates(
+    files: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, weaker: str, why: str
+) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.02)
+    gate = Gatekeeper(settings(files, MUTUAL + USERS))
+    gate.start()
+    (files / "web_config").write_text(weaker)
+    await until(lambda: gate.reloads["failure"] == 1)
+    assert why in str(vars(caplog.records[-1])["fields"]["why"])
+    assert not gate.is_open
+    assert gate.tls is not None
+    assert gate.tls.context.verify_mode == ssl.CERT_REQUIRED
+    gate.stop()
 
 
 async def test_a_reload_does_not_end_the_need_for_credentials(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

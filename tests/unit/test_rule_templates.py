@@ -195,13 +195,27 @@ NESTED = '{{ range query "other" }}' * 30 + "x" + "{{ end }}" * 30
 REPLACE = '{{ $x := printf "%1000s" "a" }}' + "{{ $x = reReplaceAll ` ` `" + "$0" * 120 + "` $x }}" * 300
 REGEX = '{{ $x := printf "%1000s" "a" }}' + "{{ if match `(.*)(.*)(.*)(.*)(.*)[a-z]{500}x` $x }}{{ end }}" * 300
 
+MAPS = "{{ $x := args 1 1 }}" + "{{ $x = args $x $x }}" * 60 + "{{ $x }}"
+MAPS_OFTEN = "{{ $x := args 1 1 }}" + "{{ $x = args $x $x }}" * 10 + "{{ if print $x }}{{ end }}" * 2400
 
-@pytest.mark.parametrize("text", [LOOP, NESTED, REPLACE, REGEX, "{{ query `other` }}" * 21, "{{ $labels }}" * 5000])
+
+@pytest.mark.parametrize(
+    "text",
+    [LOOP, NESTED, REPLACE, REGEX, MAPS, MAPS_OFTEN, "{{ query `other` }}" * 21, "{{ $labels }}" * 5000],
+)
 def test_the_worst_template_is_cheap(text: str) -> None:
     started = time.thread_time()
     with suppress(TemplateError):
         assert len(expanded(text)) <= 256 << 10
     assert time.thread_time() - started < 2
+
+
+def test_a_template_stops_at_its_deadline() -> None:
+    started = time.monotonic()
+    around = Surroundings(lambda expr: [time.sleep(0.01) or Sample({}, 1.0)], deadline=started + 0.05)
+    with pytest.raises(TemplateError, match="take too long"):
+        Template.of('{{ query "x" }}' * 20).expand({}, 1.0, around)
+    assert time.monotonic() - started < 0.15
 
 
 def test_durations_are_written_as_go_writes_them() -> None:
