@@ -6,9 +6,10 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import msgspec
+
+from shared.durable import fail
 
 UNKNOWN = "unknown"
 SET_ASIDE = "set aside"
@@ -92,14 +93,10 @@ def files_in(data: Path) -> Iterator[str]:
 def files_below(directory: Path) -> Iterator[Path]:
     """Everything below a directory that is not one itself, in no particular order; links are not followed. Raises
     OSError, also for a directory that cannot be listed, which `os.walk` takes for an empty one."""
-    for folder, folders, names in os.walk(directory, onerror=_fail):
+    for folder, folders, names in os.walk(directory, onerror=fail):
         for name in names:
             yield Path(folder, name)
         for name in folders:
             path = Path(folder, name)
             if path.is_symlink():
                 yield path
-
-
-def _fail(error: OSError) -> NoReturn:
-    raise error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NoReturn
 
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
 """Other users have no access to the data."""
@@ -40,8 +41,9 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def sync_tree(directory: Path) -> None:
-    """Sync all files and directories below a directory, and itself. Raises OSError."""
-    for folder, _, names in os.walk(directory, topdown=False):
+    """Sync all files and directories below a directory, and itself. Raises OSError, also for a directory that cannot be
+    listed, which `os.walk` passes over unless told."""
+    for folder, _, names in os.walk(directory, topdown=False, onerror=fail):
         for name in names:
             descriptor = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -49,6 +51,11 @@ def sync_tree(directory: Path) -> None:
             finally:
                 os.close(descriptor)
         sync_directory(Path(folder))
+
+
+def fail(error: OSError) -> NoReturn:
+    """For `os.walk`."""
+    raise error
 
 
 def make_directory(directory: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,21 @@ def test_a_directory_that_a_crash_left_gets_its_name_synced_too(tmp_path: Path, 
     (tmp_path / "a").mkdir()
     durable.make_directory(tmp_path / "a")
     assert synced == [tmp_path]
+
+
+def test_a_directory_that_cannot_be_listed_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    list_directory = os.scandir
+
+    def refuse(path: str) -> Iterator[os.DirEntry[str]]:
+        if str(path).endswith("b"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return list_directory(path)
+
+    with monkeypatch.context() as failing, pytest.raises(OSError, match="Input/output error"):
+        failing.setattr(os, "scandir", refuse)
+        durable.sync_tree(tmp_path)
+    durable.sync_tree(tmp_path)
 
 
 def test_what_is_made_is_for_this_user_alone(tmp_path: Path) -> None:
