@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 
 from coordinator.log.columns import BatchRecords
 from shared.messages.log import SEQUENCE_MAX
@@ -141,6 +142,18 @@ class Frontier:
         group = self._unseen.popleft()
         self._unseen_bytes -= group.memory_bytes
         return group
+
+    def end_before(self, time_ms: int) -> int:
+        """The number that groups in memory end with which were appended before this time; 0: there are none. Times do
+        not fall from one group to the next."""
+        groups = chain(reversed(self._open), reversed(self._unseen))
+        return next((group.end for group in groups if group.time_ms < time_ms), 0)
+
+    async def wait_visible(self, upto: int) -> None:
+        """Return when reads see everything below `upto`, or everything that is not in doubt; the caller sets the
+        deadline."""
+        while self.visible < min(upto, self.in_doubt):
+            await self._moved.wait()
 
     async def wait_durable(self, upto: int) -> None:
         """Return when everything below `upto` is on disk; the caller sets the deadline."""

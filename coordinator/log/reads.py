@@ -14,7 +14,7 @@ from coordinator.log.frontier import Frontier
 from coordinator.log.recovery import Recovery
 from coordinator.log.sequencer import Sequencer
 from shared.config import Settings
-from shared.errors import DeadlineExceeded
+from shared.errors import DeadlineExceeded, Unavailable
 from shared.hashing import shard_of
 from shared.messages import log
 from shared.messages.log_pages import NO_NUMBERS, Page, Records, check_progress, merge_pages
@@ -209,6 +209,7 @@ class Reader:
         segment began."""
         shards = self._shards(selection)
         await self._recovery.wait_for(shards)
+        await self._wait_until_seen(time_ms)
         segments, visible = self._sequencer.segments, self.visible
         following = bisect_left([segment.start_time_ms for segment in segments], time_ms)
         if time_ms > self._sequencer.last_time_ms or not segments:
@@ -221,6 +222,21 @@ class Reader:
         if warnings is not None:
             warnings.add(replies)
         return min(above, *(unpack(reply.message.body, log.FirstAtReply).number for reply in replies))
+
+    async def _wait_until_seen(self, time_ms: int) -> None:
+        """Return when reads see what was appended before this time and is under way: a read that ends at the time would
+        miss it, and so would the next one, which begins there. Raises Unavailable."""
+        upto = self._frontier.end_before(time_ms)
+        is_whole = self._recovery.complete.is_set() and not self._links.unready()
+        if self._settings.log_visibility == "durable" and not is_whole:
+            return  # nothing becomes visible until all shards are there
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._frontier.wait_visible(upto)
+        except TimeoutError:
+            raise Unavailable(
+                "records that were appended before the time asked for are still under way; try again later"
+            ) from None
 
     async def keys(
         self,

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from coordinator.log.area import LogArea
 from coordinator.log.follow import rows_of
-from shared.errors import NotFound
+from coordinator.log.groups import area as groups_area
+from coordinator.log.groups.state import Stale
+from shared.errors import NotFound, Unavailable
 from shared.hashing import shard_of
 from tests.unit.log_area import EVERYTHING, SHARDS, Log, batch, key_on
 
@@ -50,6 +54,30 @@ async def test_a_member_that_polls_while_a_shard_has_not_reported_is_not_moved_p
         await area.recovery.complete.wait()
         values, _ = await polled(area, generation)
         assert values == [b"acknowledged"]
+
+
+async def test_a_member_that_waits_gets_the_slots_of_one_whose_removal_fails_at_first(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups_area, "REMOVAL_RETRY_S", 0.1)
+    async with log.running() as area:
+        await area.groups.join(GROUP, "dead", None, None, 1000)
+        state, place = await area.groups.join(GROUP, "a", None, None, 60_000)
+        put, refused = area.groups.store.put, []
+
+        async def failing(*change: Any) -> None:
+            if len(refused) < 2:
+                refused.append(change)
+                raise Unavailable("the shard is away")
+            await put(*change)
+
+        monkeypatch.setattr(area.groups.store, "put", failing)
+        began = time.monotonic()
+        with pytest.raises(Stale):
+            await area.groups.poll(GROUP, "a", state.members[place].generation, 0, 100, 20.0, contextlib.nullcontext)
+        assert len(refused) == 2 and time.monotonic() - began < 10
+        _, state = await area.groups.group(GROUP)
+        assert [member.name for member in state.members] == ["a"]
 
 
 async def test_of_two_deletions_at_once_the_second_leaves_a_group_that_was_made_since(

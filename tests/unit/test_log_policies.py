@@ -136,6 +136,22 @@ def test_a_pass_reads_no_entry_that_an_earlier_one_has_passed(shard: OneShard, m
     assert len(shard.read()) == left
 
 
+@pytest.mark.parametrize(("one", "left"), [(KeyPolicy(b"", 1), [0, 2, 3]), (KeyPolicy(b"", 0, 1000), [])])
+def test_records_that_are_gathered_after_a_crash_together_with_those_of_an_earlier_pass_are_looked_at(
+    shard: OneShard, tmp_path: Path, one: KeyPolicy, left: list[int]
+) -> None:
+    shard.append(0, [(b"a", b"0"), (b"b", b"1")])
+    assert not run(shard, [one], 2, True, too_old=2)
+    crashed = shard.crashed_into(tmp_path / "crashed")
+    try:
+        assert next(entries.newest_first(crashed.store), None) is None, "the gathering of the pass is undone"
+        crashed.append(2, [(b"b", b"2"), (b"c", b"3")])
+        assert not run(crashed, [one], 4, True, too_old=4)
+        assert [number for number, _, _ in crashed.read()] == left
+    finally:
+        crashed.close()
+
+
 def test_a_pass_waits_while_the_removal_is_behind(shard: OneShard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "WAITING_MAX", 1)
     monkeypatch.setattr(policies, "KEYS_A_SLICE", 2)

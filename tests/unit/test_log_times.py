@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from coordinator.log.reads import KeySelection
+from coordinator.api.log.times import between
+from coordinator.log.reads import KeySelection, Warnings
 from coordinator.log.recovery import _with_times
 from coordinator.log.sequencer import Segment, Sequencer
 from shared.config import Settings
 from shared.control import LocalControl
-from shared.errors import DeadlineExceeded
+from shared.errors import DeadlineExceeded, Unavailable
 from shared.messages.log import SEQUENCE_MAX, Range
 from shared.messages.log_pages import Records
 from tests.unit.log_area import EVERYTHING, Log, batch, key_on
@@ -200,6 +203,39 @@ async def test_numbers_are_found_by_time_over_segments_and_shards(log: Log) -> N
         async for page in area.reader.pages(selection, 0, SEQUENCE_MAX, 1000):
             rows = list(zip(page.records.sequences.tolist(), page.records.times.tolist(), strict=True))
             assert len(rows) > 20 and all((number >= bound) == (at >= NOW_MS + 100) for number, at in rows)
+
+
+@pytest.mark.parametrize("visibility", ["memory", "durable"])
+async def test_reads_that_meet_at_a_time_give_what_was_under_way_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visibility: str
+) -> None:
+    log = Log(tmp_path, log_visibility=visibility, write_timeout_ms=1000)
+    fan_out, arrived, goes_on = log.links.fan_out, asyncio.Event(), asyncio.Event()
+
+    async def held(method: str, **options: Any) -> Any:
+        if method == "log.append":
+            arrived.set()
+            await goes_on.wait()
+        return await fan_out(method, **options)
+
+    async with log.running() as area:
+        await area.recovery.wait_complete(5)
+        monkeypatch.setattr(log.links, "fan_out", held)
+        area.sequencer.wall_ms = lambda: 2 * NOW_MS
+        appending = asyncio.create_task(area.append(batch((key_on(0), b"v"))))
+        await arrived.wait()
+        area.sequencer.wall_ms = lambda: 2 * NOW_MS + 10
+        bound = 2 * NOW_MS + 5
+        with pytest.raises(Unavailable, match="under way"):
+            await area.reader.sequence_at(bound, EVERYTHING)
+        assert await area.reader.sequence_at(2 * NOW_MS, EVERYTHING) == 0, "it was appended then, not before"
+        first = asyncio.create_task(between(area.reader, EVERYTHING, (0, SEQUENCE_MAX), (None, bound), Warnings()))
+        await asyncio.sleep(0.05)
+        goes_on.set()
+        await appending
+        second, _ = await between(area.reader, EVERYTHING, (0, SEQUENCE_MAX), (bound, None), Warnings())
+        assert await first == (0, second) == (0, 1)
+    log.links.close()
 
 
 async def test_times_go_on_above_those_of_the_shards_after_the_clock_was_set_back(log: Log) -> None:

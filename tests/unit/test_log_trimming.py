@@ -62,6 +62,24 @@ def stored_keys(shard: OneShard) -> set[bytes]:
     return {rows.key_of(row) for row in shard.store.keys("log", rows.RUN, rows.after(rows.RUN))}
 
 
+def test_a_lower_deletion_after_the_removal_brings_nothing_back_in_a_crash(shard: OneShard, tmp_path: Path) -> None:
+    fill(shard)
+    assert delete(shard, b"a", 12, 12) == 4
+    shard.part.gather()
+    clean(shard)
+    assert shard.part.starts.all == {}, "the start is forgotten, but not permanently"
+    assert delete(shard, b"a", 2, 12) == 0
+    crashed = shard.crashed_into(tmp_path / "crashed")
+    try:
+        assert crashed.read() == without(b"a", 12)
+        clean(crashed)
+        crashed.part.flush()
+        assert delete(crashed, b"b", 12, 12) == 4 and delete(crashed, b"a", 2, 12) == 0
+        assert crashed.read() == [row for row in without(b"a", 12) if row[1] != b"b"]
+    finally:
+        crashed.close()
+
+
 @pytest.mark.parametrize("before", [0, 1, 3, 4, 7, 9, 10, 12])
 @pytest.mark.parametrize("key", [b"a", b"b", b"ab", b"c"])
 def test_records_below_the_start_are_gone_from_every_read_at_once(shard: OneShard, key: bytes, before: int) -> None:

@@ -21,7 +21,7 @@ from shared.messages.log import SEQUENCE_MAX
 from worker.logs import entries, rows
 from worker.logs.entries import GatheringEntry
 from worker.logs.runs import counted, unpacked
-from worker.logs.starts import KeyStarts
+from worker.logs.starts import START_BYTES, KeyStarts
 from worker.storage.faces import RowBatch, Rows
 
 KEYS_AT_ONCE = 256
@@ -255,6 +255,7 @@ def _forget(part: CleanPart) -> None:
         changes = part.store.batch()
         for key in keys:
             changes.delete("log", rows.start(key))
-        part.write_removal(changes)
+        # The size makes the store flush before the forgotten starts, which are kept until then, take much memory.
+        part.write_removal(changes, size=len(keys) * START_BYTES)
         with part.lock:
             part.starts.forget(keys)

@@ -62,7 +62,7 @@ class GatheringEntry:
     @property
     def above(self) -> int:
         """A number above all numbers of the entry's batches."""
-        return max((batch.start + batch.count for _, batches in self.groups for batch in batches), default=0)
+        return _above(self.groups)
 
     def starts(self, starts: Mapping[bytes, int]) -> NDArray[np.uint64]:
         """uint64[n]: the start of each record's key, 0 without one."""
@@ -118,6 +118,18 @@ def scan(store: Rows, segments: tuple[int, int], start: int, end: int) -> Iterat
         break
     for row, value in store.scan("log", first, rows.entry(segments[1], end)):
         yield row, unpacked(value)
+
+
+def first_reaching(store: Rows, segment: int, number: int) -> bytes:
+    """A row that is above all entries of the segment without numbers from `number` on, and not above the others."""
+    least = rows.entry(segment, number)
+    for row, value in store.scan("log", rows.entry(segment, 0), least, reverse=True):
+        return row if _above(_GROUPS.decode(value).groups) > number else least
+    return least
+
+
+def _above(groups: Groups) -> int:
+    return max((batch.start + batch.count for _, batches in groups for batch in batches), default=0)
 
 
 def groups_from(store: Rows, segment: int, number: int) -> tuple[int, Groups] | None:

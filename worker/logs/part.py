@@ -243,6 +243,8 @@ class LogPart:
         if self._unflushed:
             self.store.flush("log")
             self._unflushed = 0
+            with self.lock:
+                self.starts.flushed()
         self._release()
 
     def _release(self) -> None:

@@ -181,12 +181,14 @@ def _entries_below(part: LogPart, begin: Position, end: int) -> Iterator[tuple[G
 
 def _entries(part: LogPart, begin: Position) -> Iterator[tuple[GatheringEntry, Position]]:
     """The entries from `begin` on; each with the position behind it. Those before are not read: entries of a segment do
-    not overlap, and a row has the first number of its entry."""
+    not overlap, and a row has the first number of its entry. An entry may begin before the position and reach beyond
+    it: a crash undoes a gathering, but not the position, and the next gathering has more records."""
     for segment in part.stored_segments():
         if segment < begin.segment:
             continue
         number = begin.number if segment == begin.segment else 0
-        for row in list(part.store.keys("log", rows.entry(segment, number), rows.entry(segment + 1, 0))):
+        first = entries.first_reaching(part.store, segment, number)
+        for row in list(part.store.keys("log", first, rows.entry(segment + 1, 0))):
             value = part.store.get("log", row)
             if value is not None and (entry := entries.unpacked(value)).above > number:
                 yield entry, Position(segment, entry.above)

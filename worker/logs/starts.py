@@ -41,6 +41,9 @@ class KeyStarts:
         """How many gatherings have stored records."""
         self._unclean: dict[bytes, int] = {}  # key → the last gathering that may have stored what is to be removed
         self._clean: dict[bytes, None] = {}
+        self._forgotten: dict[bytes, int] = {}
+        """Starts that were forgotten since the store was last flushed. A crash brings back their rows and the records
+        below them, so no lower start may be written over the row."""
 
     def load(self, store: Rows, gathered: int) -> None:
         """Read the starts from the store."""
@@ -58,8 +61,12 @@ class KeyStarts:
             )
 
     def rising(self, starts: Mapping[bytes, int]) -> dict[bytes, int]:
-        """Those that are above the key's present start."""
-        return {key: start for key, start in starts.items() if start > self.all.get(key, 0)}
+        """Those that are above the key's present start, and above its forgotten one."""
+        return {
+            key: start
+            for key, start in starts.items()
+            if start > max(self.all.get(key, 0), self._forgotten.get(key, 0))
+        }
 
     def take_in(self, starts: Mapping[bytes, int], gathered: int) -> None:
         """Starts that are on disk, each above the key's earlier one."""
@@ -122,10 +129,15 @@ class KeyStarts:
 
     def forget(self, keys: Collection[bytes]) -> None:
         gone = set(keys)
+        self._forgotten.update({key: self.all[key] for key in gone})
         self.all = {key: start for key, start in self.all.items() if key not in gone}
         self.bytes -= sum(len(key) + START_BYTES for key in gone)
         for key in gone:
             self._clean.pop(key, None)
+
+    def flushed(self) -> None:
+        """The removals before the starts that have been forgotten, and that of their rows, are permanent."""
+        self._forgotten.clear()
 
     @property
     def unclean_count(self) -> int:

@@ -30,6 +30,8 @@ from shared.telemetry import event
 
 SWEEP_S = 0.2
 """How often sessions are looked at."""
+REMOVAL_RETRY_S = 1.0
+"""After a removal of members that failed, the next one is tried so much later."""
 LATE_S = 1.0
 """If the event loop has stood still for longer than this, sessions are given that time: members could not be heard."""
 UNUSED_S = 60.0
@@ -233,12 +235,15 @@ class Groups:
 
     def _sweep(self, group: Group, now: float) -> None:
         is_unused = now - group.used > UNUSED_S and not group.waiters
-        if group.state is None or group.is_deleted:
+        # A change that failed leaves no state. Those who wait do not ask for it, so the removal reads it again.
+        is_known = not group.is_deleted and (group.state is not None or bool(group.waiters))
+        if not is_known:
             if is_unused:
                 self._groups.pop(group.name, None)
             return
-        expired = group.expired(now)
-        if expired and not group.is_removing:
+        if group.expired(now):
+            if group.is_removing or now < group.removal_due:
+                return
             group.is_removing = True
             removal = asyncio.create_task(self._remove(group))
             self._removals.add(removal)
@@ -250,8 +255,12 @@ class Groups:
         """Remove the members whose sessions have run out by the time of the change."""
         try:
             await group.change(lambda state: _without(state, group.expired(time.monotonic())))
+            group.removal_due = 0.0
         except TriptychError as error:
-            event(logging.WARNING, "members of a group that have not been heard of stay", group=group.name, why=error)
+            if not group.removal_due:  # once, not for as long as the shard is away
+                text = "members of a group that have not been heard of stay"
+                event(logging.WARNING, text, group=group.name, why=error)
+            group.removal_due = time.monotonic() + REMOVAL_RETRY_S
         finally:
             group.is_removing = False
 

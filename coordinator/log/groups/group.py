@@ -80,6 +80,8 @@ class Group:
     waiters: set[Waiter] = field(default_factory=set)
     """Members that wait for records: they are woken when slots change hands, and when the group is deleted."""
     is_removing: bool = False
+    removal_due: float = 0.0
+    """When a removal of members that failed is tried again (time.monotonic); 0: the last one has not failed."""
     _is_fresh: bool = True
     """Nothing has been read from the shard yet: what its members were given before is not known."""
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
