@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared import kernel_types as types
-from shared.histograms.batch import Floats, Ints
+from shared.histograms.batch import STALE_SUM_BITS, Floats, Ints
 from shared.kernels import inlined, kernel
 from shared.protobuf_fields import DELIMITED, FIXED_64, LENGTH_BYTES_MAX, VARINT, integer, past_field
 from shared.xxh64 import Bytes, load64
@@ -143,12 +143,14 @@ def read_message(
     body: NDArray[np.uint8], at: int, end: int, message: Message, positive_counts: Floats
 ) -> tuple[int, float, float]:
     """Read body[at:end] into the buffers, and the counts of positive buckets into `positive_counts`, which has room for
-    BUCKETS_MAX. Lists of numbers may be packed or not. Returns (fault or 0, the number seen, the one wanted)."""
+    BUCKETS_MAX. Lists of numbers may be packed or not. Returns (fault or 0, the number seen, the one wanted). A stale
+    marker is read to its end, and may have counts that a histogram may not have."""
     integers, floats, sizes = message.integers, message.floats, message.sizes
     integers[:], floats[:], sizes[:] = 0, 0.0, 0
     integers[3] = -1
     has_deltas = has_counts = False
     negative = positive = np.int64(0)  # The counts that deltas have led to.
+    below_zero = np.int64(0)  # The first count that is negative.
     while at < end:
         tag, content = _integer(body, at, min(end, at + LENGTH_BYTES_MAX))
         if content < 0 or tag < 8:
@@ -184,7 +186,9 @@ def read_message(
                 body, begin, following, counts, sizes[place], negative if is_negative else positive,
                 BUCKETS_MAX - sizes[2] - sizes[3],
             )  # fmt: skip
-            if fault != 0:
+            if fault == Fault.NEGATIVE_COUNT.value:
+                below_zero, last = (below_zero if below_zero != 0 else last), np.int64(0)
+            elif fault != 0:
                 return fault, float(last), float(BUCKETS_MAX)
             if is_negative:
                 negative = last
@@ -213,6 +217,10 @@ def read_message(
             return Fault.MALFORMED.value, 0.0, 0.0
     if integers[3] < 0:
         integers[3] = int(has_counts)
+    if floats[:1].view(np.int64)[0] == STALE_SUM_BITS:
+        return 0, 0.0, 0.0
+    if below_zero != 0:
+        return Fault.NEGATIVE_COUNT.value, float(below_zero), float(BUCKETS_MAX)
     if (has_counts and (has_deltas or integers[3] == 0)) or (has_deltas and integers[3] == 1):
         return Fault.MIXED_COUNTS.value, 0.0, 0.0
     return 0, 0.0, 0.0

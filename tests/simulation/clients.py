@@ -85,18 +85,24 @@ class Clients:
         """Send the batch once; whether nothing is left to be done about it."""
         world = self.cluster.world
         keys, values = [key for key, _ in batch.records], [value for _, value in batch.records]
+        log_start = 0
+        was_lost_before = False
 
-        async def handler(area: LogArea) -> tuple[int, int, int]:
-            start, count = await area.append(Append(columns_of(keys, values), durable, batch.producer, batch.seq))
-            return start, count, area.sequencer.log_start
+        async def handler(area: LogArea) -> tuple[int, int]:
+            nonlocal log_start, was_lost_before
+            was_lost_before = batch.may_be_lost
+            try:
+                return await area.append(Append(columns_of(keys, values), durable, batch.producer, batch.seq))
+            finally:
+                log_start = area.sequencer.log_start
 
         world.trace(f"{name}: append {batch} {'durable' if durable else ''} {[k.decode() for k in keys]}")
         batch.attempts += 1
         try:
-            start, count, log_start = self.cluster.call(handler, patience_s)
+            start, count = self.cluster.call(handler, patience_s)
         except (Disconnected, DeadlineExceeded) as error:
             world.trace(f"{name}: {batch}: not known: {error}")
-            batch.unknown = True
+            self.model.came_to_unknown_end(batch, was_lost_before)
             return False
         except (Refused, Unavailable, Overloaded) as error:
             world.trace(f"{name}: {batch}: refused: {error}")
@@ -104,6 +110,7 @@ class Clients:
             return False
         except BadData as error:
             world.trace(f"{name}: {batch}: {error}")
+            self.model.log_start = max(self.model.log_start, log_start)
             self._check_refusal(batch)
             return True
         except TriptychError as error:

@@ -162,15 +162,7 @@ class History:
         if compares:
             self._compare(rows)
         if model.power_was_lost:
-            # From now on the loss of power takes nothing more.
-            model.given.clear()
-            model.counts.clear()
-            for batch in model.batches:
-                batch.is_durable, batch.may_be_lost = True, False
-                there = {value for _, _, value, _ in rows}
-                if not any(value in there for _, value in batch.records):
-                    batch.starts.clear()
-            model.power_was_lost = False
+            model.settle(rows)
 
     def _compare(self, rows: list[Row]) -> None:
         """Read the same in the other ways there are."""

@@ -22,6 +22,8 @@ class Batch:
     """What a client wants to be appended once. `starts`: every answer to it; `unknown`: whether an attempt came to an
     end nobody knows; `attempts`: that were sent; `may_be_lost`: the power was lost before it was said to be on disk;
     `lost_below`: records of it below this number, with which it was answered since, may have gone with the power;
+    `may_have_moved`: an attempt that came to the coordinator after that loss, and to an end nobody knows, may have
+    appended it anew;
     `may_return`: what was taken back of it may be there again, since the state file was lost that said so."""
 
     name: str
@@ -34,6 +36,7 @@ class Batch:
     attempts: int = 0
     may_be_lost: bool = False
     lost_below: int = 0
+    may_have_moved: bool = False
     may_return: bool = False
 
     def __str__(self) -> str:
@@ -117,8 +120,15 @@ class Model:
         if batch.starts and batch.starts[0] != start and not batch.may_return:
             raise Violation(f"{batch} was answered with number {batch.starts[0]} and then with {start}")
         batch.starts.append(start)
+        batch.may_have_moved = False
         batch.is_durable |= durable
         batch.may_be_lost &= not durable
+
+    def came_to_unknown_end(self, batch: Batch, was_lost_before: bool) -> None:
+        """Nobody knows what an attempt has done. `was_lost_before`: the batch may have been lost when the
+        coordinator got it."""
+        batch.unknown = True
+        batch.may_have_moved |= was_lost_before
 
     @property
     def gone(self) -> list[Trim]:
@@ -204,6 +214,19 @@ class Model:
                 if there > count or (there < count and not may_be_gone):
                     raise Violation(f"{reader} counted {count} records in {start}..{end}, there are {there}")
 
+    def settle(self, rows: list[Row]) -> None:
+        """The whole log has been read: from now on the loss of power takes nothing of it."""
+        self.given.clear()
+        self.counts.clear()
+        numbers = {value: number for number, _, value, _ in rows}
+        for batch in self.batches:
+            batch.is_durable, batch.may_be_lost = True, False
+            starts = {numbers[value] - at for at, (_, value) in enumerate(batch.records) if value in numbers}
+            if batch.may_have_moved or not starts:
+                batch.starts = sorted(starts)
+            batch.may_have_moved = False
+        self.power_was_lost = False
+
     def _check_batch(self, batch: Batch, places: list[tuple[int, int]]) -> None:
         size = len(batch.records)
         if batch.starts and batch.starts[0] < self.log_start:
@@ -230,7 +253,7 @@ class Model:
             raise Violation(f"{batch} is there {len(places) / size:g} times: numbers {[n for _, n in places]}")
         if places != [(at, first + at) for at in range(size)]:
             raise Violation(f"{batch} of {size} records is not whole: (record, number) {places}")
-        if batch.starts and first not in batch.starts:
+        if batch.starts and first not in batch.starts and not batch.may_have_moved:
             raise Violation(f"{batch} was acknowledged with number {batch.starts[0]} and is at {first}")
         if not batch.starts and not batch.unknown:
             raise Violation(f"{batch} was refused every time and is there at number {first}")

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import zmq
 
 from shared import wire
-from shared.wire import CANCEL, MEASURE, REGISTER, REPLY, REQUEST
+from shared.wire import CANCEL, GOODBYE, MEASURE, REGISTER, REPLY, REQUEST
 from tests.simulation.world import Process, World
 
 PACKET_BYTES = 64
@@ -54,7 +54,7 @@ class CoordinatorEnd(Protocol):
 class Wire:
     """Stands in for the module `shared.wire` where messages are made and read."""
 
-    REQUEST, REPLY, REGISTER, CANCEL, MEASURE = REQUEST, REPLY, REGISTER, CANCEL, MEASURE
+    REQUEST, REPLY, REGISTER, CANCEL, MEASURE, GOODBYE = REQUEST, REPLY, REGISTER, CANCEL, MEASURE, GOODBYE
     Frame = bytes
     Reply, Request = wire.Reply, wire.Request
 

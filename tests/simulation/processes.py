@@ -14,7 +14,7 @@ from coordinator.log.area import LogArea
 from proto import cluster_pb2
 from shared.config import Settings
 from shared.errors import ConfigError
-from shared.wire import CANCEL, REGISTER
+from shared.wire import CANCEL, GOODBYE, REGISTER
 from tests.simulation.disk import Disk, Files, FilesControl, Store, StoreDisk, WalDisk, WriteAheadLog
 from tests.simulation.network import Endpoint, Network, Packet
 from tests.simulation.world import Process, Thread, World
@@ -255,6 +255,7 @@ class Worker:
 
     def close(self) -> None:
         """An orderly stop, without waiting for anything."""
+        self.send(Packet(GOODBYE, b"", None))
         for shard in self._program._states.values():
             if shard is not None:
                 shard.store.close()

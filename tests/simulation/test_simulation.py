@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.simulation.choices import Choices, octets_of
+from coordinator.log.records import Append
+from shared.errors import BadData
+from tests.simulation.choices import TICK_S, Choices, octets_of
 from tests.simulation.defects import DEFECTS, put_back
-from tests.simulation.history import run
+from tests.simulation.history import History, run
 from tests.simulation.model import Batch, Given, Model, Row
 from tests.simulation.patches import simulated
 from tests.simulation.plans import PLANS
@@ -25,6 +30,9 @@ FAST_S = 10.0
 FAST_SEED = 1 << 32
 COMMON_WITHIN = 800
 """Histories: the common defects are found within far fewer than the 10⁴ of `make simulate`."""
+
+DOWN_WITHIN_S = 2 * TICK_S
+"""A message on its way to the coordinator; one that does not hear of it waits for SILENCE_S."""
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +82,18 @@ def test_a_history_without_choices_is_calm() -> None:
     assert outcome.acknowledged == outcome.batches > 0
 
 
+def test_a_worker_that_stops_says_so_and_is_down_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = History(b"", tracing=False)
+    world, cluster = history.world, history.cluster
+    worker, coordinator = cluster.workers[0], cluster.coordinator
+    assert worker is not None and coordinator is not None
+    monkeypatch.setattr(cluster, "start_worker", lambda number: None)  # its next life would replace it
+    cluster.stop_worker(worker)
+    world.run(lambda: coordinator.links._members.present(worker.identity) is None, world.now + DOWN_WITHIN_S)
+    assert coordinator.links._members.present(worker.identity) is None
+    assert world.violation is None
+
+
 @pytest.mark.parametrize("name", [name for name, defect in DEFECTS.items() if defect.is_common])
 def test_defect_that_is_put_back_is_found(name: str) -> None:
     with put_back(name):
@@ -117,6 +137,26 @@ def test_a_plan_goes_on_at_its_point_or_without_it_when_the_time_is_over() -> No
     world.run(lambda: False, 9.0)
     assert came == [(0.0, True), (0.5, False)]
     assert world.now == 1.5
+
+
+@pytest.mark.parametrize(("log_start", "is_violation"), [(4, False), (3, True)])
+def test_a_batch_may_be_refused_as_too_old_only_once_retention_has_dropped_it(
+    monkeypatch: pytest.MonkeyPatch, log_start: int, is_violation: bool
+) -> None:
+    """The coordinator may have dropped it since the last answer that said where the log begins."""
+    history = History(b"", tracing=False)
+    clients = history.clients
+    batch, later = (clients.numbered("producer", clients.keys[:1]) for _ in range(2))
+    later.attempts = 1
+    history.model.acknowledged(batch, 3, 1, False)
+
+    async def append(append: Append) -> tuple[int, int]:
+        raise BadData("too old")
+
+    area = SimpleNamespace(append=append, sequencer=SimpleNamespace(log_start=log_start))
+    monkeypatch.setattr(history.cluster, "call", lambda handler, patience_s: asyncio.run(handler(area)))
+    with pytest.raises(Violation, match="was acknowledged before") if is_violation else nullcontext():
+        assert clients.attempt("producer", batch, durable=True)
 
 
 # The model: each promise, broken
@@ -236,6 +276,40 @@ def test_model_lets_the_power_take_what_was_read_of_a_batch_that_was_sent_again(
     model.saw(Given("reader", everything, 0, 11, rows_of(batch, 9), 0))
     with pytest.raises(Violation, match="is not there"):
         model.check([], 0)
+
+
+@pytest.mark.parametrize("was_lost_before", [True, False])
+def test_model_lets_a_batch_move_that_was_lost_and_then_sent_again(was_lost_before: bool) -> None:
+    """Nobody knows what came of it, and its client has not asked again."""
+    model = Model()
+    batch = acknowledged(model, 5, durable=False)
+    model.lose_power()
+    model.came_to_unknown_end(batch, was_lost_before)
+    with nullcontext() if was_lost_before else pytest.raises(Violation, match="with number 5 and is at 9"):
+        model.check(rows_of(batch, 9), 0)
+
+
+def test_model_knows_where_a_batch_that_moved_is_once_it_was_read() -> None:
+    model = Model()
+    batch = acknowledged(model, 5, durable=False)
+    model.lose_power()
+    model.came_to_unknown_end(batch, was_lost_before=True)
+    model.settle(rows_of(batch, 9))
+    model.check(rows_of(batch, 9), 0)
+    with pytest.raises(Violation, match="with number 9 and is at 12"):
+        model.check(rows_of(batch, 12), 0)
+    with pytest.raises(Violation, match="with number 9 and is not there"):
+        model.check([], 0)
+
+
+def test_model_knows_where_a_batch_is_that_moved_and_was_answered() -> None:
+    model = Model()
+    batch = acknowledged(model, 5, durable=False)
+    model.lose_power()
+    model.came_to_unknown_end(batch, was_lost_before=True)
+    model.acknowledged(batch, 9, 2, False)
+    with pytest.raises(Violation, match="with number 9 and is at 12"):
+        model.check(rows_of(batch, 12), 0)
 
 
 def test_model_lets_a_lost_state_file_bring_back_what_was_refused_but_not_half_of_it() -> None:

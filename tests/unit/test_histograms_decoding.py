@@ -205,6 +205,16 @@ def test_only_the_sum_of_a_stale_marker_counts() -> None:
     assert (got.timestamps_ms.tolist(), got.batch.columns.counts.tolist()) == ([9], [0.0])
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"positive_deltas": [-4]}, {"negative_deltas": [1, -2, 3]}, {"positive_deltas": [1], "positive_counts": [1.0]}],
+)
+def test_counts_of_a_stale_marker_mean_nothing(fields: dict[str, Any]) -> None:
+    got = decode(histogram_message(sum=STALE, timestamp=9, **fields), histogram_message(timestamp=10, **fields))
+    assert got.batch.is_stale.tolist() == [True, False]
+    assert (got.faults[0], got.faults[1] != 0, got.timestamps_ms.tolist()) == (0, True, [9, 10])
+
+
 POSITIVE: dict[str, Any] = {"positive_spans": [(0, 2)], "positive_deltas": [1, 1]}
 CUSTOM_ONE: dict[str, Any] = {
     "schema": -53,
