@@ -442,5 +442,5 @@ def test_the_objects_of_a_snapshot_have_the_vectors_among_them(own: Own) -> None
     saved = own.snapshots.within("0")
     assert snapshot.object_names(saved) == {entry.name for entry in saved.list()} >= {"1.vectors", "2.vectors"}
     saved.delete("1.vectors")
-    with pytest.raises(ValueError, match="1.vectors is missing"):
+    with pytest.raises(ValueError, match=r"1\.vectors is missing"):
         snapshot.object_names(saved)
