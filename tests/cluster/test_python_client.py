@@ -78,7 +78,7 @@ def test_queries_and_lists(client, metric):
     with pytest.raises(triptych.BadRequest, match="parse error"):
         client.metrics.query("sum(")
     with pytest.raises(triptych.OutOfTime):
-        client.metrics.query(metric, end, timeout=0.001)
+        client.metrics.query("sum_over_time(vector(time())[10d:1s])", end, timeout=0.001)
     with pytest.raises(triptych.NotExecutable):
         client.metrics.query("nothing_such(x)")
 

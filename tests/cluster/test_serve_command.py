@@ -92,8 +92,7 @@ def test_the_workers_serve_until_the_coordinator_has_answered_what_is_in_flight(
 NO_CLUSTER = """
 import signal, subprocess, sys
 from coordinator.commands import serve
-if sys.argv[1] == "ignored":
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+signal.signal(signal.SIGHUP, signal.SIG_IGN if sys.argv[1] == "ignored" else signal.SIG_DFL)
 serve._spawn = lambda module, environ: subprocess.Popen(["sleep", "60"])
 serve.GRACE_S = dict.fromkeys(serve.GRACE_S, 5.0)
 original = serve.time.sleep

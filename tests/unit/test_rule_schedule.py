@@ -140,8 +140,8 @@ async def test_after_the_clock_was_set_back_during_an_evaluation_groups_go_on_at
         return []
 
     place.storage.answers["m"] = set_back  # type: ignore[assignment]
-    await place.clock.go_on(40)
-    times = place.times_s("m")
+    await place.clock.go_on(50)  # there may be one more: when groups are due depends on their files' names
+    times = place.times_s("m")[:6]
     assert [round(b - a) for a, b in pairwise(times)] == [10, 10 - 86_400, 10, 10, 10]
 
 
