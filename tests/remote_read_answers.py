@@ -18,6 +18,7 @@ from shared.histograms.references import references
 from shared.labels import LabelFrame, Labels, Symbols
 from shared.promql.model import RangeVector, Samples
 from shared.protobuf_fields import read_varint
+from tests.crc32c import crc32c
 from tests.histogram_batches import batch_of
 from tests.oracle_native_histograms import CUSTOM, Hint, NativeHistogram
 
@@ -71,15 +72,6 @@ def frames(body: bytes) -> Iterator[Any]:
         at += 4 + length
         yield remote_read_pb2.ChunkedReadResponse.FromString(payload)
     assert at == len(body)
-
-
-def crc32c(data: bytes) -> int:
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
 
 
 def _labels(series: Any) -> Labels:

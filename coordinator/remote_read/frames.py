@@ -16,13 +16,13 @@ import numpy as np
 
 from coordinator.bits import VARINT_BYTES_MAX, put_number, put_varint, varint_size
 from coordinator.remote_read import histogram_chunks
-from coordinator.remote_read.crc32c import CRC_TABLES, TABLES, crc32c
 from coordinator.remote_read.histogram_chunks import FLOAT_HISTOGRAM, NUMBER_BYTES_MAX, put_histogram_chunk
 from coordinator.remote_read.parts import Parts, put_labels
 from coordinator.remote_read.samples import PIECES_AHEAD, WRITING
 from coordinator.remote_read.xor_chunks import CHUNK_SAMPLES, XOR, XOR_BITS_MAX, XOR_CHUNK_BYTES_MAX, put_xor_chunk
 from shared import kernel_types as types
 from shared.ahead import mapped
+from shared.crc32c import CRC_TABLES, TABLES, crc32c
 from shared.histograms.batch import LAYOUTS, ROWS, concatenated
 from shared.histograms.references import refers
 from shared.kernels import inlined, kernel

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from coordinator.transfer.bit_reading import BROKEN_AT, bits, followed, ones
 from shared import kernel_types as types
+from shared.crc32c import CRC_TABLES, crc32c
 from shared.kernels import inlined, kernel
 
 MAGIC = 0x85BD40DD
@@ -35,28 +36,13 @@ _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _INTS = types.Array(types.int64, 1, "C", readonly=True)
 
 
-def _crc_table() -> NDArray[np.uint32]:
-    """Of CRC-32C, a byte at a time (RFC 3720, appendix B.4)."""
-    table = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        table = np.where(table & 1, np.uint32(0x82F63B78) ^ (table >> 1), table >> 1).astype(np.uint32)
-    return table
-
-
-_CRC = _crc_table()
-
-
 @inlined(allocates=False)
 def _is_sound(data: Any, begin: Any, end: Any) -> Any:
     """Whether the four bytes behind data[begin:end] are its CRC-32C."""
-    crc = np.uint32(0xFFFFFFFF)
-    for i in range(begin, end):
-        crc = _CRC[(crc ^ np.uint32(data[i])) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
-    crc ^= np.uint32(0xFFFFFFFF)
-    stored = np.uint32(0)
+    stored = np.uint64(0)
     for i in range(4):
-        stored = np.uint32(stored << np.uint32(8)) | np.uint32(data[end + i])
-    return crc == stored
+        stored = stored << np.uint64(8) | np.uint64(data[end + i])
+    return crc32c(CRC_TABLES, data, begin, end) == stored
 
 
 @kernel(types.boolean(_BYTES, types.int64, types.int64), allocates=False)

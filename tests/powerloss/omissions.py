@@ -66,7 +66,8 @@ UNNOTICED = {
     "again",
     "worker.storage.rows.store:close:sync": "the families are flushed next, to files that the store syncs itself",
     "worker.storage.objects:put_by_path:fsync": "a snapshot that fails its checksum is built anew from the store",
-    "worker.vectors.indexing:save:sync": "a snapshot that names more than its store has given is discarded",
+    "worker.vectors.indexing:save:sync": "a snapshot that names more than its store has given is discarded, or its "
+    "vectors are not used",
     "worker.storage.rows.marker:open:fsync": "a marker asks for less, or nothing, after the loss of power: it tells "
     "damage",
     "worker.storage.rows.marker:open:sync_directory": "as above",

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from shared import boot
+from tests.crc32c import crc32c
 from tests.powerloss.workloads.store import killed
 from worker.storage.rows import check as store_check
 from worker.storage.rows import files as store_files
@@ -18,15 +19,6 @@ from worker.storage.rows.damage import StoreDamaged
 from worker.storage.rows.manifest import damaged_length
 from worker.storage.rows.marker import Claim, Marker
 from worker.storage.rows.store import Store
-
-
-def crc32c(data: bytes) -> int:
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
 
 
 def record(data: bytes, length: int | None = None, kind: int = 1) -> bytes:

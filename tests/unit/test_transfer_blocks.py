@@ -16,6 +16,7 @@ from coordinator.transfer.sample_files import Block, sources_of
 from coordinator.transfer.tsdb_index import tombstones
 from proto import remote_write_pb2
 from shared.labels import decode
+from tests.crc32c import crc32c
 
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="Debian's prometheus is not installed")
 
@@ -110,13 +111,7 @@ def test_damage_and_tombstones_of_a_block_are_heeded(
 
 
 def _checksum(data: bytes) -> bytes:
-    """CRC-32C, bit by bit."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return struct.pack(">I", crc ^ 0xFFFFFFFF)
+    return struct.pack(">I", crc32c(data))
 
 
 def test_tombstones_that_prometheus_wrote_are_read(tmp_path: Path) -> None:

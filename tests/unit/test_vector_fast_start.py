@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+import xxhash
 
 from shared.config import Settings
 from shared.errors import Unavailable
@@ -444,3 +445,16 @@ def test_the_objects_of_a_snapshot_have_the_vectors_among_them(own: Own) -> None
     saved.delete("1.vectors")
     with pytest.raises(ValueError, match=r"1\.vectors is missing"):
         snapshot.object_names(saved)
+
+
+def test_a_segment_is_not_looked_for_elsewhere(own: Own) -> None:
+    saved = own.snapshots.within("0")
+    content = snapshot.verified(saved)
+    elsewhere = [msgspec.structs.replace(segment, name=f"../0/{segment.name}") for segment in content.segments]
+    body = msgspec.msgpack.encode(msgspec.structs.replace(content, segments=elsewhere))
+    saved.replace(snapshot.ROWS, xxhash.xxh3_64_digest(body) + body)
+    with pytest.raises(ValueError, match=r"'\.\./0/1\.vectors' is no name of a segment"):
+        snapshot.object_names(saved)
+    expected = own.held()
+    own.reopen()
+    assert own.trusted == [] and own.held() == expected

@@ -17,7 +17,7 @@ import pytest
 from shared.config import Settings
 from shared.errors import Unavailable
 from shared.messages.vectors import Collection
-from tests.unit.test_vector_fast_start import ROWS, VECTORS, Own, own_records
+from tests.unit.test_vector_fast_start import ROWS, VECTORS, Own, few_are_many, own, own_records
 from worker.damage import DamageReport
 from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
@@ -27,20 +27,7 @@ from worker.vectors.engine import Engine
 from worker.vectors.indexing import Indexing
 from worker.vectors.stored_rows import Row
 
-
-@pytest.fixture(autouse=True)
-def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexing, "SAVED_ROWS_MIN", 1)
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[Own]:
-    """With a snapshot of all vectors."""
-    opened = Own(tmp_path)
-    opened.write(range(ROWS))
-    opened.save()
-    yield opened
-    opened.close()
+__all__ = ["few_are_many", "own"]  # fixtures
 
 
 @pytest.mark.parametrize("place", ["put", "replace"])

@@ -204,8 +204,7 @@ class Loading:
         wrong: dict[bytes, str] = {}
         for start in range(0, len(changed), READ_AT_ONCE):
             ids = changed[start : start + READ_AT_ONCE]
-            values = collection.stores[shard].get_many(FAMILY, [collection.prefix + vector_id for vector_id in ids])
-            rows = [(vector_id, value) for vector_id, value in zip(ids, values, strict=True) if value is not None]
+            rows = stored_rows.of_ids(collection.stores[shard], collection.collection.id, ids)
             wrong.update(self._load(shard, rows))
         return wrong
 

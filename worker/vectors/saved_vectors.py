@@ -70,8 +70,6 @@ def read(place: Objects, segments: Sequence[Segment], vectors: NDArray[np.floati
     for segment in segments:
         data = vectors[first : segment.end]
         first = segment.end
-        if "/" in segment.name:
-            raise ValueError(f"{segment.name} is no name of a segment")
         size = place.size(segment.name)
         if size != data.nbytes:
             raise ValueError(f"{segment.name} has {size} bytes instead of {data.nbytes}")

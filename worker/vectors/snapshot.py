@@ -321,7 +321,7 @@ def verified(saved: Objects) -> _List:
 def verify_vectors(saved: Objects, content: _List) -> None:
     """Read the vectors of a snapshot whose list is `content`. Raises OSError, and ValueError if they are damaged."""
     for segment in content.segments:
-        if "/" in segment.name or _checksum(saved, segment.name) != segment.checksum:
+        if _checksum(saved, segment.name) != segment.checksum:
             raise ValueError(f"{segment.name} fails its checksum")
 
 
@@ -357,6 +357,9 @@ def _read_list(saved: Objects) -> _List:
     is_ascending = ends == sorted(set(ends)) and min(ends, default=1) > 0
     if (len(content.shards), len(content.norms), ends[-1] if ends else 0) != whole or not is_ascending:
         raise ValueError(f"it has vectors up to the rows {ends}, and {len(content.norms)} bytes of their lengths")
+    for segment in content.segments:
+        if "/" in segment.name:
+            raise ValueError(f"{segment.name!r} is no name of a segment")
     if content.highest.keys() != shards_of(saved).keys():
         raise ValueError(f"its rows are of the shards {sorted(content.highest)}, but {SHARDS} names others")
     return content

@@ -46,6 +46,13 @@ def prefix(collection_id: int) -> bytes:
     return collection_id.to_bytes(4, "big")
 
 
+def of_ids(store: Rows, collection_id: int, ids: Sequence[bytes]) -> list[Row]:
+    """The rows of these vectors, without those that do not exist, in order. Raises StoreDamaged, Unavailable."""
+    head = prefix(collection_id)
+    values = store.get_many(FAMILY, [head + vector_id for vector_id in ids])
+    return [(vector_id, value) for vector_id, value in zip(ids, values, strict=True) if value is not None]
+
+
 def put_highest(batch: RowBatch, collection_id: int, version: int) -> None:
     """Add to the batch the highest version of the vectors that it writes."""
     batch.put(META, HIGHEST + str(collection_id).encode(), version.to_bytes(VERSION_BYTES, "little"))

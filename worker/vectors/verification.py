@@ -30,11 +30,9 @@ def verify(collection: WorkerCollection, shard: int) -> Generator[None, None, No
         if store is None:
             return
         # Not the view itself: a write may copy its vectors, and these would be in memory twice until the end.
-        was_read, own_rows = (
-            np.zeros(view.size, np.bool_),
-            view.alive[: view.size] & (view.shards[: view.size] == shard),
-        )
+        own_rows = view.alive[: view.size] & (view.shards[: view.size] == shard)
         del view
+    was_read = np.zeros_like(own_rows)
     differing, damaged, start = 0, 0, collection.prefix
 
     def is_same_loading() -> bool:
@@ -89,12 +87,12 @@ def _correct(collection: WorkerCollection, shard: int, ids: Sequence[bytes], is_
 
 
 def _correct_some(collection: WorkerCollection, shard: int, ids: Sequence[bytes]) -> int:
-    values = collection.stores[shard].get_many(FAMILY, [collection.prefix + vector_id for vector_id in ids])
-    present = [(vector_id, value) for vector_id, value in zip(ids, values, strict=True) if value is not None]
+    present = stored_rows.of_ids(collection.stores[shard], collection.collection.id, ids)
     whole_rows, wrong = stored_rows.checked(present, collection.collection.dimension)
     found = collection.table.rows_of(whole_rows.ids)
     is_other = (found < 0) | (collection.view().versions[found] != whole_rows.versions)
-    absent = collection.table.rows_of([name for name, value in zip(ids, values, strict=True) if value is None])
+    names = {vector_id for vector_id, _ in present}
+    absent = collection.table.rows_of([vector_id for vector_id in ids if vector_id not in names])
     surplus = np.concatenate([absent, found[is_other]])
     surplus = surplus[surplus >= 0]
     collection.report(shard, wrong)

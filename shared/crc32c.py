@@ -1,4 +1,5 @@
-"""CRC-32C, the checksum of frames (Castagnoli's polynomial; RFC 3720, section 12.1), eight bytes at a time."""
+"""CRC-32C, eight bytes at a time: the checksum of remote read's frames and of Prometheus's blocks (Castagnoli's
+polynomial; RFC 3720, section 12.1)."""
 
 from __future__ import annotations
 
