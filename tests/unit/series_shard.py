@@ -50,8 +50,8 @@ class Shard:
         self.open()
 
     def write(self, series: list[Series]) -> int:
-        cut = remote_write.cut(body(series), 1, UNLIMITED)
-        return write_to(self.part, cut.parts[0], TIMEOUT_S)
+        split_request = remote_write.split(body(series), 1, UNLIMITED)
+        return write_to(self.part, split_request.parts[0], TIMEOUT_S)
 
     def samples(self, *matchers: Matcher, window: tuple[int, int] = EVERYTHING) -> dict[Labels, list]:
         selection = ShardSource([self.part]).select(matchers, *window, Symbols(self.symbols))
@@ -115,7 +115,7 @@ class Quiet(Shard):
         return done
 
     def journal(self) -> int:
-        return len(self.part.journal._latest)
+        return len(self.part.journal._sequences)
 
     def files_of_log(self) -> list[Path]:
         return sorted((self.path / "wal").glob("*.wal"))

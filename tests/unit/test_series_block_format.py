@@ -19,8 +19,8 @@ from tests import chunks_v1 as old_chunks
 from worker.series.blocks import chunks, chunks_v1
 from worker.series.blocks.block import Block, BlockRow, CorruptBlock
 from worker.series.blocks.cache import DecodedCache
+from worker.series.blocks.deletions import Tombstone
 from worker.series.blocks.directory import decode_directory, pack
-from worker.series.blocks.layers import Tombstone
 from worker.series.blocks.writer import BlockWriter
 from worker.series.pieces import join
 from worker.storage.objects import LocalObjects
@@ -155,6 +155,50 @@ def test_a_directory_finds_the_runs_of_series_that_a_range_of_time_needs(seed: i
             if ids[run] == id and directory.earliest[run] <= end and directory.latest[run] >= start
         ]
         assert list(zip(rows.tolist(), found.tolist(), strict=True)) == expected
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_extract_of_a_directory_has_the_chunks_of_some_series(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    series, chunk_count = 30, 12
+    runs = 2 * series
+    chunk_runs = np.sort(np.concatenate(([0, runs], 1 + random.permutation(runs - 1)[: chunk_count - 1])))
+    counts = random.integers(1, 9, runs)
+    whole = {
+        "ids": random.permutation(np.repeat(np.arange(series), 2)).astype(np.int32),
+        "counts": counts.astype(np.int32),
+        "earliest": np.arange(runs),
+        "latest": random.integers(0, 4, runs),
+        "chunk_runs": chunk_runs,
+        "chunk_at": 10 * np.arange(chunk_count + 1),
+        "chunk_hashes": np.arange(chunk_count, dtype=np.uint64),
+    }
+    directory = decode_directory(pack(whole), int(counts.sum()), 10 * chunk_count)
+    asked = np.flatnonzero(random.random(series + 3) < 0.5)
+    start, end = (0, runs) if seed % 2 else (runs // 4, runs // 2)
+    sizes, covered_before = np.diff(chunk_runs), 0
+    for runs_max in range(runs + 1):
+        covered, extract = directory.extract(asked, start, end, runs_max)
+        assert len(extract.ids) <= runs_max
+        assert covered_before <= covered <= len(asked)
+        covered_before = covered
+        if covered < len(asked):  # one more series would need too many runs
+            needed = {chunk for chunk, *_ in directory.by_chunk(*directory.find(asked[: covered + 1], start, end))}
+            assert sum(int(sizes[chunk]) for chunk in needed) > runs_max
+        found, expected = (own.find(asked[:covered], start, end) for own in (extract, directory))
+        assert found[0].tolist() == expected[0].tolist()
+        for (chunk, rows, own), (number, *others) in zip(
+            extract.by_chunk(*found), directory.by_chunk(*expected), strict=True
+        ):
+            assert chunk == number
+            assert rows.tolist() == others[0].tolist()
+            places, own_chunk = own - extract.chunk_runs[chunk], slice(*extract.chunk_runs[chunk : chunk + 2])
+            assert places.tolist() == (others[1] - directory.chunk_runs[chunk]).tolist()
+            in_file = slice(*directory.chunk_runs[chunk : chunk + 2])
+            for name in ("ids", "counts", "earliest", "latest"):
+                assert getattr(extract, name)[own_chunk].tolist() == getattr(directory, name)[in_file].tolist()
+            assert np.diff(extract.before)[own_chunk].tolist() == counts[in_file].tolist()
+    assert covered_before == len(asked)
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,8 @@ def opened(path: Path, **options: int) -> Iterator[SeriesPart]:
 
 
 def write(part: SeriesPart, at: int, timeout_s: float = TIMEOUT_S) -> int:
-    cut = remote_write.cut(body([(m(i=str(i)), [(at, 1.0)]) for i in range(9)]), 1, UNLIMITED)
-    return write_to(part, cut.parts[0], timeout_s)
+    split_request = remote_write.split(body([(m(i=str(i)), [(at, 1.0)]) for i in range(9)]), 1, UNLIMITED)
+    return write_to(part, split_request.parts[0], timeout_s)
 
 
 def test_a_shards_head_is_sealed_when_it_is_larger_than_its_share(

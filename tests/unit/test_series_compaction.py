@@ -10,7 +10,8 @@ import pytest
 from worker.series.blocks import compaction
 from worker.series.blocks.block import Block
 from worker.series.blocks.compaction import BLOCKS_MERGED_MIN, LARGER, LEVELS, SMALL_BYTES, WIDE_BLOCKS_MAX, WIDER
-from worker.series.blocks.layers import Layers, Tombstone, closure, reading_order
+from worker.series.blocks.deletions import Tombstone
+from worker.series.blocks.layers import Layers, closure, reading_order
 
 WINDOW_MS = 1000
 LATER_MS = 100 * WINDOW_MS

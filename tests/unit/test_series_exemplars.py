@@ -32,9 +32,9 @@ JOB_A = Matcher("job", "=", "a")
 
 class Shard(Quiet):
     def send(self, *series: tuple[dict[str, str], list[tuple[int, float]], list[Exemplar]]) -> None:
-        cut = remote_write.cut(body(series), 1, UNLIMITED)
-        assert not cut.refused
-        write_to(self.part, cut.parts[0], TIMEOUT_S)
+        split_request = remote_write.split(body(series), 1, UNLIMITED)
+        assert not split_request.refused
+        write_to(self.part, split_request.parts[0], TIMEOUT_S)
 
     def exemplars(self, job: str, *exemplars: Exemplar) -> None:
         self.send((m(job=job), [(T0, 1.0)], list(exemplars)))

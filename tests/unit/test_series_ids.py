@@ -115,8 +115,8 @@ def test_a_shard_gives_no_ids_that_records_have_no_room_for(shard: Shard, monkey
 
 def arrival(*points: tuple[str, int]) -> Arrival:
     """Samples of jobs, each at a time in ms."""
-    cut = remote_write.cut(body([(m(job=job), [(t, float(t))]) for job, t in points]), 1, UNLIMITED)
-    return Arrival(parse(cut.parts[0][0]))
+    split_request = remote_write.split(body([(m(job=job), [(t, float(t))]) for job, t in points]), 1, UNLIMITED)
+    return Arrival(parse(split_request.parts[0][0]))
 
 
 def numbered(shard: Shard, number: int, time_ms: int) -> Arrival:
@@ -151,8 +151,8 @@ def test_a_write_of_new_and_known_series_is_refused_when_there_are_no_more_ids(
 ) -> None:
     shard.write([(m(job="a"), [(1, 1.0)])])
     monkeypatch.setattr(registry, "IDS_MAX", 1)
-    frames = remote_write.cut(body([(m(job="b"), [(2, 2.0)])]), 1, UNLIMITED).parts[0]
-    known = remote_write.cut(body([(m(job="a"), [(2, 2.0)])]), 1, UNLIMITED).parts[0]
+    frames = remote_write.split(body([(m(job="b"), [(2, 2.0)])]), 1, UNLIMITED).parts[0]
+    known = remote_write.split(body([(m(job="a"), [(2, 2.0)])]), 1, UNLIMITED).parts[0]
     with pytest.raises(Unavailable, match="takes no more new ones"):
         write_to(shard.part, [*frames, *known], TIMEOUT_S)
 

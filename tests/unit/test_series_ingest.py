@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.series.remote_write import cut
+from coordinator.series.remote_write import split
 from loadtest.harness.remote_write_bodies import UNLIMITED, body
 from shared.errors import DeadlineExceeded, Internal, Unavailable
 from shared.sample_frames import SampleColumns, parse
@@ -76,7 +76,7 @@ class Recorder:
 
 
 def samples() -> SampleColumns:
-    (frames,) = cut(body([({"__name__": "m"}, [(1, 1.0)])]), 1, UNLIMITED).parts.values()
+    (frames,) = split(body([({"__name__": "m"}, [(1, 1.0)])]), 1, UNLIMITED).parts.values()
     return parse(frames[0])
 
 
@@ -163,7 +163,7 @@ def test_a_frame_in_another_form_is_an_internal_error(frame: bytes) -> None:
 
 
 def test_a_frame_that_is_cut_off_is_an_internal_error() -> None:
-    (frames,) = cut(body([({"__name__": "m"}, [(1, 1.0)])]), 1, UNLIMITED).parts.values()
+    (frames,) = split(body([({"__name__": "m"}, [(1, 1.0)])]), 1, UNLIMITED).parts.values()
     with pytest.raises(Internal):
         parse(bytes(frames[0])[:-8])
 

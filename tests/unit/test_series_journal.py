@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from unittest import mock
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from worker.damage import DamageReport
 from worker.series import journal
-from worker.series.journal import Deletion, Journal, Sealed
+from worker.series.journal import Deletion, Journal, PendingRecord, Sealed
 
 
 @pytest.mark.parametrize(("cut", "left", "released"), [(0, [0, 1, 2], 0), (2, [2], 21), (3, [], 31)])
@@ -22,3 +23,19 @@ def test_records_that_are_cut_are_released_up_to_the_last_of_them(cut: int, left
     own.sealed = Sealed(3, 0, cut)
     assert [sequence for sequence, _, _ in own.records()] == left
     wal.release.assert_called_once_with(released)
+
+
+def test_a_record_takes_few_bytes_of_memory_until_it_is_sealed() -> None:
+    own, wal, count = Journal(mock.Mock(), mock.Mock(), DamageReport()), mock.Mock(), 20_000
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(count):
+            own.written(PendingRecord(wal, [], 1_000_000 + number, 1 << 40), (1 << 63) + number)
+        assert tracemalloc.get_traced_memory()[0] - before < 80 * count
+    finally:
+        tracemalloc.stop()
+    sealed = own.seal(mock.Mock(), 1_000_000 + count, 1 << 41)
+    assert sealed.cut == 1_000_000 + count
+    own.sealed_to(sealed)
+    own._wal.release.assert_called_once_with((1 << 63) + count)

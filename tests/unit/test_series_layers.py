@@ -26,7 +26,8 @@ from tests.unit.series_shard import EVERYTHING, TIMEOUT_S, A, B, Quiet, m
 from worker.methods import series as methods
 from worker.series import journal, upkeep
 from worker.series.blocks.block import CorruptBlock
-from worker.series.blocks.layers import Slab, Tombstone
+from worker.series.blocks.deletions import Deletions, Tombstone
+from worker.series.blocks.layers import Slab
 from worker.series.blocks.seal import Stopped
 from worker.series.growing_array import GrowingArray
 from worker.series.head import BEFORE, NEVER
@@ -101,7 +102,10 @@ def test_a_slab_counts_its_samples_and_their_offsets() -> None:
 def test_a_deletion_concerns_older_layers_of_its_times(generation: int, start: int, end: int, applies: bool) -> None:
     stone = Tombstone(5, 9 if applies else 10, 20 if applies else 30, np.array([2, 7], np.int32).tobytes())
     assert stone.applies(generation, start, end) is applies
-    assert stone.covers(np.array([1, 2, 3, 7])).tolist() == [False, True, False, True]
+    found = list(Deletions([stone]).of(np.array([1, 7, 3, 2]), generation, start, end))
+    assert [(rows.tolist(), *times) for rows, *times in found] == (
+        [([False, True, False, True], stone.start_ms, stone.end_ms)] if applies else []
+    )
 
 
 # The journal

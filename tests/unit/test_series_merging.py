@@ -11,6 +11,8 @@ import pytest
 
 from shared.promql.ast import Matcher
 from tests.unit.series_shard import FAR_MS, TIMEOUT_S, WINDOW_MS, A, Quiet, m
+from worker.series.blocks import block, compaction, seal
+from worker.series.blocks.directory import Directory
 from worker.series.blocks.seal import WINDOWS_MAX
 
 
@@ -121,3 +123,25 @@ def test_two_blocks_that_share_one_millisecond_give_the_later_written_value(shar
     assert shard.samples() == expected
     assert shard.compact() == 1
     assert shard.samples() == expected
+
+
+def test_a_merge_decodes_the_directories_of_its_blocks_once_and_not_for_each_slice(
+    shard: Quiet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for at in range(4):
+        shard.write([(m(job=str(i)), [(at, float(i))]) for i in range(50)])
+        shard.seal()
+    decode, decoded = block.decode_directory, list[int]()
+
+    def counted(data: bytes, samples: int, chunk_bytes: int) -> Directory:
+        decoded.append(len(data))
+        return decode(data, samples, chunk_bytes)
+
+    blocks = shard.part.contents.layers.blocks
+    chunk_bytes = sum(own._opened(own.directory(), 0).nbytes for own in blocks)
+    monkeypatch.setattr(compaction, "CACHE_BYTES", chunk_bytes)
+    monkeypatch.setattr(seal, "SLICE_CHUNKS", 1e-6)
+    monkeypatch.setattr(block, "decode_directory", counted)
+    assert shard.compact() == 1
+    assert len(decoded) <= 2 * 4  # once for their size
+    assert all(len(points) == 4 for points in shard.samples().values())

@@ -155,7 +155,7 @@ def test_concurrent_writes_and_reads_lose_and_invent_nothing(shard: Shard) -> No
 
 def test_a_write_gives_up_when_its_turn_does_not_come(shard: Shard) -> None:
     with shard.part.turn.exclusive(1.0), pytest.raises(DeadlineExceeded, match="busy"):
-        write_to(shard.part, remote_write.cut(body([(m(job="a"), [(1, 1.0)])]), 1, UNLIMITED).parts[0], 0.01)
+        write_to(shard.part, remote_write.split(body([(m(job="a"), [(1, 1.0)])]), 1, UNLIMITED).parts[0], 0.01)
     shard.write([(m(job="b"), [(1, 1.0)])])
     assert shard.samples() == {B: [(1, 1.0)]}
 
@@ -196,8 +196,10 @@ def test_several_shards_are_one_source(tmp_path: Path) -> None:
         part = SeriesPart(Store(tmp_path / str(number)), services, LocalObjects(tmp_path / "blocks"), stream)
         part.load()
         parts.append(part)
-    cut = remote_write.cut(body([(m(i=str(i)), [(1, float(i)), (2, -1.0)]) for i in range(100)]), 3, UNLIMITED)
-    for number, bodies in cut.parts.items():
+    split_request = remote_write.split(
+        body([(m(i=str(i)), [(1, float(i)), (2, -1.0)]) for i in range(100)]), 3, UNLIMITED
+    )
+    for number, bodies in split_request.parts.items():
         write_to(parts[number], bodies, TIMEOUT_S)
     child = Symbols(services.symbols)
     selection = ShardSource(parts).select([Matcher("i", "!=", "7")], 0, 9, child)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from coordinator.series import histograms, known_samples, lessons, remote_write, remote_write_v2, series_references
 from coordinator.series.known_labels import KnownLabels
-from coordinator.series.lessons import NOTHING_SAID, Receipt
-from coordinator.series.remote_write import Cut
+from coordinator.series.lessons import EMPTY_RECEIPT, Receipt
 from coordinator.series.series_references import _ROW_BYTES, UNUSED_MINUTES, SeriesReferences, find
+from coordinator.series.split_request import SplitRequest
 from loadtest.harness.histogram_messages import histogram_message
 from loadtest.harness.remote_write_bodies import UNLIMITED, body, request_v2
 from proto.remote_write_pb2 import WriteRequest
@@ -93,7 +93,7 @@ class Shards:
                     for i in range(at, at + count):
                         self.stored[label_bytes, int(columns.times_ms[i])] = _value(columns, i)
                     at += count
-        return Receipt(epochs, frozenset(stale), given) if epochs else NOTHING_SAID
+        return Receipt(epochs, frozenset(stale), given) if epochs else EMPTY_RECEIPT
 
 
 def _value(columns: sample_frames.SampleColumns | reference_frames.ReferenceColumns, i: int) -> float:
@@ -119,44 +119,44 @@ def request_of(entries: list[Entry], version: int, *, odd: bool = False) -> byte
 
 
 class Coordinator:
-    """Cuts, sends and learns as `coordinator.api.write` does; what it learns from a request may come late."""
+    """Splits, sends and learns as `coordinator.api.write` does; what it learns from a request may come late."""
 
     def __init__(self, rows: int) -> None:
         self.shards = Shards()
         self.references = SeriesReferences(rows * _ROW_BYTES, SHARDS)
         self.known_labels = KnownLabels(1 << 20)
-        self.pending: list[tuple[Cut, Receipt]] = []
-        self.cuts = 0
+        self.pending: list[tuple[SplitRequest, Receipt]] = []
+        self.splits = 0
         self.expected: dict[tuple[bytes, int], float] = {}
 
     def send(self, entries: list[Entry], version: int, *, odd: bool) -> None:
         raw = request_of(entries, version, odd=odd)
-        cut = self.cut(raw, version, self.references)
-        receipt = self.shards.write(cut.parts)
+        split_request = self.split(raw, version, self.references)
+        receipt = self.shards.write(split_request.parts)
         stale = {shard for shard, _ in receipt.stale}
         if stale:
-            again = self.cut(raw, version, remote_write.NO_REFERENCES).parts
+            again = self.split(raw, version, remote_write.NO_REFERENCES).parts
             assert not self.shards.write({shard: again[shard] for shard in stale}).stale
-        self.pending.append((cut, receipt))
+        self.pending.append((split_request, receipt))
         for number, samples in entries:
             label_bytes = labels.encode(tuple(pairs_of(number)))
             self.expected.update({(label_bytes, time): value for time, value in samples})
 
-    def cut(self, raw: bytes, version: int, references: SeriesReferences) -> Cut:
+    def split(self, raw: bytes, version: int, references: SeriesReferences) -> SplitRequest:
         if version == 1:
-            self.cuts += 1
-            known = known_samples.read(raw, SHARDS, references) if self.cuts % 3 else None
+            self.splits += 1
+            known = known_samples.read(raw, SHARDS, references) if self.splits % 3 else None
             if known is None:
-                return remote_write.cut(raw, SHARDS, UNLIMITED, references)
+                return remote_write.split(raw, SHARDS, UNLIMITED, references)
             parts = {shard: [frame] for shard, frame in known_samples.frames([known]).items()}
-            return Cut(parts, samples=known.samples, known_series=known.series)
+            return SplitRequest(parts, samples=known.samples, known_series=known.series)
         surveyed = remote_write_v2.survey(raw, UNLIMITED, BYTES_MAX, (), self.known_labels, references)
-        return remote_write_v2.cut(surveyed, SHARDS, UNLIMITED)
+        return remote_write_v2.split(surveyed, SHARDS, UNLIMITED)
 
     def learn(self, which: int) -> None:
         if self.pending:
-            cut, receipt = self.pending.pop(which % len(self.pending))
-            lessons.learn(cut.lessons, self.references, receipt)
+            split_request, receipt = self.pending.pop(which % len(self.pending))
+            lessons.learn(split_request.lessons, self.references, receipt)
 
 
 @st.composite
@@ -265,9 +265,9 @@ def test_what_a_series_with_floats_teaches_its_histograms_use() -> None:
     request = WriteRequest.FromString(raw)
     for series in request.timeseries:
         series.histograms.append(histogram_message(timestamp=5, start_timestamp=3, sum=stale))
-    cut = coordinator.cut(request.SerializeToString(), 1, coordinator.references)
-    assert (cut.histograms, cut.known_series, cut.lessons) == (SERIES, SERIES, [])
-    columns = [reference_frames.parse(bytes(frame)) for frames in cut.parts.values() for frame in frames]
+    split_request = coordinator.split(request.SerializeToString(), 1, coordinator.references)
+    assert (split_request.histograms, split_request.known_series, split_request.lessons) == (SERIES, SERIES, [])
+    columns = [reference_frames.parse(bytes(frame)) for frames in split_request.parts.values() for frame in frames]
     assert sum(frame.samples for frame in columns) == SERIES
     for frame in columns:
         assert frame.histograms is None
@@ -290,7 +290,7 @@ def test_after_a_shard_was_opened_anew_its_series_are_sent_whole_once() -> None:
         counts.append(coordinator.shards.by_number - before)
     of_shard = SERIES - counts[0]
     assert 0 < of_shard < SERIES
-    # It learns from requests that it has cut with labels: those after the one that found the numbers stale.
+    # It learns from requests that it has split with labels: those after the one that found the numbers stale.
     assert counts == [SERIES - of_shard, SERIES - of_shard, SERIES, SERIES]
     assert coordinator.shards.stored == coordinator.expected
 
@@ -336,19 +336,27 @@ def test_what_differs_from_a_known_series_by_a_byte_is_another_series() -> None:
     coordinator.learn(0)
     base = dict(pairs_of(0))
     others = [{**base, "a": "1"}, {**base, "zz": "0"}, {**base, "__name__": "n"}, {"__name__": "m"}]
-    cut = remote_write.cut(body([(other, [(1, 2.0)]) for other in others]), SHARDS, UNLIMITED, coordinator.references)
-    assert cut.known_series == 0
-    assert cut.samples == len(others)
+    split_request = remote_write.split(
+        body([(other, [(1, 2.0)]) for other in others]), SHARDS, UNLIMITED, coordinator.references
+    )
+    assert split_request.known_series == 0
+    assert split_request.samples == len(others)
 
 
 def outcome(raw: bytes, version: int, coordinator: Coordinator, references: SeriesReferences) -> object:
     """All that a client sees of a request: what is stored of it and what is said of it."""
     before, coordinator.shards.stored = coordinator.shards.stored, {}
     try:
-        cut = coordinator.cut(raw, version, references)
-        coordinator.shards.write(cut.parts)
+        split_request = coordinator.split(raw, version, references)
+        coordinator.shards.write(split_request.parts)
         stored = {key: repr(value) for key, value in coordinator.shards.stored.items()}  # a NaN is equal to itself
-        return cut.samples, cut.histograms, cut.refused, cut.refused_count, stored
+        return (
+            split_request.samples,
+            split_request.histograms,
+            split_request.refused,
+            split_request.refused_count,
+            stored,
+        )
     except TriptychError as error:
         return type(error), str(error)
     finally:
@@ -361,7 +369,9 @@ def outcome(raw: bytes, version: int, coordinator: Coordinator, references: Seri
     st.sampled_from([1, 2]),
     st.lists(st.tuples(st.integers(0, 400), st.integers(0, 2), st.binary(max_size=3)), max_size=3),
 )
-def test_a_malformed_request_is_cut_as_if_no_series_were_known(entries: list[Entry], version: int, edits: list) -> None:
+def test_a_malformed_request_is_split_as_if_no_series_were_known(
+    entries: list[Entry], version: int, edits: list
+) -> None:
     coordinator = Coordinator(100)
     for known in (1, 2):
         coordinator.send(every_series(5), known, odd=False)
@@ -391,11 +401,11 @@ def test_who_finds_the_tables_in_use_sends_labels_and_learns_nothing() -> None:
 def test_numbers_of_another_epoch_than_the_one_in_use_are_not_learned() -> None:
     coordinator = Coordinator(100)
     coordinator.send(every_series(0), 1, odd=False)
-    cut, receipt = coordinator.pending[0]
+    split_request, receipt = coordinator.pending[0]
     coordinator.references.begin_eras({shard: epoch + 2 for shard, epoch in receipt.epochs.items()})
-    for lesson in cut.lessons:
+    for lesson in split_request.lessons:
         lesson.learn(coordinator.references, receipt)
-    assert coordinator.cut(body([(pairs_of(0), [(1, 1.0)])]), 1, coordinator.references).known_series == 0
+    assert coordinator.split(body([(pairs_of(0), [(1, 1.0)])]), 1, coordinator.references).known_series == 0
 
 
 def test_neither_long_labels_nor_those_of_huge_requests_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,13 +413,13 @@ def test_neither_long_labels_nor_those_of_huge_requests_are_kept(monkeypatch: py
     fits = next(size for size in range(5000) if len(encoded(size + 1)) > series_references.LABELS_BYTES_MAX)
     series = [([("__name__", "m"), ("x", "y" * size)], [(1, 1.0)]) for size in (fits, fits + 1)]
     for known in (0, 1):
-        cut = coordinator.cut(body(series), 1, coordinator.references)
-        assert cut.known_series == known
-        lessons.learn(cut.lessons, coordinator.references, coordinator.shards.write(cut.parts))
+        split_request = coordinator.split(body(series), 1, coordinator.references)
+        assert split_request.known_series == known
+        lessons.learn(split_request.lessons, coordinator.references, coordinator.shards.write(split_request.parts))
     every = body((pairs_of(number), [(1, 1.0)]) for number in range(SERIES))
     for most in (SERIES - 1, SERIES):
         monkeypatch.setattr(remote_write, "LESSON_SERIES_MAX", most)
-        assert bool(coordinator.cut(every, 1, coordinator.references).lessons) == (most == SERIES)
+        assert bool(coordinator.split(every, 1, coordinator.references).lessons) == (most == SERIES)
 
 
 def encoded(size: int) -> bytes:
@@ -425,7 +435,7 @@ def test_what_is_no_frame_of_numbers_is_an_internal_error(words: list[int]) -> N
 
 
 def test_histograms_that_are_not_there_are_an_internal_error() -> None:
-    (frames,) = Coordinator(9).cut(request_of([(0, [(5, 1)])], 1), 1, remote_write.NO_REFERENCES).parts.values()
+    (frames,) = Coordinator(9).split(request_of([(0, [(5, 1)])], 1), 1, remote_write.NO_REFERENCES).parts.values()
     packed = sample_frames.parse(bytes(frames[0])).histograms
     assert packed is not None
     own = np.frombuffer(b"".join(packed.bytes()), dtype=np.int64)

@@ -89,7 +89,7 @@ def test_of_several_shards_those_series_are_selected_that_have_samples_then(tmp_
         part.load()
         for name, time_ms in times.items():
             series = [(m(i=name, **({"more": "x"} if name == "e" else {})), [(time_ms, float(time_ms))])]
-            write_to(part, remote_write.cut(body(series), 1, UNLIMITED).parts[0], TIMEOUT_S)
+            write_to(part, remote_write.split(body(series), 1, UNLIMITED).parts[0], TIMEOUT_S)
         parts.append(part)
     for window, expected in (((1, 1), "ace"), ((9, 9), "bd"), ((1, 9), "abcde"), ((2, 8), "")):
         selection = ShardSource(parts).select(OF_M, *window, Symbols(services.symbols))

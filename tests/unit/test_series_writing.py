@@ -20,7 +20,7 @@ Sent = list[tuple[int, int, float]]
 
 def labelled(names: str, time_ms: int) -> bytes:
     series = [([("__name__", "m"), ("job", name)], [(time_ms, 1.0)]) for name in names]
-    (frame,) = remote_write.cut(body(series), 1, UNLIMITED).parts[0]
+    (frame,) = remote_write.split(body(series), 1, UNLIMITED).parts[0]
     return bytes(frame)
 
 

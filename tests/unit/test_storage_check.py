@@ -20,7 +20,7 @@ from worker.logs.messages import Message, Revocation
 from worker.logs.verify import LogRows, check_messages, log_rows
 from worker.series import journal, metadata
 from worker.series.blocks import archive
-from worker.series.blocks.layers import Tombstone
+from worker.series.blocks.deletions import Tombstone
 from worker.series.head import NEVER
 from worker.series.index import registry
 from worker.series.journal import Deletion, Sealed, Written

@@ -9,12 +9,15 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rocksdict import Options
 
 from shared.errors import Unavailable
-from worker.storage.rows.store import FAMILIES, Store, StoreDamaged, StoreLocked
+from worker.storage.rows import iteration
+from worker.storage.rows.reading import StoreReader
+from worker.storage.rows.store import FAMILIES, Store, StoreDamaged, StoreLocked, _until
 
 PLACES = 100
 SEEDS = (3, 4, 5)
@@ -314,4 +317,22 @@ def test_after_a_failed_sync_none_succeeds(tmp_path, monkeypatch):
         put(store, b"b")
     assert store.recoverable()
     store._db = db
+    store.close()
+
+
+@pytest.mark.parametrize("left", [1, 2, 4])
+def test_a_scan_whose_loop_ends_before_its_last_row_is_no_shorter_scan(tmp_path: Path, left: int) -> None:
+    store = Store(tmp_path / "store")
+    batch = store.batch()
+    keys = [b"%02d" % number for number in range(iteration.FEW_ROWS + left)]
+    for key in keys:
+        batch.put("meta", key, b"value")
+    store.write(batch)
+    snapshot = store._families["meta"].snapshot()
+    rows = [(key, b"value") for key in keys[iteration.FEW_ROWS : -1]]
+    ended = SimpleNamespace(iter=snapshot.iter, items=lambda **_: iter(rows))
+    offline = StoreReader(tmp_path / "store", store._db, ["meta"], 0)
+    for check in (store._ended, offline._ended):
+        with pytest.raises(Unavailable, match="could not be read on from"):
+            list(iteration.ascending(ended, b"", _until(None), check))
     store.close()

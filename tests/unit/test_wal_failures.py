@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import shutil
 import threading
@@ -274,3 +275,57 @@ def test_a_log_that_failed_is_opened_again_when_there_is_room(
     assert own.recoverable() == is_recoverable
     own._failed = ""
     own.close()
+
+
+def test_a_file_that_the_disk_cannot_read_refuses_the_start_and_does_not_end_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opened(tmp_path / "wal")
+    log.stream(0, LOG).write([b"kept"])
+    log.sync()
+    image = killed(log, tmp_path / "image")
+    log.close()
+    [file] = files_with_records(image)
+    content = file.read_bytes()
+    mapped = mmap.mmap
+
+    def with_unreadable_pages(descriptor: int, length: int, **options: int) -> mmap.mmap:
+        pages = mapped(descriptor, length, **options)
+        os.truncate(file, 0)  # its pages are as those of a failed read: a look at one is a SIGBUS
+        return pages
+
+    monkeypatch.setattr(mmap, "mmap", with_unreadable_pages)
+    again = WriteAheadLog(image)
+    with pytest.raises(OSError, match="the disk cannot read all of it") as raised:
+        again.open()
+    assert (raised.value.errno, raised.value.filename) == (errno.EIO, str(file))
+    monkeypatch.undo()
+    file.write_bytes(content)
+    assert held(again.open().stream(0, LOG)) == [b"kept"]
+    again.close()
+
+
+def test_a_file_that_is_not_in_use_need_not_be_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = opened(tmp_path / "wal")
+    log.stream(0, LOG).write([b"kept"])
+    log.sync()
+    image = killed(log, tmp_path / "image")
+    log.close()
+    spare = image / "00000099.wal"
+    spare.write_bytes(bytes(SMALL))
+    mapped = mmap.mmap
+
+    def with_unreadable_spare(descriptor: int, length: int, **options: int) -> mmap.mmap:
+        pages = mapped(descriptor, length, **options)
+        if os.path.sameopenfile(descriptor, spare_descriptor):
+            os.truncate(spare, 0)
+        return pages
+
+    monkeypatch.setattr(mmap, "mmap", with_unreadable_spare)
+    spare_descriptor = os.open(spare, os.O_RDONLY)
+    try:
+        again = opened(image)
+    finally:
+        os.close(spare_descriptor)
+    assert held(again.stream(0, LOG)) == [b"kept"]
+    again.close()

@@ -16,6 +16,7 @@ from shared.messages.exchange import joined_samples
 from shared.promql.ast import Matcher
 from shared.promql.model import Samples
 from shared.promql.regex import unchecked
+from worker.series.blocks.extracts import Extracts
 from worker.series.index.lookup import Lookup
 from worker.series.index.postings import Ids
 from worker.series.part import SeriesPart
@@ -58,6 +59,8 @@ class ShardSelection:
         self._firsts = list(accumulate(map(len, ids), initial=0))
         self._start_ms = start_ms
         self._end_ms = end_ms
+        self._extracts: tuple[SeriesPart, Extracts] | None = None
+        self._lacks_memory = False
 
     @property
     def labels(self) -> LabelFrame:
@@ -69,9 +72,22 @@ class ShardSelection:
             wanted = ids[max(first - at, 0) : max(last - at, 0)]
             if len(wanted):
                 started = time.perf_counter()
-                pieces.append(part.read(wanted, self._start_ms, self._end_ms))
+                pieces.append(self._read(part, ids, wanted))
                 own.add(len(wanted), pieces[-1], time.perf_counter() - started)
         return pieces[0] if len(pieces) == 1 else joined_samples(pieces)
+
+    def _read(self, part: SeriesPart, ids: Ids, wanted: Ids) -> Samples:
+        """The samples of `wanted`, some of the series `ids` of a part. Raises MemoryError; a later read then needs less
+        beside its samples."""
+        if len(wanted) == len(ids) or self._lacks_memory:
+            return part.read(wanted, self._start_ms, self._end_ms)
+        if self._extracts is None or self._extracts[0] is not part:  # those of the part before are not needed any more
+            self._extracts = part, Extracts(ids, part.contents.permanent_of, self._start_ms, self._end_ms)
+        try:
+            return part.read(wanted, self._start_ms, self._end_ms, self._extracts[1])
+        except MemoryError:
+            self._lacks_memory, self._extracts = True, None
+            raise
 
 
 class ShardSource:

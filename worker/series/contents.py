@@ -39,6 +39,12 @@ class Contents:
         """From then on it is known which series are new."""
         self._newcomers = Newcomers()
 
+    def permanent_of(self, ids: Ids) -> Ids:
+        """The permanent ids of these series."""
+        with self.lock:
+            permanent = self.permanent.rows()
+        return permanent[ids]
+
     def extend(self, series: int, first_permanent: int) -> None:
         """Make room for the new series below `series`, which the index has; series 0 would have the permanent id
         `first_permanent`. The caller has the lock."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections import deque
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -140,7 +141,9 @@ class Journal:
         self._damage = damage
         self.next_sequence = 0
         self.sealed = Sealed()
-        self._latest: deque[tuple[int, int, int]] = deque()  # (sequence, latest time, position) of each needed record
+        # Of each needed record, in the order of the log: small requests make millions of records between two seals.
+        self._sequences, self._latest_ms = array("q"), array("q")
+        self._positions: list[int] = []  # they have no bound of 64 bits
 
     def load(self) -> None:
         """Read `sealed` and `next_sequence` from the store. Call this first. Raises StoreDamaged."""
@@ -160,7 +163,12 @@ class Journal:
 
     def written(self, entry: PendingRecord, position: int) -> None:
         """Note that the entry is in the log at this position."""
-        self._latest.append((entry.sequence, entry.latest_ms, position))
+        self._note(entry.sequence, entry.latest_ms, position)
+
+    def _note(self, sequence: int, latest_ms: int, position: int) -> None:
+        self._positions.append(position)
+        self._latest_ms.append(latest_ms)
+        self._sequences.append(sequence)  # last: `seal` takes as many of the others as there are of these
 
     def write(self, record: Record, *, durable: bool) -> int:
         """Write the record, and sync it if `durable`. Returns its sequence. Raises Unavailable."""
@@ -182,8 +190,10 @@ class Journal:
     def seal(self, batch: RowBatch, sequence: int, before_ms: int) -> Sealed:
         """Add to `batch`, which also names the new blocks, what these contain and where the journal is cut. Returns
         what was added."""
-        needed = (number for number, latest_ms, _ in list(self._latest) if number >= sequence or latest_ms >= before_ms)
-        sealed = Sealed(sequence, before_ms, min(next(needed, sequence), sequence))
+        sequences = np.array(self._sequences[:])  # of a copy: nothing can be appended to an array while it is read
+        latest_ms = np.array(self._latest_ms[: len(sequences)])
+        needed = sequences[(sequences >= sequence) | (latest_ms >= before_ms)]
+        sealed = Sealed(sequence, before_ms, min([sequence, *needed[:1].tolist()]))
         batch.put("meta", SEALED, msgspec.msgpack.encode(sealed))
         return sealed
 
@@ -194,23 +204,27 @@ class Journal:
     def sealed_to(self, sealed: Sealed) -> None:
         """Release the records that `sealed` has cut. Call this once the batch of `seal` is durable in the store."""
         self.sealed = sealed
-        released = -1
-        while self._latest and self._latest[0][0] < sealed.cut:
-            released = self._latest.popleft()[2]
+        cut = bisect_left(self._sequences, sealed.cut)
+        released = self._positions[cut - 1] if cut else -1
+        self._forget(cut)
         self._wal.release(released + 1)
+
+    def _forget(self, count: int) -> None:
+        """Let go of the first so many records."""
+        del self._sequences[:count], self._latest_ms[:count], self._positions[:count]
 
     def records(self) -> Iterator[tuple[int, Record, Frame]]:
         """(sequence, record, its bytes) of all records that are not cut, in order: without samples that are sealed, but
         with exemplars and deletions before `sealed.sequence`. Sets `next_sequence`. Records that cannot be read are
         left out, set aside and reported as damage."""
-        self._latest.clear()
+        self._forget(len(self._sequences))
         cut_to = 0
         for sequence, position, record, payload in self._read():
             if sequence < self.sealed.cut:
                 cut_to = position + 1
                 continue
             self.next_sequence = max(self.next_sequence, sequence + 1)
-            self._latest.append((sequence, record.latest_ms, position))
+            self._note(sequence, record.latest_ms, position)
             if isinstance(record, Written) and sequence < self.sealed.sequence:
                 record = record.since(self.sealed.before_ms)
             yield sequence, record, payload

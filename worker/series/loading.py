@@ -15,7 +15,8 @@ from shared.telemetry import event
 from shared.wire import Frame
 from shared.xxh64 import hash_slices
 from worker.series.blocks.archive import Archive
-from worker.series.blocks.layers import Layers, Tombstone
+from worker.series.blocks.deletions import Tombstone
+from worker.series.blocks.layers import Layers
 from worker.series.exemplar_record import ExemplarRecord
 from worker.series.exemplars import Exemplars, taken
 from worker.series.growing_array import GrowingArray

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shared.errors import DeadlineExceeded, Internal, Unavailable
 from shared.labels import Symbols
@@ -20,7 +19,8 @@ from worker.damage import DamageReport
 from worker.series.arrivals import Arrival, Columns, accepted, joined, numbered
 from worker.series.blocks.archive import Archive
 from worker.series.blocks.block import CorruptBlock
-from worker.series.blocks.layers import Tombstone
+from worker.series.blocks.deletions import Tombstone
+from worker.series.blocks.extracts import Extracts
 from worker.series.contents import Contents
 from worker.series.exemplar_record import ExemplarRecord
 from worker.series.exemplars import Exemplars
@@ -264,9 +264,9 @@ class SeriesPart:
         ids = lookup.select_any(selectors, check)
         return lookup, self.exemplars.find(ids, start_ms, end_ms)
 
-    def read(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> Samples:
+    def read(self, ids: Ids, start_ms: int, end_ms: int, extracts: Extracts | None = None) -> Samples:
         """Samples of these distinct series with start ≤ t ≤ end from blocks and head; among equal times the last one
-        written counts. Damaged blocks are left out: see `damage`."""
+        written counts. Damaged blocks are left out: see `damage`. `extracts`: those of the reader."""
         contents = self.contents
 
         def read() -> Samples:
@@ -274,7 +274,7 @@ class SeriesPart:
                 copied = contents.head.copied(ids, start_ms, end_ms)
                 layers, permanent = contents.layers, contents.permanent.rows()
             recent = copied.samples()
-            below = [] if layers.are_empty else layers.pieces(ids, permanent[ids], start_ms, end_ms)
+            below = [] if layers.are_empty else layers.pieces(ids, permanent[ids], start_ms, end_ms, extracts)
             if not below:
                 return recent
             return join([*below, Piece.of(recent)] if len(recent.values) else below, len(ids))

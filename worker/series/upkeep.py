@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from threading import Event, Lock, Thread, get_native_id
 
+import msgspec
 import numpy as np
 
 from shared.allocator import trim
@@ -31,8 +32,8 @@ from worker.series import sweeping
 from worker.series.blocks import compaction, retention
 from worker.series.blocks.archive import Archive
 from worker.series.blocks.block import Block, BlockRow, CorruptBlock
-from worker.series.blocks.cache import DecodedCache
-from worker.series.blocks.layers import Layers, Tombstone, reading_order
+from worker.series.blocks.deletions import Tombstone
+from worker.series.blocks.layers import Layers, reading_order
 from worker.series.blocks.seal import Ids, Stopped, even_shares, slab_of, slices, write_blocks
 from worker.series.contents import Contents
 from worker.series.exemplars import Exemplars
@@ -48,7 +49,6 @@ TICK_S = 1.0
 RETRY_S = 10.0
 """Pause after a failure, such as a full disk."""
 TURN_WAIT_S = 10.0
-COMPACTION_CACHE_BYTES = 32 << 20
 DROP_EVERY_S = 60.0
 """Seconds between two checks for blocks to drop. Each check drops expired blocks of at most one window."""
 NICENESS = 10
@@ -232,7 +232,7 @@ class Upkeep:
         self._log("samples sealed", rows, started, before_ms=before_ms)
 
     def _compact(self, now_ms: int) -> bool:
-        """Rewrite some blocks as one block, without deleted samples. Returns False if there is nothing to rewrite."""
+        """Rewrite some blocks as one, without deleted samples. Returns False if there is nothing to rewrite."""
         started = time.monotonic()
         if not compaction.choose(self._contents.layers, self._window_ms, now_ms):
             return False
@@ -244,11 +244,23 @@ class Upkeep:
         chosen = compaction.choose(layers, self._window_ms, now_ms)
         if not chosen:
             return False
+        if len(chosen) == 1 and not layers.delete_from(chosen[0]):
+            self._note_cleaned(chosen[0], cleaned)
+            return True
         rows = self._rewritten(chosen, layers.tombstones, cleaned)
         self._replace(chosen, rows)
         self.merges.add(time.monotonic() - started)
         self._log("blocks merged", rows, started, merged=len(chosen))
         return True
+
+    def _note_cleaned(self, block: Block, cleaned: int) -> None:
+        """Note that no deletion before `cleaned` concerns a sample of the block, which is therefore not rewritten."""
+        row = msgspec.structs.replace(block.row, cleaned=cleaned)
+        batch = self._store.batch()
+        self._archive.put(batch, [row])
+        self._journal.remember(batch)
+        self._store.write(batch, durable=True)
+        block.row = row  # no reader is wrong by it: the tombstones that it leaves out delete nothing here
 
     def _rewritten(
         self,
@@ -260,9 +272,8 @@ class Upkeep:
     ) -> list[BlockRow]:
         """Write one block of those samples of the blocks that have first ≤ t ≤ last and are not deleted. Returns its
         row, or [] if there are none. `tombstones`: of all deletions before the sequence `cleaned` of the journal."""
-        cache = DecodedCache(COMPACTION_CACHE_BYTES)
-        source = Layers(blocks=tuple(self._archive.block(block.row, cache) for block in chosen), tombstones=tombstones)
         try:
+            source = Layers(blocks=compaction.sources(chosen, self._archive), tombstones=tombstones)
             series_ids = np.unique(np.concatenate([block.directory().ids for block in source.blocks]))
             ids, permanent = self._contents.in_block_order(self._contents.series_of(series_ids.astype(np.int64)))
 
@@ -344,8 +355,9 @@ class Upkeep:
             batch = self._store.batch()
             self._archive.delete_tombstones(batch, obsolete)
             self._store.write(batch)
+            gone = {stone.sequence for stone in obsolete}
             self._contents.change(
-                lambda now: replace(now, tombstones=tuple(stone for stone in now.tombstones if stone not in obsolete))
+                lambda now: replace(now, tombstones=tuple(own for own in now.tombstones if own.sequence not in gone))
             )
 
     def _write(

@@ -16,7 +16,7 @@ from worker.series import exemplars, journal, metadata
 from worker.series.blocks import archive
 from worker.series.blocks.block import SUFFIX, Block, BlockRow, CorruptBlock
 from worker.series.blocks.cache import DecodedCache
-from worker.series.blocks.layers import Tombstone
+from worker.series.blocks.deletions import Tombstone
 from worker.series.index import registry
 from worker.series.journal import Sealed
 from worker.storage.faces import State

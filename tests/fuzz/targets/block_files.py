@@ -34,7 +34,7 @@ from worker.series.blocks import histograms as stored_histograms
 from worker.series.blocks import writer as writer_module
 from worker.series.blocks.block import SUFFIX, Block, BlockRow, CorruptBlock
 from worker.series.blocks.cache import DecodedCache
-from worker.series.blocks.layers import Tombstone
+from worker.series.blocks.deletions import Deletions, Tombstone
 from worker.series.blocks.writer import BlockWriter
 from worker.series.pieces import join
 from worker.storage.faces import Objects
@@ -98,7 +98,7 @@ def _read(opened: Block) -> None:
 
 def _tombstone(data: bytes) -> None:
     stone = msgspec.msgpack.decode(data, type=Tombstone)
-    stone.covers(IDS)
+    list(Deletions([stone]).of(IDS, stone.sequence, stone.start_ms, stone.end_ms))
     stone.applies(1, 2, 3)
 
 

@@ -74,8 +74,8 @@ class Part(Shard):
         self.part._upkeep._bury()
 
     def write(self, series: list[Series]) -> int:
-        cut = remote_write.cut(exemplars.body(series), 1, UNLIMITED)
-        return write_to(self.part, [*cut.parts[0], *histograms.frames(series)], TIMEOUT_S)
+        split_request = remote_write.split(exemplars.body(series), 1, UNLIMITED)
+        return write_to(self.part, [*split_request.parts[0], *histograms.frames(series)], TIMEOUT_S)
 
     def held(self) -> Samples:
         return histograms.held(self)

@@ -106,8 +106,8 @@ class Data:
 
     def write_sample(self, shards: Sequence[int], number: int) -> None:
         series = [({"__name__": "m", "n": str(number)}, [(number, float(number))])]
-        cut = remote_write.cut(body(series), 1, UNLIMITED).parts[0]
-        self.call("series.write", shards, Empty(), cut)
+        frames = remote_write.split(body(series), 1, UNLIMITED).parts[0]
+        self.call("series.write", shards, Empty(), frames)
 
     def append(self, shards: Sequence[int], number: int) -> None:
         block = block_of([(hash64(b"k"), 0, b"k", b"%d" % number)])

@@ -26,7 +26,8 @@ from shared.config import Settings
 from shared.telemetry import event
 from worker.series.blocks.block import SUFFIX, Block, BlockRow
 from worker.series.blocks.cache import DecodedCache
-from worker.series.blocks.layers import Layers, Tombstone, reading_order
+from worker.series.blocks.deletions import Tombstone
+from worker.series.blocks.layers import Layers, reading_order
 from worker.storage.faces import Objects, RowBatch, Rows, State
 
 BLOCK = b"block/"

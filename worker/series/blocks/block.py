@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import msgspec
@@ -27,6 +27,7 @@ from shared.histograms.batch import Ints
 from worker.series.blocks import sections
 from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.chunks import CHUNK_SAMPLES
+from worker.series.blocks.deletions import Deleted
 from worker.series.blocks.directory import Directory, decode_directory
 from worker.series.blocks.paged_chunk import PagedChunk
 from worker.series.blocks.sections import Chunk
@@ -102,11 +103,16 @@ class Block:
 
     def directory(self) -> Directory:
         """The decoded directory. Raises CorruptBlock, Unavailable."""
-        decoded = self._cache.get(self.row.name)
-        if decoded is None:
-            with uncounted():
-                decoded = self._read_directory()
-        return decoded
+        return self.cached_directory() or self.read_directory()
+
+    def cached_directory(self) -> Directory | None:
+        """The decoded directory if it is in the cache."""
+        return self._cache.get(self.row.name)
+
+    def read_directory(self) -> Directory:
+        """Decode the directory and put it in the cache. Raises CorruptBlock, Unavailable."""
+        with uncounted():
+            return self._read_directory()
 
     def _read_directory(self) -> Directory:
         row = self.row
@@ -149,10 +155,10 @@ class Block:
         ids: NDArray[np.int64],
         start_ms: int,
         end_ms: int,
-        deletions: Sequence[tuple[NDArray[np.bool_], int, int]],
+        deletions: Iterable[Deleted],
     ) -> NDArray[np.bool_]:
-        """bool[n]: which series may have samples with start ≤ t ≤ end in this block. `deletions`: (bool[n], which
-        series are affected; the first and last deleted time in ms). Raises CorruptBlock, Unavailable."""
+        """bool[n]: which series may have samples with start ≤ t ≤ end in this block, which `deletions` are applied to.
+        Raises CorruptBlock, Unavailable."""
         directory = self.directory()
         rows, runs = directory.find(ids, start_ms, end_ms)
         earliest, latest = directory.earliest[runs], directory.latest[runs]
@@ -164,10 +170,13 @@ class Block:
         has_samples[rows[inside]] = True
         return has_samples
 
-    def pieces(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> list[Part]:
-        """The samples of the distinct series `ids` with start ≤ t ≤ end; row i is ids[i]. Raises CorruptBlock,
-        Unavailable; so may the parts, when their samples are decoded."""
-        directory = self.directory()
+    def pieces(
+        self, ids: NDArray[np.int64], start_ms: int, end_ms: int, directory: Directory | None = None
+    ) -> list[Part]:
+        """The samples of the distinct series `ids` with start ≤ t ≤ end; row i is ids[i]. `directory`: the block's, or
+        an extract that has the runs of these series. Raises CorruptBlock, Unavailable; so may the parts, when their
+        samples are decoded."""
+        directory = directory or self.directory()
         rows, runs = directory.find(ids, start_ms, end_ms)
         if not len(runs):
             return []

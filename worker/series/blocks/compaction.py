@@ -7,9 +7,16 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
+from worker.series.blocks.archive import Archive
 from worker.series.blocks.block import Block
+from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.layers import Layers, closure
 
+CACHE_BYTES = 32 << 20
+"""For the chunks of the blocks that are merged."""
+DIRECTORIES_BYTES_MAX = 512 << 20
+"""A merge keeps the directories of its blocks up to this size, some 12 million runs, because each slice of the series
+needs all of them. Larger ones are decoded again and again."""
 BLOCKS_MERGED_MIN = 4
 """The least number of blocks of one window that are merged; merging fewer would rewrite each sample more often than it
 is worth."""
@@ -48,12 +55,20 @@ def choose(layers: Layers, window_ms: int, now_ms: int) -> list[Block]:
             return chosen
     for block in blocks:
         row = block.row
-        stones = [
-            stone for stone in layers.tombstones if stone.applies(row.deletions_from, row.earliest_ms, row.latest_ms)
-        ]
-        if stones and _may_merge([block], layers):
+        is_due = any(
+            stone.applies(row.deletions_from, row.earliest_ms, row.latest_ms) for stone in reversed(layers.tombstones)
+        )
+        if is_due and _may_merge([block], layers):
             return [block]
     return []
+
+
+def sources(chosen: Sequence[Block], archive: Archive) -> tuple[Block, ...]:
+    """The blocks with a cache of their own, which has room for their directories. Raises CorruptBlock, Unavailable."""
+    directories = (archive.block(block.row, DecodedCache(0)).directory() for block in chosen)
+    directory_bytes = sum(directory.size_bytes for directory in directories)
+    cache = DecodedCache(CACHE_BYTES + min(directory_bytes, DIRECTORIES_BYTES_MAX))
+    return tuple(archive.block(block.row, cache) for block in chosen)
 
 
 def _in_windows(blocks: Sequence[Block], window_ms: int, now_ms: int) -> Iterator[list[Block]]:

@@ -117,6 +117,25 @@ class Directory:
             if room <= len(rows):
                 return rows[:room], runs[:room]
 
+    def extract(self, ids: Ints, start_ms: int, end_ms: int, runs_max: int) -> tuple[int, Directory]:
+        """(n, a directory that has only the chunks with runs that `find` finds for ids[:n], with all their runs), where
+        n is as large as `runs_max` runs allow. The chunks keep their numbers: the others are empty there."""
+        rows, runs = self.find(ids, start_ms, end_ms)
+        found = np.searchsorted(self.chunk_runs, runs, side="right") - 1
+        chunks, first_at = np.unique(found, return_index=True)
+        by_row = np.argsort(first_at)
+        chunks, first_at = chunks[by_row], first_at[by_row]
+        sizes = np.diff(self.chunk_runs)
+        kept = int(np.searchsorted(np.cumsum(sizes[chunks]), runs_max, side="right"))
+        covered = len(ids) if kept == len(chunks) else int(rows[first_at[kept]])
+        is_kept = np.zeros(len(sizes), dtype=np.bool_)
+        is_kept[chunks[:kept]] = True
+        own = np.flatnonzero(np.repeat(is_kept, sizes))
+        columns: dict[str, NDArray] = {name: getattr(self, name) for name in COLUMNS}
+        columns |= {name: columns[name][own] for name in ("ids", "counts", "earliest", "latest")}
+        columns["chunk_runs"] = _bounds(np.where(is_kept, sizes, 0))
+        return covered, _indexed(columns, _bounds(columns["counts"]))
+
     def by_chunk(self, rows: Ints, runs: Ints) -> Iterator[tuple[int, Ints, Ints]]:
         """(chunk, its rows, its runs) for each chunk that has some of these runs, in the order of the file. The runs of
         a chunk ascend, and those of one series stay in order of time."""
@@ -191,16 +210,24 @@ def decode_directory(data: bytes, samples: int, chunk_bytes: int) -> Directory:
     if [len(column) for column in columns.values()] != lengths:
         raise ValueError(f"its columns have {[len(column) for column in columns.values()]} numbers, not {lengths}")
     columns["latest"] += columns["earliest"]
-    before = _checked(columns, samples, chunk_bytes)
+    return _indexed(columns, _checked(columns, samples, chunk_bytes))
+
+
+def _indexed(columns: dict[str, NDArray], before: Ints) -> Directory:
     order = np.argsort(columns["ids"], kind="stable")
     return Directory(**columns, order=order, sorted_ids=columns["ids"][order], before=before)
+
+
+def _bounds(sizes: NDArray) -> Ints:
+    """int64[n + 1]: where each of n consecutive parts of these sizes begins, and where the last one ends."""
+    return np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
 
 
 def _checked(columns: dict[str, NDArray], samples: int, chunk_bytes: int) -> NDArray[np.int64]:
     """int64[runs + 1]: the number of samples before each run. Raises ValueError if the columns contradict each other,
     or are not those of a block with so many samples in chunks of so many bytes."""
     ids, counts, earliest, latest, chunk_runs, chunk_at, _ = (columns[name] for name in COLUMNS)
-    before = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+    before = _bounds(counts)
     if before[-1] != samples:
         raise ValueError(f"it has {before[-1]} samples and its row {samples}")
     if ids.min() < 0 or counts.min() < 1 or (latest < earliest).any():

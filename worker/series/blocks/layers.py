@@ -10,15 +10,15 @@ it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from shared.promql.model import Samples
 from worker.series.blocks.block import Block
-from worker.series.blocks.directory import ID_MAX
+from worker.series.blocks.deletions import Deletions, Tombstone
+from worker.series.blocks.extracts import Extracts
 from worker.series.head import Head
 from worker.series.pieces import Part, Piece
 
@@ -49,37 +49,6 @@ class Slab:
         return replace(Piece.of(self.samples), rows=rows, starts=offsets[series], ends=offsets[series + 1])
 
 
-class Tombstone(msgspec.Struct, frozen=True):
-    """A deletion: the samples with start ≤ t ≤ end of series `ids` (permanent ids, ascending, as the bytes of an int32
-    array) are deleted from all layers whose generation is at most `sequence`, the deletion's own sequence in the
-    journal."""
-
-    sequence: int
-    start_ms: int
-    end_ms: int
-    ids: bytes
-
-    def __post_init__(self) -> None:
-        """Raises ValueError if no deletion can have such a tombstone."""
-        if len(self.ids) % 4:
-            raise ValueError(f"a tombstone has ids of {len(self.ids)} bytes; each takes 4")
-
-    @classmethod
-    def of(cls, sequence: int, series: Ids, start_ms: int, end_ms: int) -> Tombstone:
-        """The tombstone of the deletion that is the journal's record `sequence`."""
-        assert not len(series) or 0 <= int(series.min()) <= int(series.max()) <= ID_MAX
-        assert (series[1:] > series[:-1]).all(), "permanent ids ascend"
-        return cls(sequence, start_ms, end_ms, series.astype(np.int32).tobytes())
-
-    def covers(self, permanent: Ids) -> NDArray[np.bool_]:
-        """bool[n]: which of these series are affected."""
-        return np.isin(permanent, np.frombuffer(self.ids, dtype=np.int32))
-
-    def applies(self, generation: int, start_ms: int, end_ms: int) -> bool:
-        """Whether the tombstone may delete samples of a layer with this generation and time range in ms."""
-        return generation <= self.sequence and self.start_ms <= end_ms and self.end_ms >= start_ms
-
-
 @dataclass(frozen=True, slots=True)
 class Layers:
     """`blocks` are in the order in which their samples must be read. `slab` and `frozen` hold samples of the journal's
@@ -92,6 +61,14 @@ class Layers:
     frozen_generation: int = 0
     tombstones: tuple[Tombstone, ...] = ()
     broken: tuple[tuple[Block, str], ...] = ()
+    _found: list[Deletions] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @property
+    def _deletions(self) -> Deletions:
+        """The tombstones by series, sorted when they are first needed."""
+        if not self._found:
+            self._found.append(Deletions(self.tombstones))
+        return self._found[0]
 
     @property
     def are_empty(self) -> bool:
@@ -122,6 +99,17 @@ class Layers:
         if self.frozen is not None:
             below.append((self.frozen_generation, tombstone.start_ms, tombstone.end_ms))
         return any(tombstone.applies(*layer) for layer in below)
+
+    def delete_from(self, block: Block) -> bool:
+        """Whether tombstones may delete samples of this block: of a run that has a series and times of one. Raises
+        CorruptBlock, Unavailable."""
+        directory, row = block.directory(), block.row
+        series = np.unique(directory.ids).astype(np.int64)
+        deletions = self._deletions.of(series, row.deletions_from, row.earliest_ms, row.latest_ms)
+        return any(
+            len(directory.find(series[is_affected], first_ms, last_ms)[1])
+            for is_affected, first_ms, last_ms in deletions
+        )
 
     def damage(self, start_ms: int, end_ms: int) -> list[str]:
         """One text for each set-aside block whose samples an answer about start ≤ t ≤ end lacks."""
@@ -173,11 +161,10 @@ class Layers:
     ) -> NDArray[np.bool_]:
         """bool[n]: which series have samples with start ≤ t ≤ end in this block that are not deleted. Samples are read
         only of the series that a tombstone affects."""
-        stones = [stone for stone in self.tombstones if stone.applies(block.row.deletions_from, start_ms, end_ms)]
         has_samples = np.zeros(len(permanent), dtype=np.bool_)
         is_affected = has_samples.copy()
-        for stone in stones:
-            is_affected |= stone.covers(permanent)
+        for is_deleted, _, _ in self._deletions.of(permanent, block.row.deletions_from, start_ms, end_ms):
+            is_affected |= is_deleted
         unaffected, affected = np.flatnonzero(~is_affected), np.flatnonzero(is_affected)
         has_samples[unaffected] = block.having(permanent[unaffected], start_ms, end_ms, check)
         for first in range(0, len(affected), SERIES_PER_CHECK):
@@ -199,20 +186,22 @@ class Layers:
                 if not len(open_ids):
                     break
                 open_permanent = permanent[open_ids]
-                since = block.row.deletions_from
-                stones = [stone for stone in self.tombstones if stone.applies(since, start_ms, end_ms)]
-                deletions = [(stone.covers(open_permanent), stone.start_ms, stone.end_ms) for stone in stones]
+                deletions = self._deletions.of(open_permanent, block.row.deletions_from, start_ms, end_ms)
                 has_samples[open_ids] = block.may_have(open_permanent, start_ms, end_ms, deletions)
         return has_samples
 
-    def pieces(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> list[Part]:
+    def pieces(
+        self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int, extracts: Extracts | None = None
+    ) -> list[Part]:
         """The samples with start ≤ t ≤ end of series `ids` (their numbers in memory; `permanent`: the permanent ids of
-        the same series). Among equal times, a later piece replaces an earlier one. Raises CorruptBlock, Unavailable."""
+        the same series). `extracts`: those of the reader of these and other series. Among equal times, a later piece
+        replaces an earlier one. Raises CorruptBlock, Unavailable."""
         pieces: list[Part] = []
-        for block in self.blocks:
-            if block.overlaps(start_ms, end_ms):
-                block_pieces = block.pieces(permanent, start_ms, end_ms)
-                pieces += self._without_deleted(block_pieces, block.row.deletions_from, permanent, start_ms, end_ms)
+        blocks = [block for block in self.blocks if block.overlaps(start_ms, end_ms)]
+        for block in blocks:
+            directory = None if extracts is None else extracts.directory(block, ids, len(blocks))
+            block_pieces = block.pieces(permanent, start_ms, end_ms, directory)
+            pieces += self._without_deleted(block_pieces, block.row.deletions_from, permanent, start_ms, end_ms)
         return pieces + self.unsealed(ids, permanent, start_ms, end_ms)
 
     def unsealed(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> list[Part]:
@@ -237,11 +226,10 @@ class Layers:
         self, pieces: list[Part], generation: int, permanent: Ids, start_ms: int, end_ms: int
     ) -> list[Part]:
         """The pieces of a layer of this generation without the samples that tombstones delete."""
-        for tombstone in self.tombstones:
-            if pieces and tombstone.applies(generation, start_ms, end_ms):
-                is_affected = tombstone.covers(permanent)
-                if is_affected.any():
-                    pieces = [piece.without(is_affected, tombstone.start_ms, tombstone.end_ms) for piece in pieces]
+        if not pieces or not self.tombstones:
+            return pieces
+        for is_affected, first_ms, last_ms in self._deletions.of(permanent, generation, start_ms, end_ms):
+            pieces = [piece.without(is_affected, first_ms, last_ms) for piece in pieces]
         return pieces
 
 

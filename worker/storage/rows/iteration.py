@@ -40,13 +40,15 @@ def _ascending(
     if not reader.valid():
         check(reader)
         return
-    row: tuple[bytes, bytes] = reader.key(), b""
-    following: Any = snapshot.items(from_key=row[0], read_opt=options)
+    first, last = reader.key(), None
+    following: Any = snapshot.items(from_key=first, read_opt=options)
     for row in following:
         yield row
-    # The loop does not say why it has ended: a reader that steps on from the last row does.
-    reader.seek(row[0])
-    reader.next()
+        last = row[0]
+    # The loop does not say why it has ended, perhaps before its first row. A reader that steps on from there does.
+    reader.seek(first if last is None else last)
+    if last is not None:
+        reader.next()
     check(reader)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from rocksdict import Rdict, RdictIter, ReadOptions
 
+from shared.errors import Unavailable
 from worker.storage.rows import damage as store_damage
 from worker.storage.rows import iteration as store_rows
 
@@ -41,7 +42,10 @@ class StoreReader:
         return store_rows.ascending(self._families[family].snapshot(), start, options, self._ended)
 
     def _ended(self, reader: RdictIter) -> None:
+        """Raise StoreDamaged or Unavailable if the reader is not at the end of its range."""
         try:
             reader.status()
         except Exception as error:  # the library raises plain Exception
             raise store_damage.of_reading(self.path, error) from error
+        if reader.valid():
+            raise Unavailable(f"the store {self.path} could not be read on from {reader.key()!r}; try again later")
