@@ -199,7 +199,7 @@ class Oracle:
             series = Series(labels, inside, start, end)
             if is_extended:
                 series.before = [point for point in live if start - LOOKBACK_MS < point.time_ms <= start]
-                series.after = [point for point in live if end < point.time_ms < end + LOOKBACK_MS]
+                series.after = [point for point in live if end < point.time_ms <= end + LOOKBACK_MS]
                 series.mode = "anchored" if node.vector.anchored else "smoothed"
             found.append(series)
         return found

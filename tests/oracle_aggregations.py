@@ -44,6 +44,8 @@ def aggregate(node: ast.Aggregate, vector: list[Sample], param: Value | None, re
         assert isinstance(param, float)
         if math.isnan(param):
             raise OracleError("Parameter value is NaN")
+        if node.op != "limit_ratio" and abs(param) >= 2**63:
+            raise OracleError(f"Scalar value {param} overflows int64")
         select = _sampled if node.op == "limit_ratio" else _selected
         return [sample for members in groups.values() for sample in select(node.op, param, members)]
     found = []
@@ -95,8 +97,6 @@ def _group(node: ast.Aggregate, sample: Sample, extra: tuple[str, ...] = ()) -> 
 
 def _selected(op: str, param: float, members: list[Sample]) -> list[Sample]:
     """The k first: by value, NaN last, equal values by label set; `limitk` takes them by their hash alone."""
-    if abs(param) >= 2**63:
-        raise OracleError(f"Scalar value {param} overflows int64")
     k = max(int(param), 0)
     if op == "limitk":
         return sorted(members, key=lambda s: hash64(encode(as_labels(s.labels))))[:k]

@@ -115,9 +115,9 @@ def _digest(
 ) -> Any:
     """The hash of the layout whose bucket indexes and custom boundaries begin at these places."""
     digest = (
-        (np.uint64(schema) ^ np.uint64(buckets) << _HALF) * _FACTOR
+        (np.uint64(np.int64(schema)) ^ np.uint64(buckets) << _HALF) * _FACTOR
         ^ np.uint64(np.float64(threshold).view(np.int64))
-        ^ np.uint64(zero_at)
+        ^ np.uint64(np.int64(zero_at))
     )
     # Indexes that follow each other, as most do, are known from where they begin.
     expected = np.int64(0)

@@ -72,7 +72,7 @@ def bucket_bound(schema: Any, index: Any) -> Any:
         exponent = (np.int64(index) << np.int64(-schema)) + 1
     if exponent > _EXPONENT_END:
         return FLOAT_MAX if exponent == _EXPONENT_END + 1 and fraction == 0.5 else np.inf
-    return math.ldexp(fraction, exponent)
+    return math.ldexp(fraction, int(exponent))
 
 
 @inlined

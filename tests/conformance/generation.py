@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from tests.conformance.generated_data import METRICS, DataSet, Draw, data_sets
+from tests.conformance.generated_data import DataSet, Draw, data_sets
+from tests.conformance.generated_rarities import rarities
+from tests.conformance.generated_selectors import GROUPINGS, Text, duration, selectors, shifts
 
 COMPARISON_CASES = int(os.environ.get("TRIPTYCH_COMPARISON_CASES", "300"))
 COMPARISON_SEED = int(os.environ.get("TRIPTYCH_COMPARISON_SEED", "20241"))
@@ -22,55 +23,6 @@ STEPS_MS = (7_000, 15_000, 30_000, 60_000, 150_000)
 DEPTH_MAX = 4
 QUERIES_MAX = 6
 """Queries on one data set: hypothesis varies the data more eagerly than the queries."""
-
-
-@dataclass(frozen=True)
-class Text:
-    """A query, or a part of one."""
-
-    text: str
-    exact: bool = True
-
-
-# Queries
-
-
-def duration(ms: int) -> str:
-    return f"{ms}ms" if ms % 1000 else f"{ms // 1000}s"
-
-
-@st.composite
-def shifts(draw: Draw) -> str:
-    """Mostly nothing; else `offset`, `@`, or both in either order."""
-    kind = draw(st.integers(0, 11))
-    offset = f" offset {draw(st.sampled_from(('15s', '1m', '-30s', '7s', '5m')))}"
-    at = f" @ {draw(st.sampled_from(('100', '0', '300.5', 'start()', 'end()')))}"
-    return {8: offset, 9: at, 10: offset + at, 11: at + offset}.get(kind, "")
-
-
-@st.composite
-def selectors(draw: Draw) -> str:
-    name = draw(st.sampled_from((*METRICS, *METRICS, *METRICS, "lat_bucket", "nothing")))
-    matcher = draw(
-        st.sampled_from(
-            (
-                "",
-                "",
-                "",
-                '{job="a"}',
-                '{job!="a"}',
-                '{zone=""}',
-                '{zone!=""}',
-                '{instance=~"1|2"}',
-                '{instance!~"1", job=~".+"}',
-            )
-        )
-    )
-    if draw(st.integers(0, 14)) == 0:
-        return str(
-            draw(st.sampled_from(('{__name__=~"gauge|up_total", job="a"}', '{job="b"}', '{__name__=~".+_total"}')))
-        )
-    return f"{name}{matcher}"
 
 
 @st.composite
@@ -127,20 +79,6 @@ def windows(draw: Draw, depth: int) -> Text:
         return Text(f"{draw(st.sampled_from(exact_names))}({ranged.text})")
     names = (*COUNTERS, *CONTINUOUS) if ranged.exact else CONTINUOUS
     return Text(f"{draw(st.sampled_from(names))}({ranged.text})", False)
-
-
-GROUPINGS = (
-    "",
-    "",
-    " by (job)",
-    " by (instance, zone)",
-    " by (nothing)",
-    " without (instance)",
-    " without (job, zone)",
-    " by ()",
-    " by (__name__)",
-    " by (__name__, job)",
-)
 
 
 @st.composite
@@ -350,6 +288,7 @@ BRANCHES: tuple[Callable[[int], st.SearchStrategy[Text]], ...] = (
     *(lambda depth: _leaves(), histograms, enriched),
     *(windows, windows, windows, aggregations, aggregations, aggregations),
     *(functions, functions, operations, operations, operations),
+    lambda depth: rarities(depth, vectors),
 )
 
 

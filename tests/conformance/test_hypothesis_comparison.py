@@ -34,6 +34,9 @@ from tests.oracle_values import KNOWN_REMARKS, Number, OracleError, Remarks
 from tests.sharded import evaluate_sharded, split
 
 SHARDS = (1, 2, 5)
+FAR_STARTS_MS = (-400_000, -60_000, 1, 200_000, 1_700_000, 10_000_000)
+FAR_STEPS_MS = (1, 999, 300_000, 3_600_000)
+"""Times before, after and around all data, close together and far apart."""
 TOLERANCE = 1e-7
 
 Result = Mapping[Labels, Sequence[tuple[int, Number]]]
@@ -44,6 +47,9 @@ Outcome = tuple[Result | None, Any]
 
 @st.composite
 def grids(draw: Callable[[st.SearchStrategy], Any]) -> Grid:
+    if draw(st.integers(0, 7)) == 0:
+        start, step = draw(st.sampled_from(FAR_STARTS_MS)), draw(st.sampled_from(FAR_STEPS_MS))
+        return Grid(start, start + draw(st.sampled_from((0, 1, 11))) * step, step)
     start = draw(st.sampled_from((60_000, 123_456, 150_000, 240_000, 300_000, 0, 420_000)))
     step = draw(st.sampled_from(STEPS_MS))
     return Grid(start, start + draw(st.sampled_from((0, 0, 1, 2, 4, 7))) * step, step)

@@ -4,6 +4,7 @@ scripts say what they compute."""
 from __future__ import annotations
 
 import time
+from itertools import product
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from shared.promql.engine import histogram_neighbours, histogram_ranges, range_f
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.evaluator import evaluate
 from shared.promql.engine.functions import native_histogram
+from shared.promql.engine.kernels import histogram_windows
 from shared.promql.model import Grid, Matrix
 from tests.conformance.histogram_notation import parse_histogram
 from tests.conformance.memory_backend import answer_of, columns
@@ -191,3 +193,51 @@ def test_a_reset_behind_the_end_of_a_smoothed_range_is_counted() -> None:
     samples = [_histogram(count) for count in (10.0, 20.0, 30.0, 4.0, 9.0)]
     assert _at("histogram_count(increase(m[20s] smoothed))", samples, 25_000)[0] == [2.0 + 30.0 - 15.0]
     assert _at("histogram_count(increase(m[20s] smoothed))", samples, 20_000)[0] == [20.0]
+
+
+COUNTS = [1.0, 10.0, 100.0, 1_000.0, 10_000.0]
+
+
+@pytest.mark.parametrize("resets", list(product((False, True), repeat=len(COUNTS) - 1)), ids=str)
+def test_members_of_a_difference_add_up_to_it_and_are_as_many_as_counted(resets: tuple[bool, ...]) -> None:
+    """All bounds of windows over five samples, each at a sample or half of the way to the next one."""
+    is_reset = np.array([False, *resets])
+    after = np.append(np.where(is_reset, np.arange(5), 5), 5)
+    next_reset = np.minimum.accumulate(after[::-1])[::-1].copy()
+    bounds = [(at, share) for at in range(5) for share in (0.0, 0.5) if at + share <= 4]
+    for left, right, from_zero in product(bounds, bounds, (False, True)):
+        if left > right or (left == right and left[1] > 0):
+            continue
+        columns = (np.array([left[0]]), np.array([left[1]]), np.array([right[0]]), np.array([right[1]]))
+        window = (*columns, np.array([from_zero]), is_reset, next_reset)
+        sizes = np.full(1, -1)
+        histogram_windows.count_difference_members(*window, sizes)
+        members, weights = np.full(sizes[0] + 3, -7), np.zeros(sizes[0] + 3)
+        start = np.array([0, sizes[0]])
+
+        histogram_windows.difference_members(*window, np.arange(5), start, members, weights)
+
+        assert (members[sizes[0] :] == -7).all() and (members[: sizes[0]] >= 0).all(), (left, right)
+        added_up = float(np.dot(weights[: sizes[0]], np.array(COUNTS)[members[: sizes[0]]]))
+        assert added_up == _increase(left, right, is_reset, from_zero=from_zero), (left, right, from_zero)
+
+
+def _increase(left: tuple[int, float], right: tuple[int, float], is_reset: np.ndarray, *, from_zero: bool) -> float:
+    """What a counter with COUNTS grew between two bounds (a sample, and the share of the way to the next one)."""
+    first_reset = left[0] + (2 if left[1] else 1)
+    last = right[0] + (1 if right[1] else 0)
+    lost = sum(COUNTS[i - 1] for i in range(first_reset, last + 1) if is_reset[i])
+    return _bound(right, is_reset) - (0.0 if from_zero else _bound(left, is_reset)) + lost
+
+
+def _bound(bound: tuple[int, float], is_reset: np.ndarray) -> float:
+    at, share = bound
+    if not share:
+        return COUNTS[at]
+    return share * COUNTS[at + 1] + (0.0 if is_reset[at + 1] else (1.0 - share) * COUNTS[at])
+
+
+def test_histograms_of_a_window_are_added_up_and_averaged() -> None:
+    samples: list[NativeHistogram | float] = [_histogram(count) for count in (10.0, 20.0, 60.0, 1.0)]
+    assert _at("histogram_count(sum_over_time(m[25s]))", samples, 20_000) == ([90.0], [])
+    assert _at("histogram_sum(avg_over_time(m[25s]))", samples, 20_000) == ([30.0], [])

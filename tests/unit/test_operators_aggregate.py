@@ -9,7 +9,9 @@ import pytest
 
 from shared.errors import NotExecutable
 from shared.promql.ast import Aggregate, NumberLiteral, VectorSelector
+from shared.promql.engine import selection
 from shared.promql.engine.aggregate import evaluate_aggregate
+from shared.promql.engine.kernels.aggregation import STEP_BLOCK
 from shared.promql.model import String
 from tests.unit.operators_setup import Bench, by_labels, rows
 
@@ -173,6 +175,21 @@ def test_topk_agrees_with_sorting(op, k):
             best = sorted(there, key=lambda i: (math.isnan(v := cells[i, step]), 0 if math.isnan(v) else sign * v, i))
             chosen = [i for i in there if answer.get(f"{i:02}", [None] * 20)[step] is not None]
             assert sorted(best[:k]) == chosen
+
+
+@pytest.mark.parametrize("op", ["topk", "bottomk"])
+def test_topk_of_many_values_checks_the_deadline_between_parts_that_do_not_change_it(op, monkeypatch):
+    rng = np.random.default_rng(3)
+    parts = 4
+    bench = Bench(parts * STEP_BLOCK)
+    cells = rng.integers(0, 4, size=(9, bench.grid.steps)).astype(float)
+    matrix = bench.matrix(*(({"i": str(i)}, row) for i, row in zip(rng.permutation(9), cells, strict=True)))
+    whole = by_labels(aggregate(bench, op, matrix, 4))
+    checks = []
+    bench.context.cancelled = lambda: bool(checks.append(None))
+    monkeypatch.setattr(selection, "VALUES_AT_ONCE", 1)
+    assert by_labels(aggregate(bench, op, matrix, 4)) == whole
+    assert len(checks) >= parts
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,14 @@ def test_what_does_not_fit_is_said_wherever_it_meets(values, remarks, cut):
     assert bench.remarks == remarks
 
 
+def test_a_shard_without_histograms_is_merged_with_one_that_has_some():
+    bench = Bench(STEPS)
+    rows = [("p", (H, H)), ("q", (1.5, 2.5)), ("p", (H, None)), ("q", (1.0, None))]
+    merged = in_parts(bench, Aggregate("sum", M, grouping=("g",)), rows, [0, 1, 2, 2])
+    assert [value.count for value in merged[("g", "p"),]] == [12.0, 6.0]
+    assert merged[("g", "q"),] == [2.5, 2.5]
+
+
 def test_two_shards_without_any_result_are_merged():
     bench = Bench(STEPS)
     rows = [("p", (value, None)) for value in (H, CUSTOM, H, CUSTOM)]

@@ -207,7 +207,7 @@ def _candidates(node: Aggregate, value: Matrix, param: Value | None, context: Ev
     k = aggregation_parameters.limits(param)
     if node.op == "limitk":
         return selection.first_by_hash(node, value, k, context)
-    return selection.extremes(node, value, k)
+    return selection.extremes(node, value, k, context)
 
 
 def _parameter_offset(node: Aggregate) -> int | None:

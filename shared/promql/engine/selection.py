@@ -18,7 +18,7 @@ from shared.histograms.text import plain_texts
 from shared.labels import METRIC_NAME, Codes, LabelFrame, Rows, Symbols
 from shared.promql.ast import Aggregate
 from shared.promql.engine.context import EvalContext
-from shared.promql.engine.kernels.aggregation import quantile_groups, select_groups
+from shared.promql.engine.kernels.aggregation import STEP_BLOCK, quantile_groups, select_groups
 from shared.promql.engine.numbers import plain
 from shared.promql.engine.rows import take, without_empty
 from shared.promql.model import Bool, Float, Int, Matrix
@@ -28,6 +28,9 @@ TEXTS_AT_ONCE = 1 << 13
 
 BUCKET_TEXTS_AT_ONCE = 1 << 13
 """Buckets of histograms written as texts between two checks, or those of one histogram: some 10 ms."""
+
+VALUES_AT_ONCE = 1 << 21
+"""Values among which topk and bottomk choose between two checks: some 0.3 s, where they choose half of them."""
 
 _CHARACTERS_PER_CELL = 8
 """The texts of histograms count as samples that the query holds, by the bytes of both."""
@@ -58,7 +61,7 @@ def hashes(labels: LabelFrame, context: EvalContext) -> NDArray[np.uint64]:
     return hashed
 
 
-def extremes(node: Aggregate, matrix: Matrix, k: Int) -> Matrix:
+def extremes(node: Aggregate, matrix: Matrix, k: Int, context: EvalContext) -> Matrix:
     """topk and bottomk: the series that are among the k (int64[steps]) best of their group at any step, and present
     only at those steps."""
     ids, groups = grouped(matrix.labels, node)
@@ -68,15 +71,22 @@ def extremes(node: Aggregate, matrix: Matrix, k: Int) -> Matrix:
     if k.min() >= sizes.max():
         return matrix
     capacities = np.minimum(sizes, k.max())
-    values, present = np.ascontiguousarray(matrix.values), np.ascontiguousarray(matrix.present)
-    greatest = node.op == "topk"
-    chosen = np.zeros(present.shape, dtype=np.bool_)
-    ranks = np.arange(len(ids), dtype=np.int64)
-    if select_groups(values, present, ids, ranks, k, capacities, greatest, chosen):
-        # Label sets are sorted only where values are equal, because sorting is expensive.
-        ranks[matrix.labels.sort_order()] = np.arange(len(ids), dtype=np.int64)
-        chosen[:] = False
-        select_groups(values, present, ids, ranks, k, capacities, greatest, chosen)
+    chosen = np.zeros(matrix.present.shape, dtype=np.bool_)
+    ranks, is_ranked = np.arange(len(ids), dtype=np.int64), False
+    at_once = max(STEP_BLOCK, VALUES_AT_ONCE // len(ids))
+    for first in range(0, len(k), at_once):
+        context.check()
+        steps = slice(first, first + at_once)
+        values, present = (np.ascontiguousarray(whole[:, steps]) for whole in (matrix.values, matrix.present))
+        part = np.zeros_like(present)
+        terms = k[steps], capacities, node.op == "topk"
+        if select_groups(values, present, ids, ranks, *terms, part) and not is_ranked:
+            # Label sets are sorted only where values are equal, because sorting is expensive.
+            ranks[matrix.labels.sort_order()] = np.arange(len(ids), dtype=np.int64)
+            is_ranked = True
+            part[:] = False
+            select_groups(values, present, ids, ranks, *terms, part)
+        chosen[:, steps] = part
     return without_empty(Matrix(matrix.labels, matrix.values, chosen, matrix.drop_name, matrix.histograms))
 
 
