@@ -10,7 +10,9 @@ from typing import Any, cast
 import pytest
 
 from shared.errors import Unavailable
+from worker.logs import cleaning
 from worker.logs import keeper as keeper_module
+from worker.logs.cleaner import Cleaner
 from worker.logs.keeper import Keeper
 from worker.storage.wal.log import WriteAheadLog
 
@@ -96,6 +98,22 @@ def test_a_sync_that_failed_is_tried_again(log: Log) -> None:
     own.leave(part)
 
 
+def test_a_sync_with_a_defect_is_tried_again(monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
+    def sync() -> None:
+        log.syncs += 1
+        if log.syncs < 3:
+            raise AssertionError("more is synced than was written")
+
+    monkeypatch.setattr(log, "sync", sync)
+    monkeypatch.setattr(keeper_module, "CHECK_EVERY_S", 0.005)
+    own, part = keeper(log), Part()
+    own.join(part)
+    own.written()
+    eventually(lambda: log.syncs == 3 and part.kept_up)
+    assert own.failures == 2
+    own.leave(part)
+
+
 def test_every_part_is_kept_up_until_it_leaves(log: Log) -> None:
     own, first, second = keeper(log), Part(), Part()
     before = len(keepers())
@@ -130,3 +148,38 @@ def test_a_part_that_cannot_be_kept_up_is_tried_again(log: Log) -> None:
     own.wake()
     eventually(lambda: part.kept_up == 3)
     own.leave(part)
+
+
+def test_a_defect_in_one_part_ends_neither_the_thread_nor_the_care_for_others(log: Log) -> None:
+    class Broken(Part):
+        def keep_up(self) -> None:
+            raise AssertionError("numbers ascend")
+
+    own, broken, sound = keeper(log), Broken(), Part()
+    own.join(broken)
+    own.join(sound)
+    for rounds in (1, 2):
+        own.written()
+        eventually(lambda n=rounds: sound.kept_up >= n and log.syncs == n and own.failures >= n)
+    own.leave(broken)
+    own.leave(sound)
+
+
+def test_a_defect_in_one_part_does_not_end_the_cleaner(monkeypatch: pytest.MonkeyPatch) -> None:
+    cleaned: list[object] = []
+
+    def clean(part: object) -> bool:
+        cleaned.append(part)
+        if part == "broken":
+            raise ValueError("buffer is smaller than requested size")
+        return False
+
+    monkeypatch.setattr(cleaning, "clean", clean)
+    cleaner = Cleaner()
+    for part in ("broken", "sound"):
+        cleaner.join(cast(cleaning.CleanPart, part))
+    for rounds in (1, 2):
+        cleaner.wake()
+        eventually(lambda n=rounds: cleaned.count("sound") >= n and cleaner.failures >= n)
+    for part in ("broken", "sound"):
+        cleaner.leave(cast(cleaning.CleanPart, part))

@@ -1,4 +1,4 @@
-"""The thread that removes records which keys' starts have made invisible, for all shards of a worker."""
+"""The thread that removes the records below the start of their key from the stores of all shards of a worker."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from worker.logs.cleaning import CleanPart
 NICENESS = 10
 """Of the thread, so that threads that answer requests go first."""
 CHECK_EVERY_S = 5.0
-"""Parts are also asked without a new start: one may wait until the records in memory have been gathered."""
+"""Parts are also cleaned without a new start: an earlier one may have waited for a gathering of the records in
+memory."""
 
 
 class Cleaner:
-    """Has its parts remove what is gone, a slice at a time, in one thread."""
+    """Removes the gone records of its parts, a slice at a time, in one thread."""
 
     def __init__(self) -> None:
-        self._lock = Lock()  # held during a slice: a part that has left is not at work any more
+        self._lock = Lock()  # held during a slice, so that no slice of a part runs once the part has left
         self._parts: list[CleanPart] = []
         self._work = Event()
         self._ended = Event()
@@ -38,7 +39,7 @@ class Cleaner:
                 Thread(target=self._run, args=(self._ended,), name="log-cleaner", daemon=True).start()
 
     def leave(self, part: CleanPart) -> None:
-        """Return when the part is not at work. The thread ends soon after the last one has left."""
+        """Return when no slice of the part runs any more. The thread ends soon after the last part has left."""
         with self._lock:
             self._parts.remove(part)
             if not self._parts:
@@ -46,7 +47,7 @@ class Cleaner:
                 self._work.set()
 
     def wake(self) -> None:
-        """There are new starts."""
+        """Look for gone records soon: there are new starts."""
         self._work.set()
 
     def _run(self, ended: Event) -> None:
@@ -65,7 +66,8 @@ class Cleaner:
                 return False
             try:
                 return cleaning.clean(part)
-            except TriptychError as error:
+            except Exception as error:  # also a defect or unknown damage: the thread goes on with the other parts
                 self.failures += 1
-                event(logging.ERROR, "deleted records of the log could not be removed yet", why=error)
+                is_defect = not isinstance(error, TriptychError)
+                event(logging.ERROR, "deleted records of the log could not be removed yet", trace=is_defect, why=error)
                 return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from threading import Event, Lock, Thread
 from typing import Protocol
 
@@ -33,7 +34,7 @@ class Keeper:
         self._closing = Event()
         self._dirty = False
         self.failures = 0
-        """Rounds in which the log could not be synced or a part could not gather."""
+        """Syncs of the log that failed, and attempts of a part to gather that did."""
         self.cleaner = Cleaner()
         self._thread: Thread | None = None
 
@@ -71,7 +72,7 @@ class Keeper:
         self._dirty = False
         try:
             self._log.sync()
-        except Unavailable:
+        except Exception:
             self._dirty = True
             raise
 
@@ -81,12 +82,23 @@ class Keeper:
             self._work.clear()
             if self._closing.wait(SYNC_AFTER_S):
                 return
-            try:
-                if self._dirty:
-                    self.sync()
-                for part in list(self._parts):
-                    part.keep_up()
-            except Unavailable as error:
-                self.failures += 1
-                event(logging.ERROR, "the log could not be synced or gathered", why=error)
-                self._work.set()
+            if self._dirty and not self._try(self.sync):
+                continue
+            for part in list(self._parts):
+                self._try(part.keep_up)
+
+    def _try(self, step: Callable[[], object]) -> bool:
+        """Run a step of a round; False if it failed. No failure ends the thread: without it, records would stay
+        unsynced and the log would grow without bound."""
+        try:
+            step()
+        except Unavailable as error:
+            self.failures += 1
+            event(logging.ERROR, "the log could not be synced or gathered", why=error)
+            self._work.set()
+        except Exception as error:  # a defect; the next check, in CHECK_EVERY_S, tries again
+            self.failures += 1
+            event(logging.ERROR, "the log could not be synced or gathered", trace=True, why=error)
+        else:
+            return True
+        return False
