@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -16,6 +17,7 @@ from shared import kernel_cache, kernel_types, machine_code, object_code
 from shared.kernel_declarations import Declared, Inlined, Intrinsic, NumbaFunction
 from shared.kernel_types import Signature, Type
 from shared.machine_code import MachineCode, ObjectCode
+from shared.telemetry import event
 
 _compiled: dict[Declared, Any] = {}
 """numba's dispatchers of kernels, with all that compiling their callers needs."""
@@ -28,6 +30,12 @@ assert known == kernel_types.scalar_codes(), f"numba {__version__} gives its typ
 
 def compile_kernel(kernel: Declared) -> MachineCode | ObjectCode:
     """Compile the kernel into the cache, and the kernels that it calls unless the cache has them."""
+    if not _compiled:
+        event(
+            logging.INFO,
+            "kernels that the cache lacks are compiled, once for this version",
+            cache=kernel_cache.directory(),
+        )
     cached = _compile(kernel, is_anew=True)
     assert cached.code is not None
     return cached.code

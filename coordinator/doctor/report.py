@@ -12,7 +12,7 @@ from typing import TextIO
 import msgspec
 
 from coordinator.command_client import Client, CommandError
-from coordinator.doctor import access, cluster, data, disk, machine, settings
+from coordinator.doctor import access, cluster, configuration, data, disk, machine, settings
 from coordinator.doctor.finding import PROBLEM, Finding, problem, warning
 from shared.config import Settings
 
@@ -35,6 +35,7 @@ def examine(directory: Path | None, url: str | None, connect: Connect) -> Iterat
     yield from _guarded("machine", disk.look(directory))
     if found is not None:
         yield from _guarded("settings", access.look(found))
+        yield from _guarded("settings", configuration.look(found))
         yield from _guarded("settings", settings.look(found, disk.total_bytes(directory)))
     yield from _guarded("data", data.look(directory, *((found.shards, found.workers) if found else (0, 0))))
     if url is not None:

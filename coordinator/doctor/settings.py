@@ -11,6 +11,7 @@ import psutil
 
 from coordinator.access.policy import is_loopback
 from coordinator.available_memory import Memory
+from coordinator.cors import Cors
 from coordinator.doctor.finding import Finding, ok, problem, size, warning
 from shared import config
 from shared.config import Settings
@@ -29,7 +30,7 @@ def load(environ: Mapping[str, str] = os.environ) -> tuple[Settings | None, list
     findings = []
     for name, nearest in unknown_variables(environ).items():
         right = f"{nearest}, if that is meant" if nearest else "a name of the table in docs/operations.md"
-        findings.append(warning(SETTINGS, name, "it is no setting and has no effect", right))
+        findings.append(problem(SETTINGS, name, "it is no setting; a start is refused", right))
     try:
         settings = config.load(environ)
     except ConfigError as error:
@@ -41,10 +42,18 @@ def load(environ: Mapping[str, str] = os.environ) -> tuple[Settings | None, list
 
 def look(settings: Settings, disk_bytes: int) -> Iterator[Finding]:
     """`disk_bytes`: the size of the disk of the data directory, 0 if that is not known."""
+    yield from origins(settings)
     yield budgets(settings, Memory().total_bytes())
     yield from contradictions(settings)
     yield retention(settings, disk_bytes)
     yield from dangers(settings)
+
+
+def origins(settings: Settings) -> Iterator[Finding]:
+    try:
+        Cors(settings)
+    except ConfigError as error:
+        yield problem(SETTINGS, "TRIPTYCH_CORS_ORIGIN", str(error), "what the message says; a start is refused")
 
 
 def budgets(settings: Settings, memory: int) -> Finding:
@@ -110,7 +119,7 @@ def retention(settings: Settings, disk_bytes: int) -> Finding:
     if endless and disk_bytes and disk_bytes < SMALL_DISK_BYTES:
         seen = f"{' and '.join(endless)} 0, nothing is ever dropped, on a disk of {size(disk_bytes)}"
         right = "a time, or a size such as " + ", ".join(
-            f"{name}_BYTES={disk_bytes * 2 // 5 >> 30}GB" for name in endless
+            f"{name}_BYTES={disk_bytes * 2 // 5 >> 20}MB" for name in endless
         )
         return warning(SETTINGS, name, seen, right)
     return ok(SETTINGS, name, f"bounded on a disk of {size(disk_bytes)}" if not endless else "nothing is ever dropped")

@@ -1,4 +1,4 @@
-"""Runs groups of rules on schedule, as the configuration file says, each in a task of its own."""
+"""Runs groups of rules on schedule, each in a task of its own, as the configuration file describes them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from shared.measurements import Values
 from shared.telemetry import event
 
 EVALUATIONS_MAX = 4
-"""Batches of rules (coordinator/rules/groups.py) that are evaluated at once: slow ones must not take all places of
+"""Batches of rules (coordinator/rules/groups.py) that are evaluated at once. Slow rules must not take all places of
 other queries."""
 RESEND_MS = 60_000
 """A firing alert is sent again after this time."""
@@ -31,10 +31,18 @@ ENDED_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What the configuration says about rules. `groups`: made already, since that takes time."""
+    """The part of the configuration about rules. `groups`: made beforehand, because that takes time."""
 
     groups: Sequence[GroupDefinition]
     alerting: Alerting
+
+
+def prepare(configuration: Configuration) -> Prepared:
+    """Read the rule files and the section about Alertmanagers. Raises ConfigError."""
+    global_settings = configuration.global_
+    defaults = Defaults(global_settings.evaluation_interval_ms, global_settings.rule_query_offset_ms)
+    groups = rule_files.read_all(configuration.rule_files, defaults)
+    return Prepared(groups, alertmanager_config.read(configuration.alerting, global_settings.external_labels))
 
 
 class Rules:
@@ -64,14 +72,12 @@ class Rules:
     # The configuration
 
     def prepare(self, configuration: Configuration) -> Prepared:
-        """Read the rule files. Called in a thread; raises ConfigError."""
-        own = configuration.global_
-        defaults = Defaults(own.evaluation_interval_ms, own.rule_query_offset_ms)
-        groups = rule_files.read_all(configuration.rule_files, defaults)
-        return Prepared(groups, alertmanager_config.read(configuration.alerting, own.external_labels))
+        """Read the rule files. It is called in a thread; raises ConfigError."""
+        return prepare(configuration)
 
     def use(self, prepared: Prepared) -> None:
-        """Groups that have not changed go on; a changed one takes over what is known of its rules."""
+        """Use this configuration. Groups that have not changed continue; a changed group takes over the state of its
+        rules."""
         keeps_labels = prepared.alerting.external_labels == self._alerting.external_labels
         self._alerting = prepared.alerting
         self.notifier.use(prepared.alerting)
@@ -115,7 +121,7 @@ class Rules:
             self._begin(key, group)
 
     async def stop(self) -> None:
-        """End all tasks. The series of rules do not end: after a restart they go on."""
+        """End all tasks. The series of rules do not end, because the rules continue after a restart."""
         self._is_running = False
         tasks = [*self._tasks.values(), *self._endings]
         for task in tasks:
@@ -133,8 +139,8 @@ class Rules:
             task.cancel()
 
     async def _run(self, group: Group) -> None:
-        """Evaluate the group at its times, until this is cancelled. Times that pass meanwhile are missed; where the
-        clock was set back, the times begin anew."""
+        """Evaluate the group at its times, until this is cancelled. Times that pass during an evaluation are missed.
+        After the clock has been set back, the times begin anew."""
         interval_ms = group.definition.interval_ms
         due_ms = group.first_at_ms(int(self._now() * 1000))
         while True:
@@ -155,7 +161,7 @@ class Rules:
             due_ms += (missed + 1) * interval_ms
 
     def _end_series(self, group: Group) -> None:
-        """Store the ends of the series of a group that is gone."""
+        """Store the ends of the series of a removed group."""
         gone = [*group.ended, *(labels for rule in group.rules for labels in rule.series)][:ENDED_MAX]
         if gone and self._is_running:
             task = asyncio.create_task(self._write_ends(gone))
@@ -171,7 +177,7 @@ class Rules:
     # What is told
 
     def put(self, values: Values) -> None:
-        """Add what the metrics say about this."""
+        """Add the metrics about this."""
         self.notifier.put(values)
         for group in self.groups.values():
             key = group.key

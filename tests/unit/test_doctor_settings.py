@@ -14,9 +14,12 @@ GB = 1 << 30
 def test_settings_that_a_start_refuses_and_names_that_are_none() -> None:
     settings, findings = settings_findings.load({"TRIPTYCH_SHARDS": "-1", "TRIPTYCH_RETENTON": "1d"})
     assert settings is None
-    assert [level(found) for found in findings] == ["warning", "problem"]
+    assert [level(found) for found in findings] == ["problem", "problem"]
     assert "TRIPTYCH_RETENTION" in findings[0].right
     assert "TRIPTYCH_SHARDS is -1" in findings[1].seen
+    settings, findings = settings_findings.load({"TRIPTYCH_RETENTON": "1d"})
+    assert settings is not None
+    assert [level(found) for found in findings] == ["problem", "ok"], "a start refuses it"
     settings, findings = settings_findings.load({})
     assert [level(found) for found in findings] == ["ok"]
 
@@ -58,6 +61,8 @@ def test_endless_retention_on_a_small_disk() -> None:
     found = settings_findings.retention(Settings(), 50 * GB)
     assert level(found) == "warning"
     assert "TRIPTYCH_RETENTION and TRIPTYCH_LOG_RETENTION 0" in found.seen
+    suggested = settings_findings.retention(Settings(), 40 << 20).right
+    assert "TRIPTYCH_RETENTION_BYTES=16MB" in suggested, "0GB would mean never"
     bounded = Settings(retention_ms=86_400_000, log_retention_bytes=GB)
     assert level(settings_findings.retention(bounded, 50 * GB)) == "ok"
     assert level(settings_findings.retention(Settings(retention_bytes=60 * GB), 50 * GB)) == "problem"
@@ -70,3 +75,10 @@ def test_what_gives_something_up() -> None:
     names = ["TRIPTYCH_ADMIN_API", "TRIPTYCH_ALLOWED_HOSTS", "TRIPTYCH_CORE_DUMPS", "TRIPTYCH_DURABILITY"]
     assert [found.name for found in settings_findings.dangers(settings)] == names
     assert {level(found) for found in settings_findings.dangers(settings)} == {"warning"}
+
+
+def test_a_pattern_of_origins_that_a_start_refuses() -> None:
+    (found,) = settings_findings.origins(Settings(cors_origin="("))
+    assert level(found) == "problem"
+    assert "TRIPTYCH_CORS_ORIGIN is '('" in found.seen and found.seen.endswith(": missing ): (")
+    assert list(settings_findings.origins(Settings(cors_origin="https://a"))) == []

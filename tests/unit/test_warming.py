@@ -78,3 +78,10 @@ def test_warming_has_bytecode_written_also_where_processes_are_told_to_write_non
     monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
     assert warm._started("filling").wait(WITHIN_S) == 0
     assert "imported" in {path.name.partition(".")[0] for path in (tmp_path / "__pycache__").iterdir()}
+
+
+def test_a_process_that_has_to_compile_says_so_once(tmp_path: Path) -> None:
+    compiling = "telemetry.configure('info')\nfor each in (one, two):\n    each.compile()\n"
+    (line,) = run(tmp_path, compiling).stderr.splitlines()
+    assert " info kernels that the cache lacks are compiled, once for this version cache=" in line
+    assert run(tmp_path, compiling).stderr == ""
