@@ -1,19 +1,20 @@
-"""Clients, told apart by token or else by address, and how much one of them may take.
+"""Clients, identified by token or by address, and the share of resources that one client may use.
 
-Requests in flight, connections, followers and bytes of bodies are bounded for all clients together, and one client may
-have at most a share of each (TRIPTYCH_CLIENT_SHARE), so that another client always finds room.
+Requests in flight, connections, followers and bytes of bodies are limited for all clients together. One client may use
+at most a share of each limit (TRIPTYCH_CLIENT_SHARE), so that there is always room for other clients.
 """
 
 from __future__ import annotations
 
 import ipaddress
+from contextvars import ContextVar
 
 NETWORK_PREFIX_BITS = 64
-"""One host or site usually has a whole IPv6 network of this size, and can choose any address in it."""
+"""A host or site usually has a whole IPv6 network of this size, and can use any address in it."""
 
 
 class Client:
-    """One client and what it has at the moment. `share`: percent that it may have; None: TRIPTYCH_CLIENT_SHARE."""
+    """One client and what it uses at the moment. `share`: its share in percent; None for TRIPTYCH_CLIENT_SHARE."""
 
     __slots__ = ("body_bytes", "connections", "followers", "name", "requests", "share")
 
@@ -24,6 +25,10 @@ class Client:
         self.requests = 0
         self.followers = 0
         self.body_bytes = 0
+
+
+CURRENT_CLIENT = ContextVar("client", default="")
+"""The name of the client whose request is being served; empty outside of requests."""
 
 
 class Clients:
@@ -37,7 +42,7 @@ class Clients:
         return self.named(client_name(address))
 
     def named(self, name: str, share: int | None = None) -> Client:
-        """The client of this name, which has one connection more from now on."""
+        """The client with this name, to which one more connection is added."""
         client = self._by_name.get(name)
         if client is None:
             client = self._by_name[name] = Client(name)
@@ -53,7 +58,7 @@ class Clients:
 
 
 def client_name(address: str) -> str:
-    """An IPv4 address as it is, the network of an IPv6 address; the text itself if it is no address."""
+    """An IPv4 address unchanged, or the network of an IPv6 address. Any other text is returned unchanged."""
     if ":" not in address:
         return address
     try:
@@ -66,10 +71,10 @@ def client_name(address: str) -> str:
 
 
 def share_of(limit: int, percent: int) -> int:
-    """What one client may have of `limit`: at least 1."""
+    """The part of `limit` that one client may use: at least 1."""
     return max(1, limit * percent // 100)
 
 
 def share_name(client: Client) -> str:
-    """Where the client's share is set."""
+    """The name of the setting that determines the client's share."""
     return "TRIPTYCH_CLIENT_SHARE" if client.share is None else "`share` in TRIPTYCH_TOKENS"

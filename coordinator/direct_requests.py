@@ -1,12 +1,11 @@
-"""Small requests of the most frequent kinds, served without aiohttp: no task, no object for the request, its headers
-and its answer.
+"""Serves small requests of the most frequent kinds without aiohttp: without a task, and without objects for the
+request, its headers and its response.
 
-aiohttp takes more processor time for a request than an append of one record or a search for one vector needs. A request
-is served here if it has a plain head, which came in one piece, if the rest came with it or a moment later, on a
-connection that is in no other request, and without credentials. Everything else, and whatever is wrong with a request,
-is left to aiohttp and to `coordinator.dispatch`, before anything is done. What counts for a request there counts here
-as well: places in flight, bytes of bodies, pressure, known hosts, metrics, the request's id, the list of running
-queries, the deadline.
+aiohttp takes more CPU time for a request than an append of one record or a search for one vector needs. A request is
+served here if it has a plain head that arrived in one piece, if its body arrived together with the head or a moment
+later, if its connection is between requests, and if it needs no credentials. Any other request, and any invalid one, is
+left to aiohttp and `coordinator.dispatch` before anything is done. The same rules apply here as there: places in
+flight, bytes of bodies, pressure, known hosts, metrics, request ids, the list of running queries, deadlines.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from coordinator.admission import Holder, may_use_reserve
+from coordinator.clients import CURRENT_CLIENT
 from coordinator.context import Context
 from coordinator.failures import failure, refusal
 from coordinator.negotiation import FORM, JSON, PROTOBUF, PROTOBUF_JSON
@@ -36,15 +36,15 @@ from shared.telemetry import REQUEST_ID
 
 CLIENT_LEFT = 499
 REST_WITHIN_S = 0.05
-"""Many clients send a head and its body one after the other. A body that is not whole after this time is left to
-aiohttp, which bounds slow bodies."""
+"""How long to wait for a body after its head, since many clients send them separately. A body that is incomplete after
+this time is left to aiohttp, which has limits for slow bodies."""
 PIECES_BYTES_MAX = 16 << 20
-"""Of all requests together of which the rest is awaited here."""
+"""The most bytes of all incomplete requests that wait here for their bodies."""
 
 LABEL_NAMES, _VALUES = "/api/v1/label/", "/values"
-"""How paths begin that name a label, and how that of its values ends."""
+"""The beginning of paths that name a label, and the end of the path of its values."""
 LABEL_VALUES = f"{LABEL_NAMES}{{name}}{_VALUES}"
-"""The only path with a parameter that is served here."""
+"""The only path with a parameter among those served here."""
 FORM_BYTES_MAX = 8 << 10
 
 Headers = tuple[tuple[str, str], ...]
@@ -53,7 +53,7 @@ JSON_HEADERS: Headers = (("Content-Type", JSON),)
 
 
 def label_in(path: str) -> str:
-    """The label whose values are at this path; empty if they are not."""
+    """The label whose values this path lists; "" if it is another path."""
     if not path.startswith(LABEL_NAMES) or not path.endswith(_VALUES):
         return ""
     label = path[len(LABEL_NAMES) : -len(_VALUES)]
@@ -61,20 +61,21 @@ def label_in(path: str) -> str:
 
 
 def has_parameters_only(head: PlainHead) -> bool:
-    """Whether all that a request says is in its URL, or in the form that it posts."""
+    """Whether a request consists of parameters only, in its URL or in a posted form."""
     return head.media_type == FORM if head.method == "POST" else not head.body_bytes
 
 
 class LeftToAiohttp(Exception):
-    """The request turned out to be one for aiohttp, which begins it anew. It must be one that changes nothing."""
+    """The request turned out to be one for aiohttp, which then handles it from the beginning. The request must not
+    change anything."""
 
 
 class Work(Protocol):
-    """What one request asks for."""
+    """The work for one request."""
 
     @property
     def listed_as(self) -> str:
-        """Its kind in the list of running queries; empty: it is not listed."""
+        """Its kind in the list of running queries; "" if it is not listed."""
 
     @property
     def summary(self) -> str:
@@ -82,43 +83,43 @@ class Work(Protocol):
 
     @property
     def more_bytes(self) -> int:
-        """What it takes beside its body, which is held too."""
+        """Bytes that it takes in addition to its body. They are held, too."""
 
     @property
     def headers(self) -> Headers:
-        """Of the answer, once there is its body."""
+        """The headers of the response, valid once its body exists."""
 
     def begin(self, holder: Holder) -> PromptFuture[Any]:
-        """Begin it for the connection of this holder. The future has what came of it; canceling it ends the work.
-        Raises TriptychError; the future may have LeftToAiohttp."""
+        """Begin the work for the connection of this holder. The future gets the result; canceling it ends the work.
+        Raises TriptychError; the future may fail with LeftToAiohttp."""
 
     def listed(self, running: RunningQuery) -> None:
-        """It has begun, and is in the list of running queries."""
+        """The work has begun, and is in the list of running queries."""
 
     def body(self, result: Any) -> bytes | None:
-        """The body of the answer, None if it has none. `result`: what came of it. Raises TriptychError,
+        """The body of the response, or None if it has none. `result`: the result of the work. Raises TriptychError,
         LeftToAiohttp."""
 
 
 class Endpoint(Protocol):
-    """A path whose requests may be served here. `path`: with the names of its parameters."""
+    """A path whose requests may be served here. `path` contains the names of its parameters."""
 
     path: str
     is_read: bool
     encoding: str
-    """Of the bodies that it takes."""
+    """The Content-Encoding of its request bodies."""
     body_bytes_max: int
 
     def takes(self, head: PlainHead) -> bool:
-        """Whether a request with this head, to this path, may be served here."""
+        """Whether a request to this path with this head may be served here."""
 
     def work(self, head: PlainHead, body: bytes) -> Work | None:
-        """What the request asks for; None if nothing was done because it is one for aiohttp."""
+        """The work for a request; None if the request is left to aiohttp, in which case nothing has been done."""
 
 
 class DirectConnection(Connection):
-    """A connection whose small requests do not go through aiohttp. What arrives while one is served waits for its
-    answer; reading pauses, so that is what the loop has read at once."""
+    """A connection whose small requests bypass aiohttp. Bytes that arrive while such a request is served wait until it
+    is answered. Reading is paused meanwhile, so they are at most what the event loop reads at once."""
 
     __slots__ = ("_answer", "_behind", "_direct", "_give_over", "_missing", "_pieces")
 
@@ -128,7 +129,7 @@ class DirectConnection(Connection):
         self._answer: asyncio.Future[Any] | None = None
         self._behind = b""
         self._pieces: list[bytes] = []
-        """What has come of a request of which `_missing` bytes are awaited until `_give_over`."""
+        """The parts of an incomplete request that have arrived. `_missing` bytes are awaited until `_give_over`."""
         self._missing = 0
         self._give_over: asyncio.TimerHandle | None = None
 
@@ -161,7 +162,7 @@ class DirectConnection(Connection):
         return self._answer is not None
 
     def _awaits(self, missing: int, data: bytes) -> bool:
-        """Whether the rest of the request that begins with `data` is awaited here."""
+        """Wait for the rest of the request that begins with `data`. Returns False if there is no room for it."""
         if not self._direct.has_room(missing + len(data)):
             return False
         self._connections.heard(self)
@@ -171,7 +172,7 @@ class DirectConnection(Connection):
         return True
 
     def _joined(self) -> bytes:
-        """What has come; nothing more is awaited here."""
+        """Stop waiting, and return what has arrived."""
         data, self._pieces = b"".join(self._pieces), []
         self._direct.pieces_bytes -= len(data) + self._missing
         if self._give_over is not None:
@@ -184,24 +185,24 @@ class DirectConnection(Connection):
 
     @property
     def is_open(self) -> bool:
-        """Whether there still is a client to answer."""
+        """Whether the client is still connected."""
         return self._wire is not None and not self._wire.is_closing()
 
     def answered(self, text: bytes) -> None:
-        """The request is over; `text` is the whole answer."""
+        """The request is over. Send `text`, the whole response."""
         self._answer = None
         if self._wire is not None and not self._wire.is_closing():
             self._wire.write(text)
             self.rested()
 
     def left_to_aiohttp(self, data: bytes) -> None:
-        """aiohttp is to answer the request, which `data` is."""
+        """Give the request, whose bytes are `data`, to aiohttp."""
         self._answer = None
         if self._wire is not None and not self._wire.is_closing():
             self._read(data)
 
     def go_on_behind(self) -> None:
-        """Take up what has arrived meanwhile."""
+        """Continue with the bytes that have arrived meanwhile."""
         data, self._behind = self._behind, b""
         if data and self._wire is not None and not self._wire.is_closing():
             self._wire.resume_reading()
@@ -217,14 +218,14 @@ class DirectConnection(Connection):
     async def shutdown(self, timeout: float | None = 15.0) -> None:
         if self._answer is not None:
             await asyncio.wait((self._answer,), timeout=timeout)
-        # aiohttp waits for a handler, ends the body that it may be reading, and waits as long again.
+        # aiohttp waits for the handler for this time, ends the body that it may be reading, and waits once more.
         await super().shutdown(None if timeout is None else timeout / 2)
 
 
 @dataclass(slots=True, eq=False)
 class _Served:
-    """A request that is served. `data`: all bytes of a read. `is_in`: it counts as one in flight. `running`: its entry
-    in the list of queries."""
+    """A request that is being served. `data`: all its bytes, if it is a read. `is_in`: whether it counts as in flight.
+    `running`: its entry in the list of running queries."""
 
     connection: DirectConnection
     endpoint: Endpoint
@@ -237,16 +238,16 @@ class _Served:
 
 
 class DirectRequests:
-    """Serves the requests of all connections to some endpoints. For the event loop's thread only."""
+    """Serves the requests of all connections to these endpoints. For the event loop's thread only."""
 
     def __init__(self, context: Context, endpoints: Iterable[Endpoint]) -> None:
         self._context = context
         self._endpoints = {endpoint.path: endpoint for endpoint in endpoints}
         self.pieces_bytes = 0
-        """Of the requests of which the rest is awaited, with that rest."""
+        """The bytes of all incomplete requests, including the bytes that are still missing."""
 
     def admits(self, head: PlainHead) -> bool:
-        """Whether the request with this head may be served here."""
+        """Whether a request with this head may be served here."""
         context, endpoint = self._context, self._endpoint(head.path)
         return (
             endpoint is not None
@@ -256,32 +257,34 @@ class DirectRequests:
             and context.access.is_open
             and not tracing.is_on()
             and context.cross_site.knows(head.host)
-            and (head.method == "POST" or not context.cors.is_on)  # a cache must know that answers vary by origin
+            and (head.method == "POST" or not context.cors.is_on)  # caches must see that responses vary by origin
         )
 
     def _endpoint(self, path: str) -> Endpoint | None:
         return self._endpoints.get(LABEL_VALUES if label_in(path) else path)
 
     def has_room(self, size: int) -> bool:
-        """Whether the rest of a request of so many bytes may be awaited here."""
+        """Whether an incomplete request of `size` bytes may wait here for its rest."""
         return self.pieces_bytes + size <= PIECES_BYTES_MAX
 
     def begin(
         self, connection: DirectConnection, head: PlainHead, data: bytes, body_at: int
     ) -> asyncio.Future[Any] | None:
-        """Serve this request, which is admitted; `data` from `body_at` on is its body. Returns the future that is done
-        soon, or None if nothing was done because the request is one for aiohttp."""
+        """Serve an admitted request, whose body is data[body_at:]. Returns a future that is done when the request is
+        over, or None if the request is left to aiohttp, in which case nothing has been done."""
         endpoint = self._endpoint(head.path)
         assert endpoint is not None
         work = endpoint.work(head, data[body_at:])
         if work is None:
             return None
         context = REQUEST_ID.set(head.request_id or new_id())
+        client = CURRENT_CLIENT.set(connection.holder.client.name)
         try:
             own_data = data if endpoint.is_read else b""
             served = _Served(connection, endpoint, head.method, work, own_data, time.perf_counter())
             return self._begun(served, head.body_bytes)
         finally:
+            CURRENT_CLIENT.reset(client)
             REQUEST_ID.reset(context)
 
     def _begun(self, served: _Served, body_bytes: int) -> PromptFuture[Any]:
@@ -299,7 +302,7 @@ class DirectRequests:
             if work.more_bytes:
                 admission.hold(holder, work.more_bytes)
             answer = work.begin(holder)
-        except Exception as error:  # `_outcome` tells a refusal from a defect
+        except Exception as error:  # `_outcome` distinguishes refusals from defects
             answer = PromptFuture()
             answer.set_exception(error)
         if work.listed_as and served.is_in:
@@ -310,7 +313,7 @@ class DirectRequests:
         return answer
 
     def _finish(self, served: _Served, answer: asyncio.Future[Any]) -> None:
-        """Answer and count the request, or leave it to aiohttp."""
+        """Send the response and count the request, or leave it to aiohttp."""
         context, connection, endpoint = self._context, served.connection, served.endpoint
         try:
             status, text = self._outcome(served, answer)
@@ -328,7 +331,7 @@ class DirectRequests:
         connection.go_on_behind()
 
     def _end(self, served: _Served) -> None:
-        """Nothing is under way for the request any more."""
+        """Release what the request holds."""
         context, holder = self._context, served.connection.holder
         if served.is_in:
             context.admission.leave(holder)
@@ -337,7 +340,7 @@ class DirectRequests:
         context.admission.over(holder)
 
     def _outcome(self, served: _Served, answer: asyncio.Future[Any]) -> tuple[int, bytes]:
-        """(status, the whole answer). Raises LeftToAiohttp."""
+        """(status, whole response). Raises LeftToAiohttp."""
         context, path, running = self._context, served.endpoint.path, served.running
         is_canceled = running is not None and running.is_canceled and served.connection.is_open
         if answer.cancelled() and not is_canceled:

@@ -1,7 +1,7 @@
-"""From a request to its handler and its answer: routes, the bound on requests in flight, errors into envelopes.
+"""Dispatches requests to their handlers: routes, admission, and errors as envelopes.
 
-aiohttp's Application walks its router, makes a match and wraps the handler in its middlewares for every request. All
-but a few of our paths are plain text: for those a table gives the handler, and a single coroutine is wrapped around it.
+For every request, aiohttp's Application walks its router, creates a match and wraps the handler in middlewares. Nearly
+all of our paths have no parameters, so a table gives the handler, and a single coroutine wraps it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from aiohttp import HttpVersion10, hdrs, web
 
 from coordinator.admission import may_use_reserve
 from coordinator.bodies import Malformed, check_escapes
+from coordinator.clients import CURRENT_CLIENT
 from coordinator.context import CONTEXT
 from coordinator.direct_appends import DirectAppends
 from coordinator.direct_lists import direct_lists
@@ -41,7 +42,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Request(web.Request):
-    """A request that is told its match by the dispatcher."""
+    """A request whose match is set by the dispatcher."""
 
     ATTRS = web.Request.ATTRS | {"match"}
     match: web.UrlMappingMatchInfo
@@ -55,16 +56,16 @@ class Request(web.Request):
         return self.match
 
     async def _prepare_hook(self, response: web.StreamResponse) -> None:
-        """aiohttp calls this before it writes the head of any answer."""
+        """aiohttp calls this before it writes the head of any response."""
         response.headers[hdrs.SERVER] = SERVER
         response.headers[HEADER] = REQUEST_ID.get()
         response.headers.update(connection_of(self).headers_of_every_answer)
-        if hasattr(self, "match"):  # a request that could not be parsed has no route, and no page sends one
+        if hasattr(self, "match"):  # a request that could not be parsed has no match, and does not come from a page
             _allow_page(self, response)
 
 
 class Dispatcher:
-    """Calls the handlers of an application to which no more routes are added."""
+    """Calls the handlers of an application whose routes are complete."""
 
     def __init__(self, app: web.Application) -> None:
         app.freeze()
@@ -76,12 +77,12 @@ class Dispatcher:
         for route in app.router.routes():
             if isinstance(route.resource, web.PlainResource):
                 match = web.UrlMappingMatchInfo({}, route)
-                self._plain[route.method, route.resource.canonical] = self._own(match)
+                self._plain[route.method, route.resource.canonical] = self._bound(match)
 
     def server(self, **options: Any) -> web.Server:
-        """For `web.ServerRunner`; the options are those of `web.AppRunner`."""
+        """The server for `web.ServerRunner`. The options are those of `web.AppRunner`."""
         context = self._context
-        own: tuple[Endpoint, ...] = (
+        endpoints: tuple[Endpoint, ...] = (
             DirectAppends(context),
             DirectScans(context),
             DirectSearches(context),
@@ -91,7 +92,7 @@ class Dispatcher:
             *direct_states(context),
         )
         paths = {route.resource.canonical for route in self._app.router.routes() if route.resource is not None}
-        direct = [endpoint for endpoint in own if endpoint.path in paths]
+        served_endpoints = [endpoint for endpoint in endpoints if endpoint.path in paths]
         return Server(
             self._handle,
             context.connections,
@@ -99,18 +100,18 @@ class Dispatcher:
             context.waiting_room,
             context.access,
             context.cors,
-            partial(DirectConnection, DirectRequests(context, direct)),
+            partial(DirectConnection, DirectRequests(context, served_endpoints)),
             request_factory=self._request,
             **options,
         )  # type: ignore[arg-type]
 
-    def _own(self, match: web.UrlMappingMatchInfo) -> web.UrlMappingMatchInfo:
+    def _bound(self, match: web.UrlMappingMatchInfo) -> web.UrlMappingMatchInfo:
         match.add_app(self._app)
         match.freeze()
         return match
 
     def _request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> Request:
-        REQUEST_ID.set(id_of(message.headers))  # in the connection's context, of which the request's task gets a copy
+        REQUEST_ID.set(id_of(message.headers))  # in the connection's context; the request's task gets a copy of it
         loop = asyncio.get_running_loop()
         request = Request(message, payload, protocol, writer, task, loop, client_max_size=self._body_bytes_max)
         protocol.path = request.path
@@ -120,7 +121,7 @@ class Dispatcher:
         try:
             match = self._plain.get((request.method, request.path))
             if match is None:
-                match = self._own(await self._app.router.resolve(request))
+                match = self._bound(await self._app.router.resolve(request))
             request.match = match
             try:
                 self._check(request)
@@ -149,9 +150,9 @@ class Dispatcher:
             connection_of(request).rested()
 
     def _check(self, request: Request) -> None:
-        """Raises Malformed for what the parser lets through."""
+        """Raises Malformed for invalid requests that the parser accepts."""
         if request._version < HttpVersion10:
-            request._version = HttpVersion10  # and of the answer: HTTP/0.9 has no status line
+            request._version = HttpVersion10  # also used for the response, since HTTP/0.9 has no status line
             raise Malformed("the request has no HTTP version; it must be HTTP/1.1 or HTTP/1.0")
         if "%" in request.raw_path:
             path, _, query = request.raw_path.partition("?")
@@ -167,7 +168,8 @@ class Dispatcher:
 
 
 def _refused(request: web.BaseRequest, error: Malformed) -> web.Response:
-    """The answer to a malformed request. The connection ends with it, since nobody knows where the next one begins."""
+    """The response to a malformed request. The connection is closed after it, since it is unclear where the next
+    request begins."""
     event(logging.INFO, "malformed request", remote=request.remote, path=request.path, why=error)
     response = error_answer(request.path, error)
     response.force_close()
@@ -175,7 +177,7 @@ def _refused(request: web.BaseRequest, error: Malformed) -> web.Response:
 
 
 def _forbidden(request: web.Request, error: errors.Forbidden) -> web.StreamResponse:
-    """The answer to a request that a page of another site may have sent."""
+    """The response to a request that may come from a page of another site."""
     context = request.app[CONTEXT]
     context.cross_site.log(request, error)
     context.telemetry.refuse(error)
@@ -187,14 +189,14 @@ def _forbidden(request: web.Request, error: errors.Forbidden) -> web.StreamRespo
 
 
 def _allow_page(request: web.Request, response: web.StreamResponse) -> None:
-    """If the request comes from a page that may read the answer, say so in its head."""
+    """If the request comes from a page that may read the response, add the headers that allow it."""
     cors = request.app[CONTEXT].cors
     if cors.is_on:
         cors.allow(request, response.headers)
 
 
 async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Let the request in, answer errors in the envelope of their area, and count."""
+    """Admit the request, call its handler, answer errors with the envelope of their area, and count the request."""
     context = request.app[CONTEXT]
     holder = connection_of(request).holder
     started = time.perf_counter()
@@ -206,6 +208,7 @@ async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
     except errors.Overloaded as error:
         context.telemetry.refuse(error)
         return error_answer(request.path, error)
+    CURRENT_CLIENT.set(holder.client.name)  # in the context of the request's task
     response: web.StreamResponse | None = None
     try:
         response = await _answered(request, handler)
@@ -218,18 +221,19 @@ async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
         return response
     finally:
         context.admission.leave(holder)
-        status = response.status if response is not None else 499  # the client went away
+        status = response.status if response is not None else 499  # the client disconnected
         context.telemetry.served(request.method, _route(request), status, time.perf_counter() - started)
 
 
 def _route(request: web.Request) -> str:
-    """The path with the names of its parameters; "other" if there is none such."""
+    """The path of the route with the names of its parameters; "other" if there is no route."""
     resource = request.match_info.route.resource
     return resource.canonical if resource is not None else "other"
 
 
 async def _send(request: web.Request, response: web.Response) -> None:
-    """Send a large answer while its request is in flight, since that bounds the number of such answers in memory."""
+    """Send a large response while its request is still in flight, which limits the number of such responses in
+    memory."""
     if isinstance(response.body, bytes) and len(response.body) > BODY_BYTES_MAX:
         await response.prepare(request)
         await response.write_eof()

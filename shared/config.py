@@ -57,100 +57,104 @@ class Settings:
     workers: int = _setting(0, "worker processes, 1 to the number of shards; 0: one per core", least=0, most=SHARDS_MAX)
     log_level: str = _setting("info", f"one of {', '.join(LOG_LEVELS)}")
     self_scrape_ms: int = _setting(
-        15_000, 'how often the service stores its own metrics in itself, with job="triptych"; 0: never', least=0
+        15_000, 'interval at which the service stores its own metrics, with job="triptych"; 0: never', least=0
     )
     remote_write: bool = _setting(True, "serve POST /api/v1/write")
     otlp: bool = _setting(True, "serve OTLP: POST /v1/metrics and /v1/logs, also under /api/v1/otlp")
     otlp_translation_strategy: str = _setting(
-        OTLP_STRATEGIES[0], f"how OTLP's names become names of metrics and labels, one of {', '.join(OTLP_STRATEGIES)}"
+        OTLP_STRATEGIES[0],
+        f"how OTLP names are translated to metric and label names, one of {', '.join(OTLP_STRATEGIES)}",
     )
     otlp_promote_resource_attributes: tuple[str, ...] = _setting(
-        (), "attributes of OTLP's resources that become labels of all their series, with commas between them; `*`: all"
+        (), "OTLP resource attributes that become labels of all their series, separated by commas; `*`: all"
     )
-    otlp_scope_labels: bool = _setting(True, "series from OTLP have labels with the name and version of their scope")
-    otlp_keep_delta: bool = _setting(False, "store OTLP's sums and histograms of delta temporality as they are")
+    otlp_scope_labels: bool = _setting(True, "label OTLP series with the name and version of their scope")
+    otlp_keep_delta: bool = _setting(False, "store OTLP sums and histograms of delta temporality unchanged")
     otlp_custom_buckets: bool = _setting(
-        False, "store OTLP's histograms as native ones with custom buckets, instead of classic ones"
+        False, "store OTLP histograms as native histograms with custom buckets instead of as classic ones"
     )
-    otlp_log_key: str = _setting("service.name", "attribute of OTLP's resources that is the key of their log records")
+    otlp_log_key: str = _setting("service.name", "OTLP resource attribute that becomes the key of log records")
     core_dumps: bool = _setting(
-        False, "a process that crashes leaves a core file, which holds data, and debuggers may attach to it"
+        False, "let a crashing process write a core file, which contains data, and let debuggers attach"
     )
-    admin_api: bool = _setting(False, "serve /api/v1/admin, which deletes series and makes backups, and /api/v1/debug")
+    admin_api: bool = _setting(False, "serve /api/v1/admin (deletion of series, backups) and /api/v1/debug")
     allowed_hosts: tuple[str, ...] = _setting(
-        (), "names by which clients reach the server, with commas between them; `*.example.org`: all below it; `*`: any"
+        (),
+        "host names by which clients reach the server, separated by commas; `*.example.org`: subdomains; `*`: any",
     )
     allowed_origins: tuple[str, ...] = _setting(
-        (), "origins of web pages that may change data, with commas between them, such as https://example.org"
+        (), "origins of web pages that may change data, separated by commas, such as https://example.org"
     )
-    cors_origin: str = _setting("", "regular expression; pages of origins that it matches may read; empty: none")
+    cors_origin: str = _setting("", "regular expression for the origins whose pages may read data; empty: none")
     traces: str = _setting(
-        "", "URL of an OpenTelemetry collector, such as http://127.0.0.1:4318, that gets traces by OTLP; empty: none"
+        "", "URL of an OpenTelemetry collector to send traces to over OTLP, such as http://127.0.0.1:4318; empty: none"
     )
 
-    web_config: str = _setting("", "file with TLS, headers and users in the format of Prometheus's web.yml")
+    web_config: str = _setting("", "file with TLS settings, headers and users, in the format of Prometheus's web.yml")
     prometheus_config: str = _setting(
-        "", "file in the format of Prometheus's prometheus.yml with rules, Alertmanagers and scrape jobs; empty: none"
+        "", "file with rules, Alertmanagers and scrape jobs, in the format of prometheus.yml; empty: none"
     )
     external_url: str = _setting(
-        "", "URL by which users reach the service, in alerts and their links; empty: http(s)://this host:the port"
+        "", "URL under which users reach the service, for links in alerts; empty: http(s)://HOSTNAME:PORT"
     )
     tokens: str = _setting("", "file with the hashes and roles of bearer tokens")
-    insecure: bool = _setting(False, "listen beyond this host also without TLS or without authentication")
-    health_open: bool = _setting(True, "answer /-/healthy and /-/ready also without a credential")
+    insecure: bool = _setting(False, "allow listening on non-loopback addresses without TLS or authentication")
+    health_open: bool = _setting(True, "serve /-/healthy and /-/ready without credentials")
 
     body_bytes_max: int = _setting(64 << 20, "largest request body", least=1024)
     decompressed_bytes_max: int = _setting(
         256 << 20, "largest body after decompression", least=1024, most=(1 << 31) - 1
     )
     bodies_bytes_max: int = _setting(
-        512 << 20, "bodies of all requests together, also decompressed, until they are answered", least=1024
+        512 << 20, "total size of the bodies of all requests in flight, including decompressed bodies", least=1024
     )
-    requests_in_flight_max: int = _setting(1024, "HTTP requests served at once", least=1)
+    requests_in_flight_max: int = _setting(1024, "concurrent HTTP requests", least=1)
     connections_max: int = _setting(12_000, "HTTP connections", least=1)
     client_share: int = _setting(
         75,
-        "percent of requests, connections, followers and bytes of bodies that one client may take",
+        "maximum percentage of requests, connections, followers and body bytes that one client may use",
         least=1,
         most=100,
     )
-    queue_wait_ms: int = _setting(
-        25, "requests are refused while work waits longer than this for its turn, all the time and on average", least=1
-    )
+    queue_wait_ms: int = _setting(25, "queueing delay above which requests are refused, if it persists", least=1)
     memory_reserve_bytes: int = _setting(
         0,
-        "writes are refused while less memory than this is available; 0: 5 % of the machine's, at most 1GB",
+        "available memory below which writes are refused; 0: 5 % of the machine's memory, at most 1GB",
         least=0,
     )
-    head_timeout_ms: int = _setting(10_000, "time in which the head of a request must arrive", least=1)
-    idle_timeout_ms: int = _setting(360_000, "a connection without a request is closed after this time", least=1)
+    head_timeout_ms: int = _setting(10_000, "time within which the head of a request must arrive", least=1)
+    idle_timeout_ms: int = _setting(360_000, "time after which an idle connection is closed", least=1)
     slow_reader_timeout_ms: int = _setting(
-        30_000, "a connection is closed if its client takes nearly nothing of an answer for so long", least=1
+        30_000, "time after which a connection is closed whose client reads next to nothing of a response", least=1
     )
     unsent_bytes_max: int = _setting(
-        128 << 20, "bytes that clients do not take, all together; above it the slowest are disconnected", least=1024
+        128 << 20,
+        "total size of response bytes that clients have not read; above it, the slowest clients are disconnected",
+        least=1024,
     )
     spool_bytes_max: int = _setting(
         1 << 30,
-        "disk space in the data directory for the rest of answers that clients do not take, all together",
+        "total disk space in the data directory for response bytes that slow clients have not read",
         least=1 << 20,
     )
     worker_requests_max: int = _setting(512, "requests in flight to one worker", least=1)
     worker_bytes_max: int = _setting(512 << 20, "bytes of requests in flight to one worker", least=1 << 20)
-    write_timeout_ms: int = _setting(10_000, "time a write may take", least=1)
+    write_timeout_ms: int = _setting(10_000, "timeout of a write", least=1)
 
     query_timeout_ms: int = _setting(120_000, "longest timeout of a query", least=1)
     lookback_ms: int = _setting(300_000, "PromQL lookback", least=1)
-    query_samples_max: int = _setting(50_000_000, "samples a query may hold at a time in one process", least=1)
-    query_bytes_max: int = _setting(512 << 20, "memory one query may hold, in all processes together", least=16 << 20)
+    query_samples_max: int = _setting(50_000_000, "samples that a query may hold in one process at a time", least=1)
+    query_bytes_max: int = _setting(
+        512 << 20, "memory that one query may use, in all processes together", least=16 << 20
+    )
     queries_bytes_max: int = _setting(
         0,
-        "memory all heavy queries may hold, which bounds how many run at once; 0: a quarter of the machine's",
+        "memory that all heavy queries together may use; 0: a quarter of the machine's memory",
         least=0,
     )
-    slow_query_ms: int = _setting(10_000, "queries that take longer than this are logged; 0: none", least=0)
+    slow_query_ms: int = _setting(10_000, "duration above which a query is logged; 0: none is", least=0)
     query_texts: bool = _setting(
-        True, "show the texts of queries, which may hold secrets, in the log and in /api/v1/queries; else their hashes"
+        True, "show query texts, which may contain secrets, in the log and in /api/v1/queries; otherwise their hashes"
     )
     series_limit: int = _setting(10_000, "default limit of /api/v1/series", least=1)
     label_name_bytes_max: int = _setting(1024, "longest label name", least=1)
@@ -158,91 +162,90 @@ class Settings:
     labels_per_series_max: int = _setting(256, "labels of one series", least=1)
     known_labels_bytes: int = _setting(
         64 << 20,
-        "label sets of remote write 2.0 that the coordinator remembers, some 400 bytes each; OTLP has as many; 0: none",
+        "coordinator cache of remote write 2.0 label sets, some 400 bytes each; OTLP has one of the same size; 0: none",
         least=0,
         most=1 << 30,
     )
     series_references_bytes: int = _setting(
         128 << 20,
-        "series that the coordinator sends to the workers by number instead of labels, some 250 bytes each; 0: none",
+        "coordinator table of series that it sends to workers by number, some 250 bytes each; 0: none",
         least=0,
         most=4 << 30,
     )
     request_templates_bytes: int = _setting(
         32 << 20,
-        "requests of remote write 2.0 that the coordinator recognises when they come again with other samples, some "
-        "110 bytes for each of their series; 0: none",
+        "coordinator cache of recurring remote write 2.0 requests, some 110 bytes for each series in them; 0: none",
         least=0,
         most=1 << 30,
     )
 
-    retention_ms: int = _setting(0, "samples older than this are dropped, a block at a time; 0: never", least=0)
+    retention_ms: int = _setting(0, "age above which samples are dropped, a block at a time; 0: never", least=0)
     retention_bytes: int = _setting(
         0,
-        "bytes of all blocks together, in equal parts: a shard drops its oldest blocks while they are larger than its "
-        "part; 0: never",
+        "total size of all blocks, divided equally among the shards; a shard drops its oldest blocks above its share; "
+        "0: never",
         least=0,
     )
     exemplars_bytes: int = _setting(
         64 << 20,
-        "exemplars in memory, all shards together, of which the oldest are dropped; 0: none is stored",
+        "memory for exemplars, all shards together; the oldest are dropped; 0: none are stored",
         least=0,
     )
     exemplars_per_series: int = _setting(
-        100, "exemplars of one series, of which the oldest are dropped", least=1, most=10_000
+        100, "exemplars kept for one series; the oldest are dropped", least=1, most=10_000
     )
     exemplars_retention_ms: int = _setting(
-        21_600_000, "exemplars are dropped that are so much older than the newest one of their shard; 0: never", least=0
+        21_600_000,
+        "age, relative to the newest exemplar of the shard, above which exemplars are dropped; 0: never",
+        least=0,
     )
     durability: str = _setting(
-        "synced", "a write of samples is answered once it is on disk (synced), or before that (buffered)"
+        "synced", "acknowledge a write of samples when it is on disk (synced), or earlier (buffered)"
     )
     commit_delay_ms: int = _setting(
-        2, "longest time a commit of samples waits for requests that are about to come; 0: never", least=0, most=1000
+        2, "longest time that a commit of samples waits for further requests; 0: never", least=0, most=1000
     )
     block_window_ms: int = _setting(7_200_000, "time range of a block before compaction", least=1000)
-    block_cache_bytes: int = _setting(256 << 20, "chunks of blocks cached in memory, all shards together", least=0)
+    block_cache_bytes: int = _setting(256 << 20, "cache of block chunks in memory, all shards together", least=0)
     head_bytes: int = _setting(
-        512 << 20, "samples in memory, all shards together, from which on they are sealed early", least=4096
+        512 << 20, "size of the samples in memory, all shards together, above which they are sealed early", least=4096
     )
 
-    vector_dimension: int = _setting(0, "components of a vector; 0: those of the first vector", least=0, most=16_384)
+    vector_dimension: int = _setting(
+        0, "components of a vector; 0: as many as the first vector has", least=0, most=16_384
+    )
     vector_metric: str = _setting("cosine", "one of cosine, l2, dot")
     vector_storage: str = _setting("f32", "components in memory, one of f32, f16, i8, b1 (i8 and b1: cosine only)")
     vector_expansion: int = _setting(
-        0, "how far a search looks in each worker's index; 0: measured on the data", least=0, most=10_000
+        0, "expansion of a search in each worker's index; 0: measured on the data", least=0, most=10_000
     )
     vector_recall: float = _setting(
         0.95,
-        "share of the true results that a search should find, where the expansion is measured",
+        "recall that a search aims at where the expansion is measured",
         least=0.5,
         most=0.999,
     )
-    vector_snapshot_ms: int = _setting(
-        60_000, "shortest time between two periodic snapshots of a vector index", least=10
-    )
-    vector_timeout_ms: int = _setting(10_000, "time a vector search may take", least=1)
+    vector_snapshot_ms: int = _setting(60_000, "minimum time between periodic snapshots of a vector index", least=10)
+    vector_timeout_ms: int = _setting(10_000, "timeout of a vector search", least=1)
 
-    log_records_max: int = _setting(10_000, "records of one append", least=1, most=100_000)
+    log_records_max: int = _setting(10_000, "maximum number of records in one append", least=1, most=100_000)
     log_record_bytes_max: int = _setting(8 << 20, "largest value of a log record", least=1)
-    log_batch_bytes_max: int = _setting(32 << 20, "keys and values of one append together", least=1)
-    log_visibility: str = _setting("memory", "memory: a read sees acknowledged records; durable: only records on disk")
-    log_segment_bytes: int = _setting(1 << 30, "a segment of the log is sealed at this size", least=1024)
-    log_segment_age_ms: int = _setting(86_400_000, "a segment of the log is sealed at this age", least=100)
-    log_retention_ms: int = _setting(
-        0, "segments whose newest record is older than this are dropped; 0: never", least=0
+    log_batch_bytes_max: int = _setting(32 << 20, "total size of the keys and values of one append", least=1)
+    log_visibility: str = _setting(
+        "memory", "memory: reads see all acknowledged records; durable: only records on disk"
     )
+    log_segment_bytes: int = _setting(1 << 30, "size at which a segment of the log is sealed", least=1024)
+    log_segment_age_ms: int = _setting(86_400_000, "age at which a segment of the log is sealed", least=100)
+    log_retention_ms: int = _setting(0, "age of its newest record above which a segment is dropped; 0: never", least=0)
     log_retention_bytes: int = _setting(
-        0, "oldest segments are dropped while the log is larger than this; 0: never", least=0
+        0, "size of the log above which its oldest segments are dropped; 0: never", least=0
     )
-    log_policies_interval_ms: int = _setting(
-        10_000, "time from one pass over the log that applies its policies to the next", least=10
-    )
-    log_scan_timeout_ms: int = _setting(600_000, "time a scan may take before it ends early and says so", least=1)
+    log_policies_interval_ms: int = _setting(10_000, "interval at which the policies of the log are applied", least=10)
+    log_scan_timeout_ms: int = _setting(600_000, "time after which a scan ends early and reports that it did", least=1)
     log_search_timeout_ms: int = _setting(
-        10_000, "time a search in values may take before it sends what it has found and where it goes on", least=1
+        10_000, "time after which a search in values returns what it has found so far and where to continue", least=1
     )
-    log_followers_max: int = _setting(10_000, "reads that may wait for new records", least=1)
+    log_followers_max: int = _setting(10_000, "concurrent reads that wait for new records", least=1)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -298,7 +301,7 @@ class Settings:
     def address(self) -> tuple[str, int]:
         """(host, port) of `listen`. Raises ConfigError."""
         host, colon, port = self.listen.rpartition(":")
-        if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:
+        if not colon or not port.isdecimal() or not 0 <= int(port) <= 65535:
             raise ConfigError(f"TRIPTYCH_LISTEN is {self.listen!r}; it must be host:port, such as 127.0.0.1:9090")
         return host.strip("[]") or "0.0.0.0", int(port)
 

@@ -14,7 +14,7 @@ from client_server import FakeServer, data, page, reply
 from proto import remote_write_pb2, vector_pb2
 
 import triptych
-from triptych import AsyncClient, Client, async_client, client
+from triptych import AsyncClient, Client, async_client, client, metrics
 from triptych.times import milliseconds, text_of
 from triptych.transport import Connection
 
@@ -45,6 +45,14 @@ def test_a_vector_becomes_series_of_one_sample():
     assert series.values.tolist() == [np.inf]
     assert result.infos == ("a hint",)
     assert str(series.times[0]) == "2023-11-14T22:13:20.500"
+
+
+@pytest.mark.parametrize(
+    ("timeout", "wait_s"),
+    [(None, 0), (90, 90), (np.int64(90), 90), ("1m30s", 90), ("1500ms", 1.5), ("1h", 3600), ("2.5", 2.5), ("soon", 0)],
+)
+def test_a_request_may_take_as_much_longer_as_its_query_may(timeout, wait_s):
+    assert metrics.query("up", timeout=timeout).wait_s == wait_s
 
 
 def test_a_matrix_has_floats_and_histograms():

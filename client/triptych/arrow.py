@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from triptych.calls import ARROW, Answer
+from triptych.calls import ARROW, ServerResponse
 from triptych.errors import ServerError
 from triptych.hits import VECTOR, Hit, SearchResult
 from triptych.remarks import announce
@@ -14,13 +14,13 @@ from triptych.series import QueryResult, Series
 from triptych.tables import required
 
 
-def is_arrow(answer: Answer) -> bool:
-    """Values that Arrow cannot hold come as JSON, whatever was asked for; so does everything from a server without
-    pyarrow."""
+def is_arrow(answer: ServerResponse) -> bool:
+    """Whether the answer is an Arrow stream. Values that Arrow cannot hold are answered as JSON even if Arrow was asked
+    for; so is everything from a server without pyarrow."""
     return answer.headers.get("content-type", "").partition(";")[0] == ARROW
 
 
-def table_of(answer: Answer) -> Any:
+def table_of(answer: ServerResponse) -> Any:
     """Raises ServerError."""
     arrow = required("pyarrow", "arrow")
     try:
@@ -29,7 +29,7 @@ def table_of(answer: Answer) -> Any:
         raise ServerError(f"the answer is not an Arrow stream: {error}") from error
 
 
-def query_result(answer: Answer) -> QueryResult:
+def query_result(answer: ServerResponse) -> QueryResult:
     """A row for each series: labels, timestamps, values."""
     table = table_of(answer)
     metadata = _metadata(table)
@@ -46,7 +46,7 @@ def query_result(answer: Answer) -> QueryResult:
     )
 
 
-def search_results(answer: Answer, queries: int) -> list[SearchResult]:
+def search_results(answer: ServerResponse, queries: int) -> list[SearchResult]:
     """A row for each hit, with the number of its query."""
     table = table_of(answer)
     metadata = _metadata(table)
@@ -64,7 +64,7 @@ def search_results(answer: Answer, queries: int) -> list[SearchResult]:
 
 
 def _metadata(table: Any) -> dict[str, str]:
-    """Of the schema; its warnings are passed on to the caller."""
+    """The metadata of the schema, whose warnings are passed on to the caller."""
     metadata = {name.decode(): text.decode() for name, text in (table.schema.metadata or {}).items()}
     announce(_texts(metadata, "warnings"))
     return metadata

@@ -50,7 +50,7 @@ class AsyncClient:
         self.vectors = AsyncVectors(self)
 
     async def send(self, call: Call[T]) -> T:
-        """Send one request, again where that may help and does no harm."""
+        """Send one request, and repeat it where that may help and does no harm."""
         call = call.asking_for_arrow() if self.arrow else call
         attempts = Attempts(call, self.timeout)
         while True:
@@ -88,14 +88,14 @@ class AsyncClient:
             await asyncio.gather(*self._ended(reading))
 
     async def _outcome(self, call: Call[Any]) -> Any:
-        """What the answer means, or the error."""
+        """The result of the call, or the error."""
         try:
             return await self.send(call)
         except TriptychError as error:
             return error
 
     def _ended(self, reading: Reading[Any]) -> list[asyncio.Task[None]]:
-        """The task that tells the server that the reading has ended, if the server has to know."""
+        """The task that tells the server that the reading has ended, if the server needs to know."""
         self._readings.discard(reading)
         call = last_call(reading)
         if call is None:
@@ -110,8 +110,8 @@ class AsyncClient:
             await self._transport.send(call, CLOSING_S)
 
     async def close(self) -> None:
-        """Also ends the loops that are still open: a consumer leaves its group. asyncio itself ends a loop that was
-        left with `break` only some time afterwards."""
+        """Also ends the loops that are still open, so that a consumer leaves its group. asyncio itself ends a loop that
+        was left with `break` only some time later."""
         for reading in list(self._readings):
             self._ended(reading)
         try:
@@ -171,8 +171,8 @@ class AsyncLog(AsyncArea):
     delete_group = async_sent(consumer_groups.delete_group)
 
     def producer(self, name: str = "", *, sequence: int = 0) -> AsyncProducer:
-        """Appends that are made once, however often they are sent. `name`: without one, one that nobody else has;
-        `sequence`: the number of the first batch, for a producer that goes on after a restart."""
+        """Appends that are made exactly once, however often they are sent. `name`: by default a unique one; `sequence`:
+        the number of the first batch, for a producer that continues after a restart."""
         return AsyncProducer(self.client, Numbers(name, sequence))
 
 
@@ -185,7 +185,7 @@ class AsyncProducer:
         self._one_at_a_time = asyncio.Lock()
 
     async def append(self, records: Iterable[Appendable], *, await_durable: bool = False) -> Appended:
-        """As `AsyncLog.append`. If it fails, the same call again appends the records once in all."""
+        """As `AsyncLog.append`. If it fails, repeat the same call: it appends the records once in all."""
         async with self._one_at_a_time:
             return await self._client.run(self.numbers.appending(records, await_durable))
 

@@ -1,4 +1,4 @@
-"""Makes methods of the definitions, for a client that waits and for one that is awaited."""
+"""Makes methods from the definitions, for the client that waits and for the one that is awaited."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def async_iterated(define: Callable[P, Reading[T]]) -> Callable[Concatenate[Any,
 
 
 def _method(define: Callable[..., Any], perform: Callable[[Any, Any], Any]) -> Any:
-    """With the name, the parameters and the text of the definition, for `help()` and for editors."""
+    """Give the method the name, the parameters and the text of its definition, for `help()` and for editors."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         return perform(self, define(*args, **kwargs))
 
     functools.update_wrapper(method, define)
     signature = inspect.signature(define)
-    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-    method.__signature__ = signature.replace(parameters=[own, *signature.parameters.values()])  # type: ignore[attr-defined]
+    self_parameter = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    method.__signature__ = signature.replace(parameters=[self_parameter, *signature.parameters.values()])  # type: ignore[attr-defined]
     return method

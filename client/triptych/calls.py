@@ -1,10 +1,10 @@
-"""Requests and what their answers mean, without any input or output: both clients send the same ones.
+"""Requests and the reading of their answers, without any input or output: both clients send the same requests.
 
 A method of a client is defined once, in one of three forms:
 
 - a function that returns a `Call`, for one request;
-- a generator of `Steps`, for several: it yields calls and receives what they read, and returns the result;
-- a generator of a `Reading`: it yields calls too, and between them lists of what the caller's loop gets.
+- a generator of `Steps`, for several: it yields calls, receives their results, and returns the result;
+- a generator of a `Reading`: it yields calls, too, and between them lists of items for the caller's loop.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FORM = "application/x-www-form-urlencoded"
 
 
 @dataclass(frozen=True)
-class Answer:
+class ServerResponse:
     """`headers`: with names in lower case."""
 
     status: int
@@ -78,7 +78,7 @@ class Call(Generic[T]):
 
     method: str
     target: str
-    read: Callable[[Answer], T]
+    read: Callable[[ServerResponse], T]
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     repeatable: bool = True
@@ -99,7 +99,7 @@ Reading = Generator[Union[Call[Any], Sequence[T]], Any, None]
 
 
 def flattened(define: Callable[P, Reading[Iterable[T]]], name: str, doc: str) -> Callable[P, Reading[T]]:
-    """The same reading of what its items hold."""
+    """The same reading, which yields the elements of its items."""
 
     def reading(*args: P.args, **kwargs: P.kwargs) -> Reading[T]:
         answer: Any = None
@@ -117,7 +117,7 @@ def flattened(define: Callable[P, Reading[Iterable[T]]], name: str, doc: str) ->
 def gathered(
     define: Callable[P, Reading[T]], join: Callable[[list[T]], U], name: str, doc: str
 ) -> Callable[P, Steps[U]]:
-    """All items of the reading, made into one result."""
+    """The result that `join` makes from all items of the reading."""
 
     def steps(*args: P.args, **kwargs: P.kwargs) -> Steps[U]:
         answer: Any = None
@@ -146,12 +146,12 @@ def _with_parameters_of(define: Callable[P, Any], made: Callable[P, T], name: st
 
 
 class Closing(Exception):
-    """Raised in a Reading whose caller has left its loop: it may still yield one call, and then ends."""
+    """Raised in a Reading whose caller has left its loop. It may still yield one call, and then ends."""
 
 
 def resumed(steps: Generator[Any, Any, Any], outcome: Any) -> Any:
-    """The next step, after a call that had this answer, or this error. Raises StopIteration at the end, which a
-    coroutine could not."""
+    """The next step, after a call with this result or error. Raises StopIteration at the end, which a coroutine could
+    not do."""
     return steps.throw(outcome) if isinstance(outcome, Exception) else steps.send(outcome)
 
 
@@ -178,14 +178,14 @@ def as_json(data: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Of numpy's arrays and numbers."""
+    """The JSON form of numpy's arrays and numbers."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{value!r} is {type(value).__name__}, which cannot be sent as JSON")
 
 
 class Listing(list[T]):
-    """A list of an answer. `warnings`: what is missing from it; `infos`: hints; `more`: it goes on."""
+    """A list from an answer. `warnings`: what is missing from it; `infos`: hints; `more`: whether it goes on."""
 
     def __init__(self, items: Iterable[T] = (), content: Mapping[str, Any] = {}) -> None:
         super().__init__(items)

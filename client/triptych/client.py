@@ -25,7 +25,7 @@ from triptych.transport import Certificate, Connection, Transport
 T = TypeVar("T")
 TIMEOUT_S = 60.0
 CLOSING_S = 5.0
-"""Of a request that only tells the server that nobody reads any more. It is sent once."""
+"""The time limit of a request that only tells the server that its answer is no longer read. It is sent once."""
 CLOSED = "the client was closed before this was read to its end"
 
 
@@ -65,7 +65,7 @@ class Client:
         self.vectors = Vectors(self)
 
     def send(self, call: Call[T]) -> T:
-        """Send one request, again where that may help and does no harm."""
+        """Send one request, and repeat it where that may help and does no harm."""
         call = call.asking_for_arrow() if self.arrow else call
         attempts = Attempts(call, self.timeout)
         while True:
@@ -102,7 +102,7 @@ class Client:
             self._end(reading)
 
     def _outcome(self, call: Call[Any]) -> Any:
-        """What the answer means, or the error."""
+        """The result of the call, or the error."""
         try:
             return self.send(call)
         except TriptychError as error:
@@ -116,8 +116,8 @@ class Client:
                 self._transport.send(call, CLOSING_S)
 
     def close(self) -> None:
-        """Also ends the loops that are still open: a consumer leaves its group, unless it joined before this process
-        was forked."""
+        """Also ends the loops that are still open, so that a consumer leaves its group, unless it joined before this
+        process was forked."""
         try:
             for reading in list(self._readings):
                 self._end(reading)
@@ -176,8 +176,8 @@ class Log(Area):
     delete_group = sent(consumer_groups.delete_group)
 
     def producer(self, name: str = "", *, sequence: int = 0) -> Producer:
-        """Appends that are made once, however often they are sent. `name`: without one, one that nobody else has;
-        `sequence`: the number of the first batch, for a producer that goes on after a restart."""
+        """Appends that are made exactly once, however often they are sent. `name`: by default a unique one; `sequence`:
+        the number of the first batch, for a producer that continues after a restart."""
         return Producer(self.client, Numbers(name, sequence))
 
 
@@ -195,7 +195,7 @@ class Producer:
         self._one_at_a_time = threading.Lock()
 
     def append(self, records: Iterable[Appendable], *, await_durable: bool = False) -> Appended:
-        """As `Log.append`. If it fails, the same call again appends the records once in all."""
+        """As `Log.append`. If it fails, repeat the same call: it appends the records once in all."""
         with self._one_at_a_time:
             return self._client.run(self.numbers.appending(records, await_durable))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
-from triptych.calls import JSON, PROTOBUF, Answer, Call, Closing, Reading, as_json, target
+from triptych.calls import JSON, PROTOBUF, Call, Closing, Reading, ServerResponse, as_json, target
 from triptych.errors import Conflict, NotFound
 from triptych.log import names_of
 from triptych.records import Records, Text, by_sequence, octets, page_of
@@ -20,7 +20,7 @@ SESSION_S = 10.0
 
 @dataclass(frozen=True)
 class Member:
-    """A member of a group, as a join has made it."""
+    """A member of a group, as a join returns it."""
 
     group: str
     name: str
@@ -35,15 +35,15 @@ def join(
     session_timeout: float = SESSION_S,
     start_from: str | int = "earliest",
 ) -> Call[Member]:
-    """Take part in a group, which the first member makes, with its keys (`prefix`) and where it begins. `member`: a
-    name by which a process that has restarted gets its keys again; without it, one is made up."""
+    """Take part in a group. The first member creates it with its keys (`prefix`) and the place where it begins.
+    `member`: a name by which a process gets its keys back after a restart; by default a unique one."""
     body: dict[str, Any] = {"sessionTimeoutMs": round(session_timeout * 1000), "startFrom": start_from}
     if member:
         body["member"] = member
     if prefix is not None:
         body["prefix"] = base64.b64encode(octets(prefix)).decode()
 
-    def read(answer: Answer) -> Member:
+    def read(answer: ServerResponse) -> Member:
         content = answer.json()
         return Member(group, content["member"], content["generation"])
 
@@ -53,8 +53,9 @@ def join(
 def poll(
     member: Member, *, after: int = 0, commit: int | None = None, limit: int = 1000, wait: float = 0.0
 ) -> Call[Records]:
-    """Records of the member's keys from what is committed on, or from `after` on; waits so many seconds for the first.
-    `commit`: as `commit`, before the records are read. Raises Conflict if the member's keys have changed."""
+    """Records of the member's keys from the committed position on, or from `after` on; waits at most so many seconds
+    for the first. `commit`: as `commit`, before the records are read. Raises Conflict if the member's keys have
+    changed."""
     body: dict[str, Any] = {"after": after, "max": limit, "waitMs": round(wait * 1000)}
     if commit is not None:
         body["commit"] = commit
@@ -68,20 +69,21 @@ def poll(
     )
 
 
-def _polled(answer: Answer) -> Records:
+def _polled(answer: ServerResponse) -> Records:
     page = by_sequence(page_of(answer.body, None))
     announce(page.warnings)
     return page
 
 
 def commit(member: Member, up_to: int) -> Call[None]:
-    """The member's records below `up_to` have been processed, and do not come again. On disk when this returns."""
+    """Note that the member's records below `up_to` have been processed and need not be read again. On disk when this
+    returns."""
     call = _post(member.group, "commit", {**_named(member), "upTo": up_to}, lambda answer: None)
     return replace(call, changes=True)
 
 
 def leave(member: Member) -> Call[None]:
-    """The member's keys go to the other members at once."""
+    """Leave the group. The member's keys go to the other members at once."""
     return _post(member.group, "leave", _named(member), lambda answer: None, repeatable=False)
 
 
@@ -104,32 +106,32 @@ def consume(
     def joining(name: str) -> Call[Member]:
         return join(group, member=name, prefix=prefix, session_timeout=session_timeout, start_from=start_from)
 
-    own: Member = yield joining(member)
+    current: Member = yield joining(member)
     processed: int | None = None
     try:
         while True:
             try:
-                page = yield poll(own, commit=processed, limit=limit, wait=min(WAIT_S, session_timeout / 2))
+                page = yield poll(current, commit=processed, limit=limit, wait=min(WAIT_S, session_timeout / 2))
             except (Conflict, NotFound) as error:
                 processed = None
-                own = _renewed(own, error) or (yield joining(own.name))
+                current = _renewed(current, error) or (yield joining(current.name))
                 continue
             if len(page):
                 yield [page]
             processed = page.next
     except Closing:
-        yield leave(own)
+        yield leave(current)
 
 
 def _renewed(member: Member, error: Exception) -> Member | None:
-    """The member with the generation that the error names; None if it has to join again."""
+    """The member with the generation that the error names; None if it must join again."""
     generation = error.generation if isinstance(error, Conflict) else None
     return None if generation is None else Member(member.group, member.name, generation)
 
 
 def describe(group: str, *, lag: bool = True) -> Call[Mapping[str, Any]]:
-    """The group as the server describes it: members with their slots, what is committed and, with `lag`, how many
-    records are not."""
+    """The group as the server describes it: members with their slots, the committed positions and, with `lag`, how many
+    records are not committed."""
     return Call("GET", target(_path(group), [("lag", "true" if lag else "false")]), lambda answer: answer.json())
 
 

@@ -20,7 +20,7 @@ NAME_BYTES_MAX = 256
 ID = "_id"
 REST = "_rest"
 ATTRIBUTES_MAX = 240
-"""Of a vector, beside those of this module; the service allows 256."""
+"""Attributes of a vector beside those of this module; the service allows 256."""
 ELEMENTS_MAX = 1024
 TEXT_BYTES_MAX = 1 << 20
 _COMPARISONS = {"$eq": "eq", "$ne": "neq", "$gt": "gt", "$gte": "gte", "$lt": "lt", "$lte": "lte"}
@@ -87,7 +87,7 @@ def id_of(vector: Vector) -> str:
 
 
 def _is_storable(value: Any) -> bool:
-    """Whether the service stores the value as it is."""
+    """Whether the service stores the value unchanged."""
     if isinstance(value, list):
         kinds = {type(element) for element in value}
         return (
@@ -116,8 +116,8 @@ def filter_of(filter: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
 
 
 def joined(operator: str, conditions: Iterable[Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
-    """The condition that all (`and`) or some (`or`) of these hold. None is an empty filter, which does not count; the
-    result is None if there are no others."""
+    """The condition that all (`and`) or some (`or`) of these are satisfied. None is an empty filter, which does not
+    count; the result is None if there are only empty ones."""
     counted = [condition for condition in conditions if condition is not None]
     decisive, indifferent = (NOTHING, EVERYTHING) if operator == "and" else (EVERYTHING, NOTHING)
     if decisive in counted:
@@ -129,7 +129,7 @@ def joined(operator: str, conditions: Iterable[Mapping[str, Any] | None]) -> Map
 
 
 def negated(condition: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The opposite; None of an empty filter."""
+    """The negation of a condition; None for an empty filter."""
     if condition is None:
         return None
     return EVERYTHING if condition == NOTHING else {"not": condition}

@@ -1,4 +1,4 @@
-"""What a request can end with, by the status of the answer. `str(error)` is the server's message."""
+"""The errors of requests, by the status of the answer. `str(error)` is the server's message."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 MESSAGE_CHARS_MAX = 2000
-"""Of an answer that is not in one of the server's envelopes, such as a proxy's page."""
+"""Characters of an answer that an error shows if it is not in one of the server's envelopes, such as a proxy's page."""
 
 
 class TriptychError(Exception):
@@ -15,7 +15,7 @@ class TriptychError(Exception):
 
     status = 0
     retry_after_s: float | None = None
-    """What the answer said about when to come back."""
+    """The pause that the answer asks for."""
 
 
 class BadRequest(TriptychError):
@@ -44,7 +44,7 @@ class NotFound(TriptychError):
 
 class Conflict(TriptychError):
     """A compare-and-set has found another value, or the slots of a group's member have changed. `generation`: the one
-    that a member of a group goes on with; None: join again."""
+    with which the member continues; None: join again."""
 
     generation: int | None = None
 
@@ -59,8 +59,8 @@ class Unavailable(TriptychError):
 
 
 class OutOfTime(Unavailable):
-    """The server has given up: the time that the request may take is over, or somebody has canceled the query. The same
-    request would end in the same way, unless it completes what has been begun."""
+    """The server has given up: the time limit of the request is over, or the query was canceled. The same request would
+    end in the same way, unless it completes what an earlier attempt has begun."""
 
 
 class Throttled(Unavailable):
@@ -68,7 +68,7 @@ class Throttled(Unavailable):
 
 
 class ConnectionFailed(TriptychError):
-    """The connection ended before the answer was complete: nobody knows whether the request was carried out."""
+    """The connection ended before the answer was complete: it is not known whether the request was carried out."""
 
 
 class NotConnected(ConnectionFailed):
@@ -76,12 +76,12 @@ class NotConnected(ConnectionFailed):
 
 
 class NotTrusted(NotConnected):
-    """The server's certificate is not one that `ca` vouches for, has expired, or is another server's. The next attempt
-    would find the same one."""
+    """The server's certificate is not signed by `ca`, has expired, or belongs to another server. The next attempt would
+    find the same certificate."""
 
 
 class TimedOut(ConnectionFailed):
-    """The answer did not come in time: nobody knows whether the request was carried out."""
+    """The answer did not come in time: it is not known whether the request was carried out."""
 
 
 class PartialAnswer(UserWarning):
@@ -103,7 +103,7 @@ _BY_STATUS: Mapping[int, type[TriptychError]] = {
 
 
 def error_of(status: int, headers: Mapping[str, str], body: bytes) -> TriptychError:
-    """The error that an answer of this status is. `headers`: with names in lower case."""
+    """The error for an answer with this status. `headers`: with names in lower case."""
     content = _content(body)
     message = content.get("message") or content.get("error") or body[:MESSAGE_CHARS_MAX].decode("utf-8", "replace")
     kind = _BY_STATUS.get(status, ServerError if status >= 500 else BadRequest)
@@ -127,5 +127,5 @@ def _content(body: bytes) -> Mapping[str, Any]:
 
 
 def _seconds(text: str) -> float | None:
-    """Only the form in seconds: a date would need clocks that agree."""
+    """Reads only the form in seconds: a date would need synchronised clocks."""
     return float(text) if text.isascii() and text.isdigit() else None

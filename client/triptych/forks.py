@@ -1,4 +1,4 @@
-"""What a forked process must not share with the process that it was forked from."""
+"""Renews what a forked process must not share with its parent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _renewals: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakK
 
 
 def renew_in_forks(owner: T, renew: Callable[[T], None]) -> None:
-    """Have `renew(owner)` called in each forked process, before any of its threads can use the owner."""
+    """Call `renew(owner)` in each forked process, before any of its threads can use the owner."""
     _renewals[owner] = renew
 
 

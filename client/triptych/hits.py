@@ -25,7 +25,7 @@ class Vector:
 
 @dataclass(frozen=True, eq=False)
 class Hit(Vector):
-    """`score`: as the collection's metric has it; `highlights`: field → fragments of its text."""
+    """`score`: in the collection's metric; `highlights`: field → fragments of its text."""
 
     score: float = 0.0
     highlights: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -78,8 +78,8 @@ class Vectors(list[Vector], Table):
 
 
 def columns_of(vectors: Sequence[Vector]) -> dict[str, Column]:
-    """An attribute named `id` or `score` has `attribute_` before its name, more than once if there is such an attribute
-    too."""
+    """The columns. An attribute named `id` or `score` gets `attribute_` before its name, repeatedly if such an
+    attribute exists as well."""
     table: dict[str, Column] = {"id": [vector.id for vector in vectors]}
     names = sorted({name for vector in vectors for name in vector.attributes})
     for name, column in column_names(names, ("id", "score"), "attribute_").items():
@@ -102,7 +102,7 @@ def hits_of(results: Sequence[Mapping[str, Any]]) -> list[Hit]:
 
 
 def result_of(content: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> SearchResult:
-    """`content`: the answer, of which `results` are those of one query."""
+    """`content`: the whole answer; `results`: those of one query."""
     groups = [Group(group["value"], hits_of(group["results"])) for group in content.get("groups", ())]
     remarks = tuple(content.get("warnings", ())), tuple(content.get("infos", ()))
     return SearchResult(hits_of(results), groups, *remarks)

@@ -102,10 +102,10 @@ class TriptychVectorStore(VectorStore):
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         try:
-            found = self.client.vectors.get(list(dict.fromkeys(map(stored_id, ids))), collection=self.collection)
+            vectors = self.client.vectors.get(list(dict.fromkeys(map(stored_id, ids))), collection=self.collection)
         except NotFound:
             return []
-        return [self._document(vector) for vector in found]
+        return [self._document(vector) for vector in vectors]
 
     def similarity_search(
         self, query: str, k: int = 4, filter: Mapping[str, Any] | None = None, **kwargs: Any

@@ -97,7 +97,7 @@ class TriptychVectorStore(BasePydanticVectorStore):
         filters: MetadataFilters | None = None,
         **delete_kwargs: Any,
     ) -> None:
-        """Delete nodes by their ids, or those that satisfy the filters, or of these ids those that do. Raises
+        """Delete nodes by their ids, or those that satisfy the filters, or those of these ids that satisfy them. Raises
         ValueError for filters that every node satisfies."""
         if node_ids is not None and filters is None:
             self._delete(None, [stored_id(name) for name in node_ids])
@@ -119,15 +119,15 @@ class TriptychVectorStore(BasePydanticVectorStore):
 
     def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
         vectors, condition = self._client.vectors, joined("and", [_one_of(NODE_ID, node_ids), _filter(filters)])
-        found: Iterable[Vector]
+        nodes: Iterable[Vector]
         try:
             if node_ids is not None and filters is None:
-                found = vectors.get(
+                nodes = vectors.get(
                     [stored_id(name) for name in node_ids], include=INCLUDED, collection=self.collection
                 )
             else:
-                found = vectors.scroll(filter=condition, include=INCLUDED, collection=self.collection)
-            return [_node(vector) for vector in found]
+                nodes = vectors.scroll(filter=condition, include=INCLUDED, collection=self.collection)
+            return [_node(vector) for vector in nodes]
         except NotFound:
             return []
 
@@ -175,7 +175,7 @@ class TriptychVectorStore(BasePydanticVectorStore):
 
 
 def _question(query: VectorStoreQuery) -> dict[str, Any]:
-    """What is searched for."""
+    """The members of the search request."""
     text = {"query": query.query_str or "", "field": TEXT}
     if query.mode == VectorStoreQueryMode.DEFAULT:
         return {"vector": query.query_embedding, "k": query.similarity_top_k}

@@ -14,11 +14,11 @@ import numpy as np
 from triptych.calls import (
     JSON,
     PROTOBUF,
-    Answer,
     Call,
     Listing,
     Parameters,
     Reading,
+    ServerResponse,
     as_json,
     flattened,
     gathered,
@@ -31,10 +31,10 @@ from triptych.times import Time, text_of
 
 PAGE_RECORDS = 10_000
 FOLLOW_S = 30.0
-"""How long one request of a reader that follows waits for records."""
+"""How long one request of a following reader waits for records."""
 KEYS_OF_PAGE = 10_000
 ENDED_EARLY = ("the answer ends early", "the search is not at the end")
-"""How a warning begins that only says that the rest comes with the next page."""
+"""The beginnings of warnings that only say that the next page has the rest."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Frontier:
 
 @dataclass(frozen=True)
 class Offset:
-    """The first record at or after a time. `time`: its own, in Unix seconds; None if there is no such record, and
-    `sequence` is where the next one is to be expected."""
+    """The first record at or after a time. `time`: when it was appended, in Unix seconds; None if there is no such
+    record: `sequence` is then where the next one is expected."""
 
     sequence: int
     time: float | None
@@ -89,7 +89,7 @@ def append(
 def append_call(body: bytes, *, repeatable: bool) -> Call[Appended]:
     """`body`: an AppendRequest."""
 
-    def read(answer: Answer) -> Appended:
+    def read(answer: ServerResponse) -> Appended:
         content = answer.json()
         return Appended(content["recordsAppended"], content["startSequence"])
 
@@ -112,22 +112,22 @@ def pages(
     where: str = "",
     page_records: int = PAGE_RECORDS,
 ) -> Reading[Records]:
-    """The records that `scan` gives, in pages: columns, of which tables are made fastest. The last page has the
-    `warnings` of all of them, and the `next` from which a later read goes on."""
+    """The records of a `scan` in pages of columns, which are made into tables the fastest. The last page has the
+    `warnings` of all pages, and the `next` from which a later read continues."""
     chosen = _selection(key, prefix) + _search(grep, grep_not, where) + _bounds(start_time, end_time)
     chosen += [("reverse", "true")] if reverse else []
-    left = limit
+    records_left = limit
     missing: dict[str, None] = {}
-    while left is None or left > 0:
-        wanted = page_records if left is None else min(left, page_records)
+    while records_left is None or records_left > 0:
+        page_limit = page_records if records_left is None else min(records_left, page_records)
         place = _range(start, end)
-        page = yield _scan([*chosen, *place, ("limit", str(wanted))], key)
+        page = yield _scan([*chosen, *place, ("limit", str(page_limit))], key)
         missing.update(dict.fromkeys(_missing_for_good(page)))
-        left = None if left is None else left - len(page)
+        records_left = None if records_left is None else records_left - len(page)
         at = end if reverse else start
         # A shorter page is the last, unless it ended early; one that ends where it began would come again.
         is_stuck = page.next == at
-        is_last = is_stuck or left == 0 or (len(page) < wanted and not page.warnings)
+        is_last = is_stuck or records_left == 0 or (len(page) < page_limit and not page.warnings)
         if is_last:
             page = replace(page, warnings=tuple({**missing, **dict.fromkeys(page.warnings if is_stuck else ())}))
         yield [page]
@@ -138,7 +138,7 @@ def pages(
 
 
 def _missing_for_good(page: Records) -> list[str]:
-    """The warnings of a page that is not the last: not those of what comes with the next one."""
+    """The warnings of a page that is not the last, without those about records that the next page has."""
     return [text for text in page.warnings if not text.startswith(ENDED_EARLY)]
 
 
@@ -165,8 +165,8 @@ def follow(
     where: str = "",
     page_records: int = 1000,
 ) -> Reading[Record]:
-    """Records as they are appended, for as long as the caller takes them: from `start` or `start_time` on, else from
-    now on. Continues after the last record when the server has been away, however long that takes."""
+    """Records as they are appended, for as long as the caller's loop runs: from `start` or `start_time` on, else from
+    now on. Continues after the last record when the server is back from an outage, however long that takes."""
     if start is None and start_time is None:
         start = (yield frontier()).readable
     chosen = [*_selection(key, prefix), *_search(grep, grep_not, where), ("follow", "true")]
@@ -185,11 +185,11 @@ def keys(prefix: Text = b"", *, start_time: Time | None = None, end_time: Time |
     after: Parameters = []
     while True:
         chosen = [*_octets("prefix", prefix), *_bounds(start_time, end_time), ("limit", str(KEYS_OF_PAGE)), *after]
-        found = yield _get("/api/v1/log/keys", chosen, _keys)
-        yield found
-        if not found.more or not found:
+        page = yield _get("/api/v1/log/keys", chosen, _keys)
+        yield page
+        if not page.more or not page:
             return
-        after = _octets("after", found[-1])
+        after = _octets("after", page[-1])
 
 
 def count(
@@ -204,7 +204,7 @@ def count(
     grep_not: str = "",
     where: str = "",
 ) -> Call[int]:
-    """How many records `scan` would give."""
+    """How many records a `scan` would return."""
     chosen = _selection(key, prefix) + _search(grep, grep_not, where) + _range(start, end)
     return _get("/api/v1/log/count", chosen + _bounds(start_time, end_time), lambda answer: int(answer.json()["count"]))
 
@@ -213,7 +213,7 @@ def offset(time: Time, *, key: Text | None = None, prefix: Text | None = None) -
     """The first record at or after a time, of a key, of the keys with a prefix, or of all."""
     chosen = ([] if key is None and prefix is None else _selection(key, prefix)) + [("time", text_of(time))]
 
-    def read(answer: Answer) -> Offset:
+    def read(answer: ServerResponse) -> Offset:
         content = answer.json()
         return Offset(content["sequence"], content["timeMs"] / 1000 if "timeMs" in content else None)
 
@@ -221,9 +221,9 @@ def offset(time: Time, *, key: Text | None = None, prefix: Text | None = None) -
 
 
 def frontier() -> Call[Frontier]:
-    """How far the log goes."""
+    """Where the log begins, and up to which numbers it can be read and is on disk."""
 
-    def read(answer: Answer) -> Frontier:
+    def read(answer: ServerResponse) -> Frontier:
         content = answer.json()
         return Frontier(
             content["nextSequence"],
@@ -238,8 +238,8 @@ def frontier() -> Call[Frontier]:
 
 def delete_key(key: Text, *, before: int | None = None) -> Call[int | None]:
     """Delete the records of a key, or those with numbers below `before`. Returns how many there were; None if they
-    could not be counted in time. If the call is sent again because its answer was lost, the records that the first
-    attempt has deleted are not counted."""
+    could not be counted in time. If the call is repeated because its answer was lost, the result does not count the
+    records that the first attempt has deleted."""
     chosen = _octets("key", key) + ([] if before is None else [("before_seq", str(before))])
     path = target("/api/v1/log/keys", chosen)
     return Call("DELETE", path, lambda answer: answer.json().get("recordsDeleted"), changes=True)
@@ -248,7 +248,7 @@ def delete_key(key: Text, *, before: int | None = None) -> Call[int | None]:
 def cursor(name: str, *, key: Text | None = None) -> Call[dict[bytes, int]]:
     """The positions of a cursor, key → number: all of them, or that of one key if it has been set."""
 
-    def read(answer: Answer) -> dict[bytes, int]:
+    def read(answer: ServerResponse) -> dict[bytes, int]:
         return {base64.b64decode(row["key"]): row["sequence"] for row in answer.json()["positions"]}
 
     return _get(_cursor(name), [] if key is None else _octets("key", key), read)
@@ -266,8 +266,8 @@ def set_cursor(
     `expected`: what these positions must be now (None: not set); otherwise Conflict. Such a call is sent once. Raises
     ValueError for a key in it that has no new position: the server compares only what it sets.
     """
-    wanted = {octets(key): sequence for key, sequence in (expected or {}).items()}
-    without_position = sorted(wanted.keys() - {octets(key) for key in positions})
+    expected_positions = {octets(key): sequence for key, sequence in (expected or {}).items()}
+    without_position = sorted(expected_positions.keys() - {octets(key) for key in positions})
     if without_position:
         raise ValueError(f"expected has keys without a new position: {', '.join(map(repr, without_position))}")
     rows: list[dict[str, Any]] = []
@@ -278,8 +278,8 @@ def set_cursor(
         if isinstance(position, (int, np.integer)):
             place = {"sequence": int(position)}
         row = {"key": base64.b64encode(octets(key)).decode(), **place}
-        if octets(key) in wanted:
-            row["expected"] = wanted[octets(key)]
+        if octets(key) in expected_positions:
+            row["expected"] = expected_positions[octets(key)]
         rows.append(row)
     body = as_json({"positions": rows})
     return Call(
@@ -301,14 +301,14 @@ def names_of(path: str, member: str, name: str) -> Reading[str]:
     """All names of a list that is read in pages."""
     after: Parameters = []
     while True:
-        found = yield _get(path, [("limit", "1000"), *after], lambda answer: _names(answer.json(), member, name))
-        yield found
-        if not found.more or not found:
+        page = yield _get(path, [("limit", "1000"), *after], lambda answer: _names(answer.json(), member, name))
+        yield page
+        if not page.more or not page:
             return
-        after = [("after", found[-1])]
+        after = [("after", page[-1])]
 
 
-def _keys(answer: Answer) -> Listing[bytes]:
+def _keys(answer: ServerResponse) -> Listing[bytes]:
     content = answer.json()
     return Listing([base64.b64decode(row["key"]) for row in content["keys"]], content)
 
@@ -338,7 +338,7 @@ def _scan(parameters: Parameters, key: Text | None, wait_s: float = 0.0, endless
 
 
 def _selection(key: Text | None, prefix: Text | None) -> Parameters:
-    """Without either, all keys. Raises ValueError for both."""
+    """The selection: all keys if both are missing. Raises ValueError for both."""
     if key is not None and prefix is not None:
         raise ValueError("key and prefix exclude each other")
     return _octets("prefix", prefix or b"") if key is None else _octets("key", key)

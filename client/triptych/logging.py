@@ -26,11 +26,11 @@ BATCH_BYTES_MAX = 4 << 20
 BATCH_S = 0.5
 """A record waits at most this long for others to be sent with it."""
 PATIENCE_S = 300.0
-"""A batch that the server does not take for this time is dropped."""
+"""A batch that the server has not accepted for this time is dropped."""
 EXIT_S = 5.0
 """How long the end of the program waits for what is queued."""
 OWN_LOGGERS = ("httpx", "httpcore")
-"""What these say while records are sent would become records to send."""
+"""The loggers of the client itself: records that they log while records are sent would have to be sent as well."""
 MESSAGE_CHARS_MAX = 100_000
 _STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName"}
 _Item = Union[tuple[str, bytes], threading.Event]
@@ -112,7 +112,7 @@ class LogHandler(logging.Handler):
         self.drain(self.exit_timeout)
 
     def drain(self, timeout: float) -> bool:
-        """As `flush`, for so many seconds; False if they are not enough."""
+        """As `flush`, within this time; False if it is too short."""
         if not self._thread.is_alive():
             return True
         _settle_levels()
@@ -160,7 +160,7 @@ class LogHandler(logging.Handler):
                 event.set()
 
     def _next_batch(self) -> tuple[list[NewRecord], list[threading.Event]]:
-        """The records of the next batch, and those who wait for it."""
+        """The records of the next batch, and the callers that wait for it."""
         batch: list[NewRecord] = []
         waiting: list[threading.Event] = []
         until = time.monotonic() + BATCH_S
@@ -188,7 +188,7 @@ class LogHandler(logging.Handler):
             self._drop(len(batch))
 
     def _send_apart(self, batch: list[NewRecord]) -> None:
-        """A batch that is refused is sent in halves, so that only the record that is wrong is dropped."""
+        """Send a refused batch in halves, so that only the wrong record is dropped."""
         if len(batch) == 1:
             self._drop(1)
             return
@@ -241,7 +241,7 @@ def _is_own(logger: str) -> bool:
 
 
 def _settle_levels() -> None:
-    """Have the loggers of OWN_LOGGERS look up their levels now. Otherwise the thread might do so while it sends, which
+    """Let the loggers of OWN_LOGGERS look up their levels now. Otherwise the thread might do so while it sends, which
     needs the lock that `logging.config.dictConfig` holds while it waits for the thread."""
     for name, logger in list(logging.root.manager.loggerDict.items()):
         if _is_own(name) and isinstance(logger, logging.Logger):
@@ -250,12 +250,13 @@ def _settle_levels() -> None:
 
 
 def _at_exit(handler: LogHandler) -> None:
-    """Before the interpreter ends threads. A handler that nobody holds any more is not kept for it."""
+    """Close the handlers before the interpreter ends threads. This does not keep a handler alive that is no longer
+    referenced."""
     reference = weakref.ref(handler)
 
     def close() -> None:
-        held = reference()
-        if held is not None:
-            held.close()
+        handler = reference()
+        if handler is not None:
+            handler.close()
 
     atexit.register(close)

@@ -9,11 +9,11 @@ from typing import Any, Callable, TypeVar, Union
 from urllib.parse import quote
 
 from triptych import arrow
-from triptych.calls import FORM, Answer, Call, Listing, Parameters, Steps, target
+from triptych.calls import FORM, Call, Listing, Parameters, ServerResponse, Steps, target
 from triptych.errors import ServerError
 from triptych.remote_write import SAMPLES_OF_REQUEST, Samples, parts_of, request_of
 from triptych.series import QueryResult, Series, result_of
-from triptych.times import Duration, Time, milliseconds, seconds_text, text_of
+from triptych.times import Duration, Time, milliseconds, seconds_of, seconds_text, text_of
 
 T = TypeVar("T")
 Labels = Mapping[str, str]
@@ -24,7 +24,7 @@ of an answer. A label set has the metric's name as `__name__`. Times: Unix secon
 
 @dataclass(frozen=True)
 class Metadata:
-    """What senders say of a metric family."""
+    """The metadata of a metric family, as senders describe it."""
 
     type: str
     help: str
@@ -84,12 +84,12 @@ def _evaluation(
 ) -> Call[QueryResult]:
     fields += _given("timeout", timeout, seconds_text) + _given("lookback_delta", lookback, seconds_text)
     fields += _given("limit", limit, str) + ([("stats", "all")] if stats else []) + _partial(partial)
-    wait_s = float(timeout) if isinstance(timeout, (int, float)) else 0.0
+    wait_s = 0.0 if timeout is None else seconds_of(timeout)
     body = target("", fields)[1:].encode()
     return Call("POST", path, _result, {"Content-Type": FORM}, body, wait_s=wait_s, arrow=True)
 
 
-def _result(answer: Answer) -> QueryResult:
+def _result(answer: ServerResponse) -> QueryResult:
     return arrow.query_result(answer) if arrow.is_arrow(answer) else result_of(answer.json())
 
 
@@ -132,10 +132,10 @@ def label_values(
 
 
 def metadata(metric: str = "", *, limit: int | None = None) -> Call[dict[str, list[Metadata]]]:
-    """Metric family → what senders say of it."""
+    """Metric family → its metadata as senders describe it."""
     fields = ([("metric", metric)] if metric else []) + _given("limit", limit, str)
 
-    def read(answer: Answer) -> dict[str, list[Metadata]]:
+    def read(answer: ServerResponse) -> dict[str, list[Metadata]]:
         families = answer.json()["data"]
         return {
             family: [Metadata(entry.get("type", ""), entry.get("help", ""), entry.get("unit", "")) for entry in entries]
@@ -153,23 +153,24 @@ def write(series: Iterable[Writable], *, samples_per_request: int = SAMPLES_OF_R
     the rest of that request is stored, what comes after it is not.
     """
     samples = requests = 0
-    for part in parts_of(_samples(series), samples_per_request):
-        body, headers = request_of(part)
+    for request_series in parts_of(_samples(series), samples_per_request):
+        body, headers = request_of(request_series)
         yield Call("POST", "/api/v1/write", _require_stored, headers, body, changes=True)
-        samples += sum(len(each.values) for each in part)
+        samples += sum(len(each.values) for each in request_series)
         requests += 1
     return Written(samples, requests)
 
 
 def delete_series(match: str | Sequence[str], start: Time | None = None, end: Time | None = None) -> Call[None]:
-    """Delete the samples of all series that match, those between the times if there are any. The server allows it if
-    its administrator does."""
+    """Delete the samples of all series that match, or those between the times. The server allows this only if its
+    administrator has enabled it."""
     fields = _selection(match, start, end, None, True)
     return replace(_form("/api/v1/admin/tsdb/delete_series", fields, lambda answer: None), changes=True)
 
 
-def _require_stored(answer: Answer) -> None:
-    """Raises ServerError for an answer of what is not Triptych, such as a page for all paths: nothing is stored."""
+def _require_stored(answer: ServerResponse) -> None:
+    """Raises ServerError for an answer that is not from Triptych, such as a page for all paths: nothing is stored
+    then."""
     if answer.status != 204:
         raise ServerError(f"the write was answered with the status {answer.status}; it must be 204: is this Triptych?")
 
@@ -185,13 +186,13 @@ def _samples(series: Iterable[Writable]) -> Iterator[Samples]:
             yield Samples.of(labels, values, milliseconds(times[0] if times else clock.time()))
 
 
-def _form(path: str, fields: Parameters, read: Callable[[Answer], T]) -> Call[T]:
-    """A POST that reads: a query may be longer than a URL."""
+def _form(path: str, fields: Parameters, read: Callable[[ServerResponse], T]) -> Call[T]:
+    """A POST that only reads, because a query may be longer than a URL."""
     body = target("", fields)[1:].encode()
     return Call("POST", path, read, {"Content-Type": FORM}, body)
 
 
-def _data(answer: Answer) -> Listing[Any]:
+def _data(answer: ServerResponse) -> Listing[Any]:
     content = answer.json()
     return Listing(content["data"], content)
 

@@ -1,4 +1,4 @@
-"""Producers of the log: appends that are made once, however often they are sent."""
+"""Producers of the log: appends that are made exactly once, however often they are sent."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from triptych.records import Appendable, encoded
 
 MAX_BYTES = 256
 LATER_MAX = 7
-"""A batch that failed keeps its number while at most so many later numbers have been used: the server remembers the
-answers to a producer's 8 highest numbers, and refuses a number below them."""
+"""A failed batch keeps its number until this many later numbers have been used: the server remembers the answers to a
+producer's 8 highest numbers, and refuses a number below them."""
 
 
 class Numbers:
@@ -30,7 +30,8 @@ class Numbers:
         self.name = name or _made_up()
         self.next_sequence = sequence
         self._failed: dict[bytes, int] = {}
-        """Digest of a batch → its number. A batch under way is among them, since its caller may give up at any time."""
+        """Digest of a batch → its number. It includes batches that are under way, because their callers may give up at
+        any time."""
         if len(self.name.encode()) > MAX_BYTES:
             raise ValueError(f"the producer's name has {len(self.name.encode())} bytes; it may have {MAX_BYTES}")
         if not name:

@@ -1,5 +1,8 @@
-"""As much of protobuf's wire format as the requests and answers need, without generated modules, whose names collide
-with others (https://protobuf.dev/programming-guides/encoding)."""
+"""The part of protobuf's wire format that requests and answers need, without generated modules, whose names collide
+with others (https:
+
+protobuf.dev/programming-guides/encoding).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 
 
 def varint(number: int) -> bytes:
-    """Of an integer from -2^63 to 2^64 - 1. Raises ValueError."""
+    """The varint of an integer from -2^63 to 2^64 - 1. Raises ValueError."""
     if not -(1 << 63) <= number < 1 << 64:
         raise ValueError(f"{number} has more than 64 bits")
     number &= (1 << 64) - 1
@@ -36,7 +39,7 @@ def double(field: int, number: float) -> bytes:
 
 
 def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Number and content of each field: an integer, or the bytes of all others. Raises ValueError if the message ends
+    """Number and content of each field: an integer for a varint, otherwise bytes. Raises ValueError if the message ends
     within a field."""
     at, end = 0, len(message)
     while at < end:

@@ -16,12 +16,12 @@ from triptych.tables import Column, Table
 
 Text = Union[str, bytes]
 Value = Union[str, bytes, Mapping[str, Any], list[Any], int, float, bool, None]
-"""Of a record: text and bytes as they are, anything else as JSON."""
+"""The value of a record: text and bytes as they are, anything else as JSON."""
 
 
 @dataclass(frozen=True)
 class NewRecord:
-    """A record to append. `tombstone`: its key has ended; it has no value."""
+    """A record to append. `tombstone`: marks the end of its key; it has no value."""
 
     key: Text
     value: Value = b""
@@ -130,7 +130,7 @@ NONE = Records(np.zeros(0, np.uint64), np.zeros(0, np.int64), [], [], {})
 
 
 def joined(pages: list[Records]) -> Records:
-    """All records of consecutive pages, with what the last page says of the rest."""
+    """All records of consecutive pages, with the positions of the last page."""
     headed: dict[int, tuple[Mapping[str, str], str, bool]] = {}
     begin = 0
     for page in pages:
@@ -150,8 +150,8 @@ def joined(pages: list[Records]) -> Records:
 
 
 def page_of(body: bytes, key: bytes | None) -> Records:
-    """From a ScanResponse; its records in the order of their numbers unless they descend. `key`: that of all records of
-    a page without keys. Raises ServerError."""
+    """The records of a ScanResponse, in the order of their numbers unless they descend. `key`: that of all records of a
+    page without keys. Raises ServerError."""
     try:
         return _page(memoryview(body), key)
     except (ValueError, IndexError, TypeError, AttributeError) as error:

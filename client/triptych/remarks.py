@@ -1,4 +1,4 @@
-"""What an answer says of itself: warnings of what is missing from it."""
+"""The warnings of an answer about what is missing from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from triptych.errors import PartialAnswer
 
 
 def announce(texts: Iterable[str]) -> None:
-    """Tell the caller what is missing from a result as Python tells of things that are not errors."""
+    """Warn the caller of what is missing from a result, with Python's warnings."""
     for text in texts:
         warnings.warn(text, PartialAnswer, stacklevel=_outside())
 

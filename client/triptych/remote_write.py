@@ -55,24 +55,24 @@ def _labels(labels: Mapping[str, str]) -> bytes:
 
 
 def parts_of(series: Iterable[Samples], samples_max: int) -> Iterator[list[Samples]]:
-    """The series in the parts that a request has; one of many samples is divided."""
+    """The series in parts for requests; one with many samples is divided."""
     if samples_max < 1:
         raise ValueError(f"samples_per_request is {samples_max}; it must be at least 1")
-    part: list[Samples] = []
+    request_part: list[Samples] = []
     samples = size = 0
     for each in series:
         start = 0
         while start < len(each.values):
             end = min(len(each.values), start + samples_max - samples)
-            part.append(replace(each, values=each.values[start:end], times_ms=each.times_ms[start:end]))
+            request_part.append(replace(each, values=each.values[start:end], times_ms=each.times_ms[start:end]))
             samples += end - start
             size += len(each.labels)
             start = end
             if samples == samples_max or size >= LABELS_BYTES_OF_REQUEST:
-                yield part
-                part, samples, size = [], 0, 0
-    if part:
-        yield part
+                yield request_part
+                request_part, samples, size = [], 0, 0
+    if request_part:
+        yield request_part
 
 
 def request_of(part: Iterable[Samples]) -> tuple[bytes, dict[str, str]]:

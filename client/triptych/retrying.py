@@ -21,15 +21,15 @@ from triptych.errors import (
 
 PAUSE_S, PAUSE_MAX_S = 0.1, 5.0
 ENDLESS_ATTEMPT_S = 30.0
-"""How long one attempt of an endless call may take, beside what the server may wait."""
+"""How long one attempt of an endless call may take, beside the time that the server may wait."""
 
 
 class Attempts:
-    """The attempts of one call, which together take no longer than `timeout_s` and what the call may wait.
+    """The attempts of one call, which together take no longer than `timeout_s` and the time that the call may wait.
 
-    A request that was not sent, or was refused with 429, is repeated. What else may succeed later is repeated only if
-    the call is repeatable, and a read that ran out of time is not: it would do so again. Nor is a call to a server that
-    is not trusted.
+    A request that was not sent, or was refused with 429, is repeated. After other errors that may pass, it is repeated
+    only if the call is repeatable. A read that ran out of time is not repeated, because it would do so again. Nor is a
+    call to a server that is not trusted.
     """
 
     def __init__(self, call: Call[Any], timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:

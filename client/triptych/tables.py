@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Column = Union[NDArray[Any], list[Any]]
 EXACT_INTEGER_MAX = 1 << 53
-"""Up to here, float64 has all integers."""
+"""Up to this number, float64 represents all integers."""
 
 
 class Table:
@@ -45,15 +45,15 @@ class Table:
 
 
 def column_names(names: Collection[str], reserved: Collection[str], prefix: str) -> dict[str, str]:
-    """Name → its column: the name itself; one that is reserved has the prefix before it, as often as it takes to get a
-    name that no other column has."""
-    taken = {*names, *reserved}
+    """Name → its column. A reserved name gets the prefix before it, as often as it takes to get a name that no other
+    column has."""
+    used_names = {*names, *reserved}
     columns = {}
     for name in names:
         column = name
-        while column in reserved or (column != name and column in taken):
+        while column in reserved or (column != name and column in used_names):
             column = prefix + column
-        taken.add(column)
+        used_names.add(column)
         columns[name] = column
     return columns
 
@@ -85,7 +85,7 @@ def _arrow_column(library: Any, column: Column) -> Any:
 
 
 def _uniform(values: Sequence[Any]) -> list[Any]:
-    """The values, if one type holds all of them as they are; else as JSON texts, in which a text stays as it is."""
+    """The values, if one type holds all of them unchanged; else JSON texts, in which a text stays as it is."""
     kinds = {_kind(value) for value in values if value is not None}
     if kinds == {"int", "float"} and not _has_large_integer(values):
         return [None if value is None else float(value) for value in values]

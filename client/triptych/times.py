@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Union
@@ -15,6 +16,9 @@ SECONDS_END = 2**63 / 1000
 """Times below this have milliseconds that fit in int64."""
 Duration = Union[int, float, str]
 """Seconds, or text such as `1h30m`."""
+_UNITS_S = {"y": 31_536_000, "w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1, "ms": 0.001, "": 1}
+_DURATION = re.compile(r"([0-9]+(ms|[ywdhms]))+|[0-9]+([.][0-9]*)?")
+_PART = re.compile(r"([0-9.]+)(ms|[ywdhms]?)")
 
 
 def text_of(time: Time) -> str:
@@ -28,6 +32,15 @@ def seconds_text(duration: Duration) -> str:
     return duration if isinstance(duration, str) else _decimal(duration)
 
 
+def seconds_of(duration: Duration) -> float:
+    """The seconds of a duration; 0 for a text that is none, which the server refuses."""
+    if not isinstance(duration, str):
+        return float(duration)
+    if not _DURATION.fullmatch(duration):
+        return 0.0
+    return sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(duration))
+
+
 def _seconds(time: int | float | datetime | np.datetime64) -> float:
     if isinstance(time, np.datetime64):
         return int(milliseconds(time)[0]) / 1000
@@ -35,7 +48,7 @@ def _seconds(time: int | float | datetime | np.datetime64) -> float:
 
 
 def _decimal(number: float) -> str:
-    """Without an exponent, to the millisecond."""
+    """The text of a time, without an exponent, to the millisecond."""
     return f"{number:.3f}".rstrip("0").rstrip(".")
 
 

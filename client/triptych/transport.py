@@ -1,4 +1,4 @@
-"""Sends one request over httpx and reads the whole answer, within a time."""
+"""Sends one request over httpx and reads the whole answer, within a time limit."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from urllib.parse import urlsplit
 import anyio
 import httpx
 
-from triptych.calls import Answer, Call
+from triptych.calls import Call, ServerResponse
 from triptych.errors import ConnectionFailed, NotConnected, NotTrusted, TimedOut, error_of
 
 URL_DEFAULT = "http://127.0.0.1:9090"
 CONNECT_S_MAX = 10.0
 LATE_S = 0.1
-"""httpx's own timeouts tell more of what was waited for, so they come first."""
+"""Added to the time of httpx's own timeouts, which come first because they say more precisely what was waited for."""
 KEEP_ALIVE_S = 30.0
-"""Connections that nobody has used for this time are closed."""
+"""Connections that have not been used for this time are closed."""
 USER_AGENT = "triptych-client/0.1"
 Certificate = Union[str, tuple[str, str]]
 
@@ -85,7 +85,7 @@ class Connection:
 
 @contextmanager
 def _errors(call: Call[Any]) -> Iterator[None]:
-    """httpx's errors as those of this client."""
+    """Raises httpx's errors as those of this client."""
     what = f"{call.method} {call.target.partition('?')[0]}"
     try:
         yield
@@ -110,7 +110,7 @@ def _timeout(left_s: float) -> httpx.Timeout:
 
 
 def _require_before(give_up: float, call: Call[Any]) -> None:
-    """httpx bounds the wait for each piece, not that for all of them."""
+    """Raises TimedOut after `give_up`: httpx bounds the wait for each piece, but not for all pieces together."""
     if time.monotonic() > give_up:
         raise _incomplete(call)
 
@@ -119,11 +119,11 @@ def _incomplete(call: Call[Any]) -> TimedOut:
     return TimedOut(f"{call.method} {call.target.partition('?')[0]}: the answer is not complete in time")
 
 
-def _checked(response: httpx.Response, body: bytes) -> Answer:
+def _checked(response: httpx.Response, body: bytes) -> ServerResponse:
     headers = {name.lower(): value for name, value in response.headers.items()}
     if not 200 <= response.status_code < 300:
         raise error_of(response.status_code, headers, body)
-    return Answer(response.status_code, headers, body)
+    return ServerResponse(response.status_code, headers, body)
 
 
 class Transport:
@@ -140,12 +140,12 @@ class Transport:
         self._pid = os.getpid()  # last: as long as it is another, no thread of a forked process uses `_http`
 
     def _own(self) -> httpx.Client:
-        """A forked process must not use the connections of the other one, whose locks may stay locked for ever."""
+        """A forked process must not use the connections of its parent, whose locks may stay locked for ever."""
         if self._pid != os.getpid():
             self._connect()
         return self._http
 
-    def send(self, call: Call[Any], left_s: float) -> Answer:
+    def send(self, call: Call[Any], left_s: float) -> ServerResponse:
         """Raises TriptychError for anything but a 2xx."""
         give_up = time.monotonic() + left_s
         with (
@@ -175,7 +175,7 @@ class AsyncTransport:
         self._base = connection.base
         self._http = http or httpx.AsyncClient(**connection.options())
 
-    async def send(self, call: Call[Any], left_s: float) -> Answer:
+    async def send(self, call: Call[Any], left_s: float) -> ServerResponse:
         """Raises TriptychError for anything but a 2xx."""
         try:
             # asyncio.wait_for loses a cancellation that comes together with the answer, up to Python 3.11.
@@ -184,7 +184,7 @@ class AsyncTransport:
         except TimeoutError as error:
             raise _incomplete(call) from error
 
-    async def _answer(self, call: Call[Any], left_s: float) -> Answer:
+    async def _answer(self, call: Call[Any], left_s: float) -> ServerResponse:
         with _errors(call):
             async with self._http.stream(
                 call.method,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triptych import arrow
-from triptych.calls import JSON, PROTOBUF, Answer, Call, Listing, Reading, Steps, as_json, target
+from triptych.calls import JSON, PROTOBUF, Call, Listing, Reading, ServerResponse, Steps, as_json, target
 from triptych.hits import VECTOR, SearchResult, Vector, Vectors, result_of, vector_of
 from triptych.protobuf import delimited, double, whole
 
@@ -54,8 +54,8 @@ def create_collection(
     `text_fields`: attributes that are searched by text; each a name, or an object with a `language` and more.
     """
     settings: dict[str, Any] = {"dimension": dimension}
-    given = {"metric": metric, "storage": storage, "index": index}
-    settings.update({name: value for name, value in given.items() if value})
+    options = {"metric": metric, "storage": storage, "index": index}
+    settings.update({name: value for name, value in options.items() if value})
     if text_fields:
         settings["textFields"] = list(text_fields)
     body = as_json(settings)
@@ -72,7 +72,7 @@ def collection(name: str) -> Call[Collection]:
 def collections() -> Call[Listing[Collection]]:
     """All collections."""
 
-    def read(answer: Answer) -> Listing[Collection]:
+    def read(answer: ServerResponse) -> Listing[Collection]:
         content = answer.json()
         return Listing([_read(each) for each in content["collections"]], content)
 
@@ -145,10 +145,10 @@ def search(
         body["vector"] = np.asarray(vector, np.float32).tolist()
     if text is not None:
         body["text"] = {"query": text} if isinstance(text, str) else text
-    given = (("id", id), ("fusion", fusion), ("groupBy", group_by))
-    body.update({name: value for name, value in given if value is not None})
+    members = (("id", id), ("fusion", fusion), ("groupBy", group_by))
+    body.update({name: value for name, value in members if value is not None})
 
-    def read(answer: Answer) -> SearchResult:
+    def read(answer: ServerResponse) -> SearchResult:
         if arrow.is_arrow(answer):
             return arrow.search_results(answer, 1)[0]
         content = answer.json()
@@ -175,13 +175,15 @@ def search_many(
     step = max(1, min(QUERIES_OF_REQUEST, 100_000 // max(k, 1)))
     for start in range(0, len(queries), step):
         body = _search(k, filter, include, collection, exact, recall, expansion, 0, None)
-        part = queries[start : start + step]
-        body["vectors"] = part.tolist()
-        results += yield replace(_post("search", body, functools.partial(_results, len(part)), partial), arrow=True)
+        request_queries = queries[start : start + step]
+        body["vectors"] = request_queries.tolist()
+        results += yield replace(
+            _post("search", body, functools.partial(_results, len(request_queries)), partial), arrow=True
+        )
     return results
 
 
-def _results(queries: int, answer: Answer) -> list[SearchResult]:
+def _results(queries: int, answer: ServerResponse) -> list[SearchResult]:
     if arrow.is_arrow(answer):
         return arrow.search_results(answer, queries)
     content = answer.json()
@@ -192,13 +194,13 @@ def get(
     ids: Sequence[str], *, include: Sequence[str] | None = None, collection: str = "", partial: bool = True
 ) -> Steps[Vectors]:
     """The vectors with these ids that exist, in this order."""
-    found = Vectors()
-    for part in _ids(ids):
-        body = _body(collection, ids=part, includeFields=None if include is None else list(include))
+    vectors = Vectors()
+    for request_ids in _ids(ids):
+        body = _body(collection, ids=request_ids, includeFields=None if include is None else list(include))
         page = yield _post("get", body, _vectors, partial)
-        found += page
-        found.warnings += page.warnings
-    return found
+        vectors += page
+        vectors.warnings += page.warnings
+    return vectors
 
 
 def scroll(
@@ -236,7 +238,7 @@ def facets(
 ) -> Call[Listing[tuple[Any, int]]]:
     """The most frequent values of an attribute, each with its number of vectors."""
 
-    def read(answer: Answer) -> Listing[tuple[Any, int]]:
+    def read(answer: ServerResponse) -> Listing[tuple[Any, int]]:
         content = answer.json()
         return Listing([(facet["value"], facet["count"]) for facet in content["facets"]], content)
 
@@ -263,7 +265,7 @@ def update(
 
 
 def _changed(action: str, member: str, ids: Sequence[str], filter: Filter | None, body: dict[str, Any]) -> Steps[int]:
-    def read(answer: Answer) -> int:
+    def read(answer: ServerResponse) -> int:
         return int(answer.json()[member])
 
     if filter is not None:
@@ -271,8 +273,8 @@ def _changed(action: str, member: str, ids: Sequence[str], filter: Filter | None
             raise ValueError("ids and filter exclude each other")
         return int((yield replace(_post(action, {**body, "filter": filter}, read), changes=True)))
     changed = 0
-    for part in _ids(ids):
-        changed += yield replace(_post(action, {**body, "ids": part}, read), changes=True)
+    for request_ids in _ids(ids):
+        changed += yield replace(_post(action, {**body, "ids": request_ids}, read), changes=True)
     return changed
 
 
@@ -306,16 +308,16 @@ def _body(collection: str, **members: Any) -> dict[str, Any]:
     return {"collection": collection, **body} if collection else body
 
 
-def _post(action: str, body: Mapping[str, Any], read: Callable[[Answer], T], partial: bool = True) -> Call[T]:
+def _post(action: str, body: Mapping[str, Any], read: Callable[[ServerResponse], T], partial: bool = True) -> Call[T]:
     path = target(f"/api/v1/vector/{action}", [] if partial else [("partial_response", "false")])
     return Call("POST", path, read, {"Content-Type": JSON, "Accept": JSON}, as_json(body))
 
 
-def _protobuf(path: str, body: bytes, read: Callable[[Answer], T]) -> Call[T]:
+def _protobuf(path: str, body: bytes, read: Callable[[ServerResponse], T]) -> Call[T]:
     return Call("POST", path, read, {"Content-Type": PROTOBUF, "Accept": JSON}, body, changes=True)
 
 
-def _vectors(answer: Answer) -> Vectors:
+def _vectors(answer: ServerResponse) -> Vectors:
     content = answer.json()
     return Vectors([vector_of(each) for each in content["vectors"]], content)
 
@@ -343,16 +345,16 @@ def _ids(ids: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _parts(encoded: Iterable[bytes]) -> Iterator[list[bytes]]:
-    part: list[bytes] = []
+    request_items: list[bytes] = []
     size = 0
     for each in encoded:
-        if part and (len(part) == VECTORS_OF_REQUEST or size + len(each) > BYTES_OF_REQUEST):
-            yield part
-            part, size = [], 0
-        part.append(each)
+        if request_items and (len(request_items) == VECTORS_OF_REQUEST or size + len(each) > BYTES_OF_REQUEST):
+            yield request_items
+            request_items, size = [], 0
+        request_items.append(each)
         size += len(each)
-    if part:
-        yield part
+    if request_items:
+        yield request_items
 
 
 def _fields(name: str, attributes: Attributes) -> bytes:

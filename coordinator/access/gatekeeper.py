@@ -92,7 +92,7 @@ class Gatekeeper:
     def _require(self, grant: Grant, need: Need) -> None:
         if not need.is_met(grant.roles):
             self.refused["forbidden"] += 1
-            raise Forbidden(f"the {grant.name} has not {need}, which this request needs")
+            raise Forbidden(f"the {grant.name} does not have {need}, which this request needs")
         if grant.rate is not None and not grant.rate.take():
             self.refused["rate"] += 1
             raise Overloaded(

@@ -117,12 +117,22 @@ def require_safe(settings: Settings, policy: Policy) -> None:
 
 
 def require_no_weaker(before: Policy, after: Policy) -> None:
-    """Raises ConfigError for what changes only with a restart: TLS on or off, and no more credentials, or no more
-    certificates of clients. A file that is empty or cut short for a moment, because it is being written, must not open
-    the service, nor one of two locks of it."""
+    """Raises ConfigError for what changes only with a restart: TLS on or off, no more credentials, no more certificates
+    of clients, and nothing any more that says which of these are let in. A file that is empty or cut short for a
+    moment, because it is being written, must not open the service, nor one of two locks of it."""
     if (before.tls is None) != (after.tls is None):
         raise ConfigError(f"TLS would be {'off' if after.tls is None else 'on'}; that needs a restart")
     if before.asks_for_credentials and not after.asks_for_credentials:
         raise ConfigError("nobody would have to show a credential any more; that needs a restart")
     if before.requires_certificate and not after.requires_certificate:
         raise ConfigError("no client would have to show a certificate any more; that needs a restart")
+    if before.tls is None or after.tls is None or not after.requires_certificate:
+        return
+    if before.tls.has_own_authorities and not after.tls.has_own_authorities:
+        raise ConfigError(
+            "client_ca_file would be gone, and the system's authorities would vouch for clients; that needs a restart"
+        )
+    if before.tls.config.client_allowed_sans is not None and after.tls.config.client_allowed_sans is None:
+        raise ConfigError(
+            "client_allowed_sans would be gone, and any certificate of the authorities let in; that needs a restart"
+        )

@@ -49,6 +49,11 @@ class TlsMaterial:
         """Whether every client has shown a certificate that was verified."""
         return self.config.client_auth_type == "RequireAndVerifyClientCert"
 
+    @property
+    def has_own_authorities(self) -> bool:
+        """Whether the file says which authorities vouch for clients; otherwise those of the system do."""
+        return bool(self.client_ca or self.config.client_ca or self.config.client_ca_file)
+
     def expires_at(self) -> float | None:
         """When its certificates end, in Unix time; None if that cannot be read."""
         return expires_at(self.certificate)
@@ -149,7 +154,7 @@ def _load_certificate(context: ssl.SSLContext, material: TlsMaterial) -> None:
 
 def _load_authorities(context: ssl.SSLContext, material: TlsMaterial) -> None:
     config = material.config
-    if not (material.client_ca or config.client_ca or config.client_ca_file):
+    if not material.has_own_authorities:
         context.load_default_certs(ssl.Purpose.CLIENT_AUTH)  # as Go does: the authorities of the system
         return
     try:

@@ -81,7 +81,7 @@ def split(token: str) -> tuple[str, str] | None:
 
 def mint(name: str) -> tuple[str, str]:
     """A new token, and its part of the file. Raises ConfigError for a name that cannot be one."""
-    check_name(name, "triptych token")
+    check_name(name, "NAME")
     secret = secrets.token_urlsafe(SECRET_BYTES)
     hashed = bcrypt.hashpw(secret.encode(), bcrypt.gensalt(HASH_COST)).decode()
     return f"{PREFIX}.{name}.{secret}", f'[{name}]\nhash = "{hashed}"\n'

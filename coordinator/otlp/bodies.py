@@ -6,6 +6,7 @@ https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding.
 
 from __future__ import annotations
 
+import re
 import zlib
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -20,6 +21,11 @@ from shared.errors import BadData, TooLarge
 JSON_BYTES_MAX = 4 << 20
 """A body of JSON: interpreted code reads it, in some 70 µs a data point, and makes objects of 70 times its bytes at
 worst."""
+JSON_BRACKETS_MAX = 250_000
+"""Objects and arrays of such a body. Those of attributes take 17 bytes each at least, so that there are never so many.
+A body of nothing but empty ones would take six seconds of interpreted code."""
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+"""A text of JSON. One that does not end goes up to the end of the body, so that no part is looked at twice."""
 MESSAGE_BYTES_MAX = 8 << 20
 """A body that the protobuf library takes apart: an attribute that takes two bytes of it becomes an object of 50."""
 DEFLATE_RATIO_MAX = 1032
@@ -59,6 +65,14 @@ def of_json(body: bytes, kind: Any, with_ids: Callable[[Any], Iterator[Any]]) ->
             f"the body of JSON has {len(body)} bytes; the limit is {JSON_BYTES_MAX}. Send application/x-protobuf, "
             "or smaller ones"
         )
+    brackets = _brackets(body)
+    if brackets > JSON_BRACKETS_MAX:  # the texts of logs may have as many
+        brackets = _brackets(_TEXT.sub(b"", body))
+    if brackets > JSON_BRACKETS_MAX:
+        raise TooLarge(
+            f"the body of JSON has {brackets} objects and arrays; the limit is {JSON_BRACKETS_MAX}. Send "
+            "application/x-protobuf, or smaller ones"
+        )
     try:
         plain = orjson.loads(body)
         if not isinstance(plain, dict):
@@ -71,6 +85,10 @@ def of_json(body: bytes, kind: Any, with_ids: Callable[[Any], Iterator[Any]]) ->
     for each in with_ids(message):
         each.trace_id, each.span_id = _from_hex(each.trace_id, "traceId"), _from_hex(each.span_id, "spanId")
     return message
+
+
+def _brackets(body: bytes) -> int:
+    return body.count(b"{") + body.count(b"[")
 
 
 def _from_hex(decoded: bytes, name: str) -> bytes:

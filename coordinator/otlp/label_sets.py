@@ -43,7 +43,7 @@ POINTS: Mapping[int, Any] = {
     walk.SUMMARY: metrics_pb2.SummaryDataPoint,
 }
 """The messages of points, by the kind of their metric."""
-_KINDS = {walk.SUM: "sum", walk.HISTOGRAM: "histogram", walk.EXPONENTIAL: "exponential histogram"}
+_KINDS = {walk.SUM: "a sum", walk.HISTOGRAM: "a histogram", walk.EXPONENTIAL: "an exponential histogram"}
 """Those that have a temporality."""
 
 
@@ -151,7 +151,7 @@ def metric_of(
     is_delta = has_temporality and temporality == walk.DELTA
     if is_delta and not translation.keep_delta:
         raise NotValid(
-            f"it is a {_KINDS[kind]} of delta temporality, which is stored only with TRIPTYCH_OTLP_KEEP_DELTA=true; "
+            f"it is {_KINDS[kind]} of delta temporality, which is stored only with TRIPTYCH_OTLP_KEEP_DELTA=true; "
             "have the exporter send cumulative values"
         )
     translated, translated_unit = family_of(name, unit, kind, temporality, is_monotonic, translation)

@@ -21,8 +21,8 @@ from coordinator.otlp.survey import Survey
 from coordinator.series import metadata, remote_write
 from coordinator.series.metadata import FamilyMetadata
 from coordinator.series.own_samples import STALE
-from coordinator.series.remote_write import Cut
 from coordinator.series.series_references import SeriesReferences
+from coordinator.series.split_request import SplitRequest
 from proto import remote_write_pb2
 from shared.errors import TooLarge
 from shared.protobuf_fields import delimited_head
@@ -31,7 +31,7 @@ from shared.wire import Frame
 NEW_SERIES_MAX = 100_000
 """Series of one request whose labels are not known yet, at some 30 µs each."""
 NEW_BYTES_MAX = 64 << 20
-"""Bytes of their labels, of which there are several copies until the request is cut."""
+"""Bytes of their labels, of which there are several copies until the request is split."""
 BY_HAND_MAX = 20_000
 BY_HAND_BYTES_MAX = 4 << 20
 """Points of one request that the protobuf library reads, at some 70 µs each, and their bytes."""
@@ -86,9 +86,11 @@ class Prepared:
         return b"".join((out[:end].data, *self.by_hand)) if self.by_hand else out[:end].data
 
 
-def cut(prepared: Prepared, request: Frame, shards: int, translation: Translation, references: SeriesReferences) -> Cut:
+def split(
+    prepared: Prepared, request: Frame, shards: int, translation: Translation, references: SeriesReferences
+) -> SplitRequest:
     """What remote write makes of the request, with the metadata. What it refuses goes to the refusals."""
-    answer = remote_write.cut(request, shards, translation.limits, references)
+    answer = remote_write.split(request, shards, translation.limits, references)
     refusals = prepared.refusals
     for text in answer.refused:
         refusals.leave_out(text)

@@ -19,6 +19,8 @@ from shared.protobuf_fields import delimited_head, varint
 
 ZERO_THRESHOLD = 1e-128
 """Of a histogram that does not say its own."""
+INDEX_MAX = (1 << 31) - 1
+"""A span says where it begins as an int32."""
 SPAN_GAP_MAX = 2
 """Empty buckets up to which a span goes on: a count takes less room than the head of another span."""
 GAUGE_HINT = 3
@@ -86,6 +88,8 @@ def _side(buckets: Any, shift: int, spans_field: int, deltas_field: int) -> Iter
     if len(counts) > fields.BUCKETS_MAX:
         raise ValueError(f"it has {len(counts)} buckets on one side; the limit is {fields.BUCKETS_MAX}")
     indexes, sums = _reduced(counts, buckets.offset, shift)
+    if indexes and indexes[-1] > INDEX_MAX:
+        raise ValueError(f"it has a bucket with the index {indexes[-1]}; the largest is {INDEX_MAX}")
     spans: list[tuple[int, int]] = []
     filled: list[int] = []
     begin = end = 0

@@ -1,1 +1,1 @@
-"""What the service says about itself: metrics, and storing them in itself."""
+"""The service's own metrics, and how they are stored in the service itself."""

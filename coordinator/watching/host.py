@@ -1,7 +1,7 @@
-"""What has to be asked of the operating system: about this process, the space on the disk of the data directory, and
-what the supervisor of the workers has left there.
+"""Facts from the operating system: about this process, about the space on the disk of the data directory, and the file
+that the supervisor of the workers has left there.
 
-A disk that does not answer must not stop the event loop, so a thread asks, and the last answer is shown with its age.
+A disk that does not answer must not stop the event loop. So a thread asks, and the last answer is shown with its age.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STANDARD = {
     "process_open_fds": "triptych_process_open_files",
     "process_max_fds": "triptych_process_open_files_max",
 }
-"""The names that Prometheus's client libraries have for the same."""
+"""The names that Prometheus's client libraries use for the same metrics."""
 
 
 class Host:
@@ -40,7 +40,7 @@ class Host:
         self._known_at = 0.0
 
     async def refresh(self, within_s: float) -> None:
-        """Ask the operating system; returns when it has answered or the time is over."""
+        """Ask the operating system. Returns when it has answered or the time is over."""
         if self._asked is None:
             self._asked = asyncio.get_running_loop().run_in_executor(self._pool, self._measure)
             self._asked.add_done_callback(self._answered)

@@ -1,4 +1,4 @@
-"""What holds how much memory, by process."""
+"""The memory of each process, by owner."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PAGES = {
 
 
 def put_unattributed(values: Values) -> None:
-    """Add what no owner has of each process's memory that is not of files; at least 0, as owners and the system do not
-    look at the same moment."""
+    """Add the memory of each process that is not of files and that no owner accounts for. It is at least 0: owners and
+    the system are not measured at the same moment."""
     owned = _by_process(values, BYTES)
     for process, size in _by_process(values, PAGES["anonymousBytes"]).items():
         if process in owned:
@@ -27,8 +27,8 @@ def put_unattributed(values: Values) -> None:
 
 
 def report(values: Values) -> list[dict[str, Any]]:
-    """For each process its pages in bytes, as far as the system says, and `owners`: owner → bytes, the largest first.
-    What `put_unattributed` has added is there as `unattributedBytes`."""
+    """For each process the bytes of its pages, as far as the system says, and `owners`: owner → bytes, the largest
+    first. `unattributedBytes` is what `put_unattributed` has added."""
     owners: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for (process, owner), size in values.by_name.get(BYTES, ()):
         owners[process][owner] = _bytes(size)
@@ -45,7 +45,7 @@ def report(values: Values) -> list[dict[str, Any]]:
 
 
 def _by_process(values: Values, name: str) -> dict[str, list[float]]:
-    """Process → the numbers of a metric whose first label is the process."""
+    """Process → the values of a metric whose first label is the process."""
     found: defaultdict[str, list[float]] = defaultdict(list)
     for labels, value in values.by_name.get(name, ()):
         found[labels[0]].append(_bytes(value))

@@ -1,8 +1,9 @@
-"""The service stores its own metrics in itself, as a Prometheus would that scrapes it.
+"""The service stores its own metrics in itself, as a Prometheus that scrapes it would.
 
-The samples take the path of remote write from the decompressed body on. They never wait: if the last write has
-not ended they are dropped and counted. Of missing shards their part is dropped, and while writes are refused because of
-overload, all but a few: so a cluster that is overloaded or half gone still says so. What is dropped is not sent again.
+The samples take the path of remote write from the decompressed body on. They never wait: if the last write has not
+ended, they are dropped and counted. Samples for missing shards are dropped, and while writes are refused because of
+overload, all but a few. So a cluster that is overloaded or lacks shards still reports its state. Dropped samples are
+not sent again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from coordinator.pressure import Level, Pressure
 from coordinator.series import metadata, remote_write
 from coordinator.series.groups import SampleWrites
 from coordinator.series.own_samples import STALE, body, sample
-from coordinator.series.remote_write import Cut, Limits
+from coordinator.series.remote_write import Limits
+from coordinator.series.split_request import SplitRequest
 from coordinator.watching.catalogue import METRICS, SCRAPE_SERIES
 from coordinator.watching.telemetry import buckets_of
 from coordinator.watching.watch import Watch
@@ -35,7 +37,7 @@ from shared.telemetry import event
 JOB = "triptych"
 FIRST_AFTER_S = 1.0
 SERIES_MAX = 100_000
-"""Series that are remembered as gone until the end of each is stored; some 300 for each worker are usual."""
+"""Series that are remembered as gone until their end is stored. Some 300 for each worker are usual."""
 VITAL = frozenset(
     (
         "triptych_overload_level",
@@ -54,18 +56,19 @@ VITAL = frozenset(
 )
 """Metrics that are stored even while writes are refused: some ten samples and two for each shard."""
 METADATA_INTERVAL_S = 3600.0
-"""Types and helps are stored at the start and again after this time."""
+"""Types and help texts are stored at the start, and again after this time."""
 FAILED_LOG_INTERVAL_S = 300.0
 
 Key = tuple[str, ...]
-"""The name of a series and the values of its labels, in the catalogue's order; of a bucket, its bound comes last."""
+"""The name of a series and the values of its labels, in the order of the catalogue; the bound of a bucket comes
+last."""
 
 
 @dataclass(slots=True)
 class _Prepared:
     """One scrape, ready to be sent. `left_out`: samples that are dropped, by reason. `ended`: series that it ends."""
 
-    cut: Cut
+    split_request: SplitRequest
     left_out: Counter[str]
     ended: list[Key]
 
@@ -89,7 +92,7 @@ class SelfScrape:
         self._failed_logged_at = -FAILED_LOG_INTERVAL_S
         self._write: asyncio.Task[None] | None = None
         self.health = "unknown"
-        """As of a target: up when the last scrape was stored, down when it was not."""
+        """The health, as of a target: up when the last scrape was stored, down when it was not."""
         self.last_error = ""
         self.last_scrape: float | None = None
         """Unix time of the last one, None before the first."""
@@ -101,7 +104,7 @@ class SelfScrape:
         watch.telemetry.watch(self.put)
 
     def put(self, values: Values) -> None:
-        """Add what the metrics say about this."""
+        """Add the metrics about this."""
         values.put("triptych_self_scrapes_total", self.scrapes)
         values.put("triptych_self_scrape_samples_total", self.stored)
         values.put("triptych_self_scrape_seconds_total", self.seconds)
@@ -152,22 +155,22 @@ class SelfScrape:
     ) -> _Prepared:
         began_s = time.thread_time()
         series = dict(_series_of(values))
-        known = {key: self._known.get(key) or self._identity(key) for key in series}
-        gone = {key: identity for key, identity in self._known.items() if key not in known}
-        for key in known:
+        identities = {key: self._known.get(key) or self._identity(key) for key in series}
+        gone = {key: identity for key, identity in self._known.items() if key not in identities}
+        for key in identities:
             self._vanished.pop(key, None)
         for key, identity in gone.items():
             if len(self._vanished) < SERIES_MAX:
                 self._vanished[key] = identity
-        added = len(known.keys() - self._known.keys())
+        added = len(identities.keys() - self._known.keys())
         numbers = (1.0, time.perf_counter() - started_s, len(series), len(series), added)
-        self._known = known
+        self._known = identities
         ended = [key for key, (_, shard) in self._vanished.items() if shard not in missing]
         end = sample(STALE, time_ms)
         messages = [self._vanished[key][0] + end for key in ended]
         left_out: Counter[str] = Counter()
         for key, value in series.items():
-            label_bytes, shard = known[key]
+            label_bytes, shard = identities[key]
             if shard in missing:
                 left_out["shard"] += 1
             elif is_overloaded and key[0] not in VITAL:
@@ -178,23 +181,25 @@ class SelfScrape:
             label_bytes, shard = self._identity((name,))
             if shard not in missing:
                 messages.append(label_bytes + sample(float(number), time_ms))
-        cut = remote_write.cut(body(messages), self._settings.shard_count(), Limits.of(self._settings))
+        split_request = remote_write.split(body(messages), self._settings.shard_count(), Limits.of(self._settings))
         self.seconds += time.thread_time() - began_s
-        return _Prepared(cut, left_out, ended)
+        return _Prepared(split_request, left_out, ended)
 
     def _identity(self, key: Key) -> tuple[bytes, int]:
         """(canonical labels, shard) of a series."""
-        own = labels.encode(((METRIC_NAME, key[0]), *zip(_label_names(key[0]), key[1:], strict=True), *self._target))
-        return own, shard_of(own, self._settings.shard_count())
+        label_bytes = labels.encode(
+            ((METRIC_NAME, key[0]), *zip(_label_names(key[0]), key[1:], strict=True), *self._target)
+        )
+        return label_bytes, shard_of(label_bytes, self._settings.shard_count())
 
     async def _send(self, prepared: _Prepared, *, is_whole: bool) -> None:
-        cut = prepared.cut
+        split_request = prepared.split_request
         self.dropped.update(prepared.left_out)
-        self.dropped["refused"] += cut.refused_count
+        self.dropped["refused"] += split_request.refused_count
         try:
-            if cut.parts:
-                await self._samples.write(cut.parts)
-            self.stored += cut.samples
+            if split_request.parts:
+                await self._samples.write(split_request.parts)
+            self.stored += split_request.samples
             self.health = "up"
             self.last_error = "" if is_whole else "shards are missing; their part is not stored"
             for key in prepared.ended:
@@ -204,7 +209,7 @@ class SelfScrape:
                 self._metadata_due = time.monotonic() + METADATA_INTERVAL_S
         except TriptychError as error:
             self.health, self.last_error = "down", str(error)
-            self.dropped["refused"] += cut.samples
+            self.dropped["refused"] += split_request.samples
             now = time.monotonic()
             if now - self._failed_logged_at >= FAILED_LOG_INTERVAL_S:
                 self._failed_logged_at = now
@@ -212,19 +217,19 @@ class SelfScrape:
 
 
 def _series_of(values: Values) -> Iterator[tuple[Key, float]]:
-    """Each series with its value; of a histogram, its buckets, count and sum."""
+    """Each series with its value; a histogram has its buckets, count and sum."""
     for name, all_series in values.by_name.items():
         metric = METRICS[name]
         bucket, count, total = metric.series_names() if metric.type == "histogram" else (name, "", "")
-        for own, value in all_series:
+        for series_labels, value in all_series:
             if not isinstance(value, list):
-                yield (name, *own), value
+                yield (name, *series_labels), value
                 continue
             buckets, sum_ = buckets_of(metric, value)
             for bound, up_to in buckets:
-                yield (bucket, *own, bound), up_to
-            yield (count, *own), buckets[-1][1]
-            yield (total, *own), sum_
+                yield (bucket, *series_labels, bound), up_to
+            yield (count, *series_labels), buckets[-1][1]
+            yield (total, *series_labels), sum_
 
 
 def _names_of_labels() -> dict[str, tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""What the parts of the coordinator say about themselves when the metrics are asked for. Nothing is counted here."""
+"""The metrics of the parts of the coordinator, collected when the metrics are read. Nothing is counted here."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def watch(
     config_file: ConfigFile,
     rules: Rules,
 ) -> None:
-    """Have all parts of the coordinator show what they say."""
+    """Register all parts of the coordinator as sources of metrics."""
     telemetry.watch(lambda values: put_settings(values, settings, started_at))
     telemetry.watch(lambda values: put_connections(values, connections))
     telemetry.watch(lambda values: put_admission(values, connections.admission))

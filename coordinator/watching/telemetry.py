@@ -1,4 +1,4 @@
-"""The service's own metrics: counts of this process, and what others say when somebody asks."""
+"""The service's own metrics: counts of this process, and values that sources add when the metrics are read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from prometheus_client.utils import floatToGoString
 
 from coordinator.exposition_format import format_for
 from coordinator.request_kinds import STATUS_PATHS
-from coordinator.watching.catalogue import METRICS, Metric
+from coordinator.watching.catalogue import METRICS
+from coordinator.watching.metric import Metric
 from shared.errors import TriptychError
 from shared.measurements import LONG_S, Latencies, Value, Values
 
@@ -40,13 +41,13 @@ ALERTED_REASONS = (
     "query_budget",
     "too_large",
 )
-"""Shown from the beginning: a counter that appears with its first event shows no increase."""
+"""Shown from the beginning, because a counter that appears with its first event shows no increase."""
 CLIENT_LEFT = 499
 UNAVAILABLE = 503
 
 
 class Telemetry:
-    """Counts what requests do. For the event loop's thread only."""
+    """Counts requests and their effects. For the event loop's thread only."""
 
     def __init__(self) -> None:
         self.samples_in = 0
@@ -67,7 +68,7 @@ class Telemetry:
         self._sources: list[Source] = [self._put_requests]
 
     def watch(self, source: Source) -> None:
-        """Show what this source says, too. It is called when somebody asks for the metrics."""
+        """Add a source of metrics, which is called whenever the metrics are read."""
         self._sources.append(source)
 
     def served(self, method: str, path: str, status: int, seconds: float) -> None:
@@ -80,7 +81,7 @@ class Telemetry:
         latencies.add(seconds)
 
     def refuse(self, error: TriptychError) -> None:
-        """Count an error that a client gets, by its reason; without a reason, another part has counted it."""
+        """Count an error that a client gets, by its reason. An error without a reason has been counted elsewhere."""
         if error.reason:
             self.refused[error.reason] += 1
 
@@ -129,13 +130,13 @@ def render(values: Values, accept: str) -> tuple[bytes, str]:
     takes some 5 µs for each series."""
     registry = CollectorRegistry()
     registry.register(_Families(values))
-    wanted = format_for(accept)
-    encode = generate_openmetrics if wanted.is_openmetrics else generate_latest
-    return encode(registry, UNDERSCORES), wanted.content_type  # own names are plain: no scheme changes them
+    chosen_format = format_for(accept)
+    encode = generate_openmetrics if chosen_format.is_openmetrics else generate_latest
+    return encode(registry, UNDERSCORES), chosen_format.content_type  # own names are plain: no scheme changes them
 
 
 def area_of(path: str) -> str:
-    """The area of a route: metrics, log, vector, or service for all else."""
+    """The area of a route: metrics, log or vector; service for all others."""
     if path.startswith(LOG_PATHS):
         return "log"
     if path.startswith(VECTOR_PATHS):
@@ -158,7 +159,7 @@ def buckets_of(metric: Metric, value: list[float]) -> tuple[list[tuple[str, floa
 
 
 class _Families(Collector):
-    """Values as the client library wants them."""
+    """Values in the form that the client library takes."""
 
     def __init__(self, values: Values) -> None:
         self._values = values

@@ -1,4 +1,4 @@
-"""Everything that is watched: asked for, and gathered."""
+"""The measurements of workers and host, and all metrics together."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Watch:
         telemetry.watch(self._workers.put)
 
     async def refresh(self) -> None:
-        """Have the workers and the disk measured; returns after WAIT_S at the latest."""
+        """Let the workers and the disk be measured. Returns after WAIT_S at the latest."""
         await asyncio.gather(self._host.refresh(WAIT_S), self._workers.refresh(WAIT_S))
 
     async def exposition(self, accept: str) -> tuple[bytes, str]:

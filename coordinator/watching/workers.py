@@ -1,4 +1,4 @@
-"""The measurements of the workers: asked for when somebody wants them, at most once a second."""
+"""The measurements of the workers, which are requested when the metrics are read, at most once a second."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coordinator.links import Links
 from shared.measurements import Values
 
 INTERVAL_S = 1.0
-"""Measurements are not asked for again within this time, however many clients read the metrics."""
+"""Measurements are not requested again within this time, however many clients read the metrics."""
 
 
 class WorkerMeasurements:
@@ -25,7 +25,7 @@ class WorkerMeasurements:
         self._asked_at = float("-inf")
 
     async def refresh(self, within_s: float) -> None:
-        """Ask all workers; returns when they have answered or the time is over."""
+        """Ask all workers. Returns when they have answered or the time is over."""
         now = time.monotonic()
         if now - self._asked_at >= INTERVAL_S:
             self._asked_at = now
@@ -43,7 +43,7 @@ class WorkerMeasurements:
             self._all_came.set()
 
     def put(self, values: Values) -> None:
-        """Add what the workers said last that are connected."""
+        """Add the last measurements of the workers that are connected."""
         connected = {name for name, *_ in self._links.workers()}
         self._by_worker = {name: entry for name, entry in self._by_worker.items() if name in connected}
         for name, (measured, at) in sorted(self._by_worker.items()):

@@ -127,5 +127,5 @@ def test_a_role_that_is_missing_is_named(page: Page) -> None:
     """
     status, message, advice = run(page, code)
     assert status == 403
-    assert "the token reader has not the role admin in all areas" in message
+    assert "the token reader does not have the role admin in all areas" in message
     assert "key at the top right" in advice

@@ -28,6 +28,7 @@ def test_environment_overrides_the_toml_file_which_overrides_defaults(tmp_path):
         ("TRIPTYCH_SHARDS", "many", "TRIPTYCH_SHARDS is 'many'; it must be a whole number"),
         ("TRIPTYCH_LISTEN", "9090", "TRIPTYCH_LISTEN is '9090'; it must be host:port"),
         ("TRIPTYCH_LISTEN", "127.0.0.1:70000", "TRIPTYCH_LISTEN"),
+        ("TRIPTYCH_LISTEN", "127.0.0.1:²", "TRIPTYCH_LISTEN is '127.0.0.1:²'; it must be host:port"),
         ("TRIPTYCH_LOG_LEVEL", "loud", "TRIPTYCH_LOG_LEVEL is 'loud'; it must be one of debug"),
         ("TRIPTYCH_OTLP_TRANSLATION_STRATEGY", "none", "is 'none'; it must be one of UnderscoreEscapingWithSuffixes, "),
         ("TRIPTYCH_REMOTE_WRITE", "maybe", "TRIPTYCH_REMOTE_WRITE is 'maybe'; it must be true or false"),

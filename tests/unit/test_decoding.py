@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import threading
 import time
 import weakref
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 
 from coordinator import decoding
+from coordinator.clients import CURRENT_CLIENT
 from coordinator.decoding import HUGE_BYTES_MIN, LARGE_DECODINGS_MAX, Decodings
 from shared.errors import BadData, Unavailable
 
@@ -77,6 +81,48 @@ async def test_a_turn_ends_with_the_work_even_when_its_client_goes_away() -> Non
     work.end.set()
     assert await waiting == "done"
     assert work.most == LARGE_DECODINGS_MAX
+
+
+async def test_a_client_that_sends_many_bodies_does_not_keep_the_others_waiting() -> None:
+    decodings = Decodings()
+    order: list[str] = []
+    ends = [threading.Event() for _ in range(LARGE_DECODINGS_MAX)]
+
+    def asked_by(client: str, decode: Callable[[], object]) -> asyncio.Task[object]:
+        context = contextvars.copy_context()
+        context.run(CURRENT_CLIENT.set, client)
+        return asyncio.get_running_loop().create_task(decodings.run(1, decode), context=context)
+
+    requests = [asked_by("many", partial(end.wait, 10)) for end in ends]
+    requests += [asked_by("many", lambda: order.append("many")) for _ in range(5)]
+    await asyncio.sleep(0.01)
+    requests += [asked_by("one", lambda: order.append("one")) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    ends[0].set()
+    await asyncio.wait_for(asyncio.gather(*requests[LARGE_DECODINGS_MAX:]), 10)
+    assert order == ["one"] * 2 + ["many"] * 5
+    ends[1].set()
+    await asyncio.gather(*requests)
+
+
+async def test_a_turn_is_not_given_to_a_request_that_was_canceled_a_moment_ago() -> None:
+    decodings, work, other = Decodings(), Work(), Work()
+    requests = [asyncio.create_task(decodings.run(1, work)) for _ in range(LARGE_DECODINGS_MAX)]
+    leaving, staying = (asyncio.create_task(decodings.run(1, other)) for _ in range(2))
+    await work.begun(LARGE_DECODINGS_MAX)
+    loop = asyncio.get_running_loop()
+    failures: list[object] = []
+    loop.set_exception_handler(lambda _, context: failures.append(context))
+    # The threads report their end while the loop is held up, and the request is canceled right behind that.
+    loop.call_soon(work.end.set)
+    loop.call_soon(time.sleep, 0.02)
+    loop.call_soon(lambda: loop.call_soon(leaving.cancel))
+    other.end.set()
+    assert await asyncio.wait_for(staying, 5) == "done"
+    assert await asyncio.gather(*requests) == ["done"] * LARGE_DECODINGS_MAX
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    assert not failures
 
 
 async def test_what_a_refused_body_was_made_into_is_let_go_at_once() -> None:

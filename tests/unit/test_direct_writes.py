@@ -14,11 +14,12 @@ import pytest
 import snappy
 
 from coordinator.api import write
+from coordinator.clients import CURRENT_CLIENT
 from coordinator.direct_writes import PATH
 from coordinator.prompt_futures import PromptFuture
 from coordinator.series import known_samples
 from coordinator.series.known_samples import KnownSamples
-from coordinator.series.lessons import NOTHING_SAID, Receipt
+from coordinator.series.lessons import EMPTY_RECEIPT, Receipt
 from loadtest.harness.remote_write_bodies import body
 from shared import sample_frames
 from shared.errors import Unavailable
@@ -59,11 +60,14 @@ class Samples:
         self.epoch = 5
         self.error: Exception | None = None
         self.held: asyncio.Future[None] | None = None
+        self.clients: list[str] = []
+        """The client that each write was made for."""
 
     def submit(self, parts: Mapping[int, Sequence[Frame]], known: KnownSamples | None = None) -> PromptFuture[Receipt]:
         return prompt(self.write(parts, known))
 
     async def write(self, parts: Mapping[int, Sequence[Frame]], known: KnownSamples | None = None) -> Receipt:
+        self.clients.append(CURRENT_CLIENT.get())
         if self.held is not None:
             await self.held
         if self.error is not None:
@@ -72,7 +76,7 @@ class Samples:
             self.known.append(known)
             frames = known_samples.frames([known])
             stale = {(n, 0) for n, frame in frames.items() if parse(bytes(frame)).epoch != self.epoch}
-            return Receipt(dict.fromkeys(frames, self.epoch), frozenset(stale)) if stale else NOTHING_SAID
+            return Receipt(dict.fromkeys(frames, self.epoch), frozenset(stale)) if stale else EMPTY_RECEIPT
         self.labelled.append(parts)
         numbers = {}
         for shard, (frame,) in parts.items():
@@ -125,6 +129,14 @@ async def test_both_ways_give_the_same_answer(service: Service, usual: list[str]
     telemetry = service.context.telemetry
     assert (service.served(204), telemetry.samples_in, telemetry.series_by_number) == (3, 3 * SERIES, 2 * SERIES)
     assert service.is_at_rest
+
+
+async def test_the_client_is_known_while_its_write_is_served_either_way(service: Service, usual: list[str]) -> None:
+    client = await service.client()
+    await client.ask(request())
+    await client.ask(request(USUAL))
+    assert (usual, samples_of(service).clients) == ([PATH], ["127.0.0.1"] * 2)
+    assert CURRENT_CLIENT.get() == ""
 
 
 @pytest.mark.parametrize(

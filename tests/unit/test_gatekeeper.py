@@ -28,6 +28,7 @@ HASH = bcrypt.hashpw(b"s", bcrypt.gensalt(4)).decode()
 USERS = f"basic_auth_users:\n  u: {HASH}\n"
 TLS = "tls_server_config:\n  cert_file: server.pem\n  key_file: server.pem\n"
 MUTUAL = TLS + "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: server.pem\n"
+NAMES = "  client_allowed_sans: [agent.example]\n"
 TOKENS = f'[t]\nhash = "{HASH}"\nlog = "write"\n'
 READ_LOG = Need(Area.LOG, Role.READ)
 
@@ -144,7 +145,7 @@ async def test_what_was_compared_is_known_and_roles_are_looked_at_each_time(file
     assert (await gate.compared(header, "/x", READ_LOG, "here")).name == "token t"
     assert gate.known(header, READ_LOG) is not None
     for need in (Need(Area.METRICS, Role.READ), Need(Area.LOG, Role.ADMIN), Need(None, Role.ADMIN)):
-        with pytest.raises(Forbidden, match="the token t has not the role"):
+        with pytest.raises(Forbidden, match="the token t does not have the role"):
             gate.known(header, need)
     assert gate.refused["forbidden"] == 3
     gate.stop()
@@ -217,12 +218,25 @@ async def test_an_empty_file_of_authorities_does_not_stand_for_those_of_the_syst
         Gatekeeper(settings(files, MUTUAL.replace("client_ca_file: server", "client_ca_file: authority")))
 
 
-@pytest.mark.parametrize(("weaker", "why"), [(MUTUAL, "show a credential"), (TLS + USERS, "show a certificate")])
+@pytest.mark.parametrize(
+    ("before", "weaker", "why"),
+    [
+        (MUTUAL + USERS, MUTUAL, "show a credential"),
+        (MUTUAL + USERS, TLS + USERS, "show a certificate"),
+        (MUTUAL + USERS, MUTUAL.replace("  client_ca_file: server.pem\n", "") + USERS, "client_ca_file would be gone"),
+        (MUTUAL + NAMES + USERS, MUTUAL + USERS, "client_allowed_sans would be gone"),
+    ],
+)
 async def test_a_reload_ends_neither_the_need_for_credentials_nor_that_for_certificates(
-    files: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, weaker: str, why: str
+    files: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    before: str,
+    weaker: str,
+    why: str,
 ) -> None:
     monkeypatch.setattr(module, "LOOK_S", 0.02)
-    gate = Gatekeeper(settings(files, MUTUAL + USERS))
+    gate = Gatekeeper(settings(files, before))
     gate.start()
     (files / "web_config").write_text(weaker)
     await until(lambda: gate.reloads["failure"] == 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 
 import orjson
 import pytest
@@ -15,7 +16,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 from coordinator.early_refusal import refusal
-from coordinator.otlp import answers, bodies, exemplars
+from coordinator.otlp import answers, bodies, exemplars, logs
 from coordinator.responses import error_answer
 from shared.errors import BadData, Overloaded, TooLarge
 from tests.otlp_requests import T_NS, Request, rules_of, values
@@ -68,6 +69,28 @@ def test_what_is_no_json_of_a_request_is_bad_data(body: bytes) -> None:
 def test_a_large_body_of_json_is_refused() -> None:
     with pytest.raises(TooLarge, match="Send application/x-protobuf"):
         of_json(b" " * (bodies.JSON_BYTES_MAX + 1))
+
+
+def test_json_of_many_empty_objects_is_refused_before_anything_is_made_of_it() -> None:
+    body = b'{"resourceMetrics":[' + b",".join([b"{}"] * bodies.JSON_BRACKETS_MAX) + b"]}"
+    with pytest.raises(TooLarge, match="250002 objects and arrays; the limit is 250000"):
+        of_json(body)
+
+
+def test_the_brackets_in_texts_are_no_objects_and_arrays() -> None:
+    text = orjson.dumps({"coordinates": [[1, 2]] * bodies.JSON_BRACKETS_MAX}).decode()
+    line = orjson.dumps({"resourceLogs": [{"scopeLogs": [{"logRecords": [{"body": {"stringValue": text}}]}]}]})
+    [record] = logs.message_of_json(line).resource_logs[0].scope_logs[0].log_records
+    assert record.body.string_value == text
+
+
+@pytest.mark.parametrize("text", [rb"\"", b"\\\\", b"\\", b"a"])
+def test_a_text_that_does_not_end_is_looked_at_once(text: bytes) -> None:
+    body = b'{"' + text * (1 << 20) + b"[" * (bodies.JSON_BRACKETS_MAX + 1)
+    began_s = time.thread_time()
+    with pytest.raises((BadData, TooLarge)):
+        of_json(body)
+    assert time.thread_time() - began_s < 2.0
 
 
 def test_gzip_of_one_member_within_the_limit() -> None:

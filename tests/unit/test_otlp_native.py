@@ -53,6 +53,13 @@ def test_bucket_i_is_bucket_i_plus_1_with_all_that_is_beside() -> None:
     assert (message.timestamp, message.start_timestamp, message.count_int, message.reset_hint) == (T_MS, START_MS, 3, 0)
 
 
+def test_a_bucket_beyond_the_last_index_is_refused_and_not_taken_for_another() -> None:
+    last = 2**31 - 2
+    assert buckets_of(*_sides(exponential(point_of(0, last, [1]), is_delta=False))) == {last + 1: 1}
+    with pytest.raises(ValueError, match="index 2147483648; the largest is 2147483647"):
+        exponential(point_of(0, last, [1, 1]), is_delta=False)
+
+
 def test_a_scale_above_the_highest_schema_is_reduced_and_one_below_the_lowest_is_refused() -> None:
     message = parsed(exponential(point_of(10, 5, [1, 2, 3, 4]), is_delta=False))
     assert message.schema == 8
@@ -100,8 +107,8 @@ def test_explicit_bounds_are_custom_boundaries() -> None:
     request.gauge("g", 1.0)
     translation = rules_of(otlp_custom_buckets=True)
     ready = prepared(request.bytes(), translation)
-    cut = metrics.cut(ready, ready.written(), 2, translation, NO_REFERENCES)
-    assert (cut.samples, cut.histograms, ready.refusals.count) == (1, 3, 1)
+    split_request = metrics.split(ready, ready.written(), 2, translation, NO_REFERENCES)
+    assert (split_request.samples, split_request.histograms, ready.refusals.count) == (1, 3, 1)
     assert "custom boundary 1 comes after 2" in ready.refusals.message("data points")
     series = remote_write_pb2.RawWriteRequest.FromString(bytes(ready.written())).timeseries
     lat, bare, *_ = [

@@ -18,6 +18,7 @@ from multidict import CIMultiDict
 from coordinator import responses
 from coordinator.api import openapi, page
 from coordinator.calls import Waits
+from coordinator.clients import CURRENT_CLIENT
 from coordinator.context import CONTEXT, Context
 from coordinator.dispatch import Dispatcher
 from coordinator.pressure import CROWD
@@ -63,6 +64,10 @@ async def body(request: web.Request) -> web.Response:
     return web.Response(body=await request.read())
 
 
+async def whose(request: web.Request) -> web.Response:
+    return web.Response(text=CURRENT_CLIENT.get())
+
+
 HANDLERS = {"/text": text, "/nothing": nothing, "/empty": empty, "/headed": headed, "/long": long, "/split": split}
 
 
@@ -78,7 +83,7 @@ async def served() -> AsyncIterator[SimpleNamespace]:
     app[CONTEXT] = context()
     for routes in (app, plain):
         routes.add_routes([web.get(path, handler) for path, handler in HANDLERS.items()])
-        routes.add_routes([web.get("/named/{name}", named), web.post("/body", body)])
+        routes.add_routes([web.get("/named/{name}", named), web.post("/body", body), web.get("/whose", whose)])
     runners: list[Any] = [web.ServerRunner(Dispatcher(app).server(access_log=None)), web.AppRunner(plain)]
     asks = []
     for runner in runners:
@@ -277,3 +282,7 @@ async def test_the_description_of_the_endpoints_lets_no_other_site_in_either() -
 def test_html_is_answered_in_two_places() -> None:
     sources = {path for path in Path(responses.__file__).parent.rglob("*.py") if "text/html" in path.read_text()}
     assert sources == {Path(files.__file__), Path(openapi.__file__)}
+
+
+async def test_a_handler_knows_whose_request_it_serves(served: SimpleNamespace) -> None:
+    assert (await served.ask("GET /whose HTTP/1.1\r\nHost: localhost\r\n\r\n")).endswith(b"\r\n\r\n127.0.0.1")

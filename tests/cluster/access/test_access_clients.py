@@ -105,4 +105,4 @@ def test_prometheus_writes_with_a_password_and_with_a_token(server: Cluster, fil
     with prometheus(tmp_path, scraping(f"127.0.0.1:{port}", *writes), port=port) as sender:
         sender.wait_for(lambda: {"basic", "bearer"} <= ways())
     assert ways() == {"basic", "bearer"}
-    assert b"the token reader has not the role write" in sender.log.read_bytes()
+    assert b"the token reader does not have the role write" in sender.log.read_bytes()

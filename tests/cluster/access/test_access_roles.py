@@ -86,7 +86,7 @@ def test_refusals_have_the_envelope_of_their_area_and_say_what_would_be_right(se
     assert challenges == ['X-Basic realm="triptych", charset="UTF-8"', 'Bearer realm="triptych"']
     forbidden = ask(server, "/api/v1/log/append", bearer("reader"), "POST", RECORDS)
     assert forbidden.json()["message"] == (
-        "the token reader has not the role write in the area log, which this request needs"
+        "the token reader does not have the role write in the area log, which this request needs"
     )
 
 
