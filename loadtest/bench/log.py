@@ -203,7 +203,7 @@ def report(bench: Bench) -> str:
     options = bench.options
     return f"""# Benchmark: the log
 
-After this page you know how fast the log is, beside Redis Streams and NATS JetStream.
+This page compares the speed of the log with Redis Streams and NATS JetStream.
 
 `make bench-log`, 100-byte values over 1,000 keys, the usual number of shards, over loopback; medians of
 {options.runs} runs of {options.seconds:g} s. Measured on {time.strftime("%Y-%m-%d")}, {os.cpu_count()} cores
@@ -214,9 +214,9 @@ start, {os.getloadavg()[0]:.1f} at the end. Command: `{" ".join(["python -m load
 |---|---|---|
 {table}
 
-The rivals are measured between the runs of the first rows, so that other work on the machine disturbs all of them
-alike. On a machine that is not idle, only ratios within one table are meaningful. The load generator shares the cores,
-so a rate is that of server and client together; records or requests a second of the server's CPU are its own.
+The competitors are measured between the runs of the first rows, so that other work on the machine affects all of them
+equally. On a machine that is not idle, only ratios within one table are meaningful. The load generator shares the
+cores, so a rate is that of server and client together; records or requests a second of the server's CPU are its own.
 """
 
 

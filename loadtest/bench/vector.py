@@ -156,9 +156,9 @@ def section(data: Data, seconds: float, rounds: int) -> str:
     text += [
         "",
         f"Expansion: {own.expansion} in each of 2 workers, as they measured it; usearch in process {USEARCH_DEFAULT}, "
-        f"its default, and {compared.usearch.least}, the lowest with which it reaches the service's recall. Processor "
+        f"its default, and {compared.usearch.least}, the lowest with which it reaches the service's recall. CPU "
         f"time of a single search: coordinator {rates['coordinator_us']:,.0f} µs, workers {rates['workers_us']:,.0f} "
-        f"µs together. {own.bytes:,.0f} bytes of memory a vector.",
+        f"µs together. {own.bytes:,.0f} bytes of memory per vector.",
         "",
     ]
     for entry in text:
@@ -194,12 +194,12 @@ def main() -> None:
         return
     head = (
         "# Benchmark: vectors\n\n"
-        "After this page you know how fast vectors are written and searched, beside usearch, hnswlib and Chroma.\n\n"
+        "This page compares the speed of writing and searching vectors with usearch, hnswlib and Chroma.\n\n"
         f"`{COMMAND}`, {datetime.date.today().isoformat()}, {os.cpu_count()} cores shared with the load generator "
         f"(load average at the start {os.getloadavg()[0]:.1f}). A cluster of 4 shards in 2 workers, over HTTP; recall "
-        "is of the 10 nearest, against brute force. Rates and delays are medians of "
-        f"{options.rounds} rounds of {options.seconds:g} s. In each round, all systems were measured in turn. Upserts "
-        "and indexing were measured once. The column `met` is about this run.\n"
+        "is of the 10 nearest, against brute force. Rates and latencies are medians of "
+        f"{options.rounds} rounds of {options.seconds:g} s. In each round, all systems were measured one after the "
+        "other. Upserts and indexing were measured once. The column `met` refers to this run.\n"
     )
     sections = [head]
     for count, dimension in ((100_000, 128), (50_000, 384)):

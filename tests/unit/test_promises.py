@@ -39,7 +39,7 @@ def test_every_group_of_promises_has_some_and_each_line_of_a_table_is_read() -> 
         "Reads",
         "Damage",
         "Retries",
-        "Loss of power",
+        "Power loss",
         "Full disks",
         "Clocks",
         "Upgrades",

@@ -141,7 +141,7 @@ NOTES = """\
   repetitions in each run.
 - A request carries 2,000 samples, one for each of 2,000 series, in protobuf and snappy.
 - Triptych acknowledges a write when it is on the disk (fsync). Prometheus and VictoriaMetrics acknowledge it when it is
-  in memory or the page cache, where it does not survive a loss of power.
+  in memory or the page cache, where it does not survive a power loss.
 - The load generator sends requests that were encoded beforehand, from threads that wait for their sockets. It uses the
   same part of the two cores for all servers.
 - Caches of query results are off (VictoriaMetrics: `-search.disableCache`, `nocache=1`).
