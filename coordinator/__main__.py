@@ -1,4 +1,4 @@
-"""The coordinator, `python -m coordinator`: the cluster's HTTP interface."""
+"""The coordinator process, `python -m coordinator`: serves the cluster's HTTP interface."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import signal
 from coordinator import aiohttp_import
 
 if __name__ == "__main__":
-    gc.disable()  # imports leave hardly any garbage; `interpreter.collect_seldom` ends this
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends a start as SIGTERM does, without a traceback
+    gc.disable()  # imports create hardly any garbage; `interpreter.collect_seldom` enables it again
+    # During the start, Ctrl-C ends the process without a traceback, like SIGTERM.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     aiohttp_import.without_authorities()
 
 import os

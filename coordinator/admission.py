@@ -1,9 +1,9 @@
-"""Which requests are let in: bounds on requests in flight and on the bytes of their bodies, in all and for each client.
+"""Admission control: limits on the requests in flight and on the bytes of their bodies, in total and for each client.
 
-A request is in flight while the service works on it. While it waits for its client (for the rest of its body, for
-records to come, or until the client takes more of the answer) it is *parked* and does not count: a client that does
-nothing must not keep the others out. Parked requests are bounded by other means: connections, bytes, followers, and a
-time within which the client must go on (coordinator/connections.py).
+A request is in flight while the service works on it. While it waits for its client, it is *parked* and does not count
+as in flight, so that an idle client does not keep others out. It may wait for the rest of its body, for new records, or
+for the client to read more of the response. Parked requests have other limits: on connections, bytes and followers, and
+a time limit for the client to continue (coordinator/connections.py).
 """
 
 from __future__ import annotations
@@ -18,41 +18,42 @@ from shared.config import Settings
 from shared.errors import Overloaded
 
 RESERVED_SHARE = 8
-"""One in so many places of requests in flight and bytes of bodies is kept: the places for requests that are answered
-at once or only write, the bytes for small bodies."""
+"""The reserve is 1/RESERVED_SHARE of the places of requests in flight and of the bytes of bodies. Its places are for
+requests that are answered at once or only write, its bytes for small bodies."""
 RESERVED_WRITES = ("/api/v1/write", "/api/v1/log/append", "/v1/", "/api/v1/otlp/")
-"""Some places in flight are kept for requests to paths that begin so, and for those that tell a state."""
+"""Requests to paths with these prefixes may use the reserved places, and so may requests that report a state."""
 SMALL_BODY_BYTES = 64 << 10
-"""A body up to this size may use the bytes that are kept."""
+"""A body of at most this size may use the reserved bytes."""
 
 READS_LEAST_A_WORKER, WRITES_LEAST_A_WORKER = 2, 5
-"""So many may always be at work: of reads enough to keep all processes busy, and of writes enough to share messages and
-an fsync, which take about as long for one write as for many."""
+"""This many requests may always be at work for each worker: enough reads to keep all processes busy, and enough writes
+to share messages and an fsync, which take about as long for one write as for many."""
 ALONE_MAX = 2
-"""A request that begins beside fewer others shows how long one of its path takes at rest."""
+"""A request that begins with fewer others at work is used to measure how long requests to its path take at rest."""
 READ_REST_S, WRITE_REST_S = 0.004, 0.008
-"""What a small request takes at rest, until that is measured."""
+"""The assumed duration of a small request at rest, until it has been measured."""
 
 
 def may_use_reserve(path: str) -> bool:
-    """Whether a request to this path may have one of the places that are kept."""
+    """Whether a request to this path may use one of the reserved places."""
     return is_state(path) or path.startswith(RESERVED_WRITES)
 
 
 class Holder:
-    """What one connection has: the request that it is in the middle of, if any, and the bytes held for it."""
+    """What one connection holds: its current request, if any, and the bytes held for it."""
 
     __slots__ = ("address", "body_bytes", "client", "in_flight", "is_announced", "may_use_reserve", "parked")
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self.address = client.name
-        """Name of the client that an address is, whoever the requests come from."""
+        """The client name of the connection's address. It stays the same when a request is authenticated as another
+        client."""
         self.in_flight = False
         self.is_announced = False
         self.may_use_reserve = False
         self.parked = 0
-        """How many things at once its request waits for."""
+        """The number of things that its request waits for at the moment."""
         self.body_bytes = 0
 
 
@@ -73,22 +74,22 @@ class Admission:
         workers = settings.worker_count()
         self.reads = AtWork(READS_LEAST_A_WORKER * workers, READ_REST_S)
         self.writes = AtWork(WRITES_LEAST_A_WORKER * workers, WRITE_REST_S)
-        """Those that have not been at work for long, and have waited neither for their client nor for a heavy place."""
+        """Requests that began a short time ago, and have waited neither for their client nor for a heavy place."""
         self.heavy_requests: Callable[[], int] = lambda: 0
-        """How many of the requests in flight are heavy queries, most of which wait for others to end."""
+        """Returns how many of the requests in flight are heavy queries, most of which wait for others to end."""
         self.freed: Callable[[], None] = lambda: None
-        """Called when a request that is still under way has given up its place."""
+        """Called when a request that is not finished gives up its place."""
         self.make_room: Callable[[int], None] = lambda bytes_wanted: None
-        """Ends slow bodies that are arriving, until so many bytes are free (coordinator/connections.py)."""
+        """Ends slow bodies that are arriving until this many bytes are free (coordinator/connections.py)."""
 
     # Requests in flight
 
     def at_work(self) -> int:
-        """Requests that are in flight or about to be, without heavy queries."""
+        """The number of requests that are in flight or about to be, without heavy queries."""
         return self.requests + self.announced - self.heavy_requests()
 
     def announce(self, holder: Holder, path: str) -> None:
-        """A request has arrived that will be in flight as soon as the event loop comes to it."""
+        """A request has arrived. It will be in flight as soon as the event loop starts to handle it."""
         if not holder.is_announced:
             holder.is_announced = True
             self.announced += 1
@@ -101,7 +102,7 @@ class Admission:
             kind.begin(holder, path, is_alone=len(self.reads) + len(self.writes) < ALONE_MAX)
 
     def begun(self, holder: Holder) -> None:
-        """The event loop has come to the request, or its connection is gone."""
+        """The event loop has started to handle the request, or its connection is gone."""
         if holder.is_announced:
             holder.is_announced = False
             self.announced -= 1
@@ -118,8 +119,8 @@ class Admission:
             self.freed()
 
     def look(self, refused_share: float) -> None:
-        """See which requests are slow, and how many should be at work. To be called at intervals. `refused_share`: of
-        those that waited for their turn."""
+        """Find out which requests are slow, and adjust how many should be at work. Call this at intervals.
+        `refused_share`: the share of waiting requests that were refused."""
         self.reads.look(refused_share)
         self.writes.look(refused_share)
 
@@ -135,12 +136,12 @@ class Admission:
     def _require_place(self, holder: Holder) -> None:
         client = holder.client
         if self.requests >= (self.requests_max if holder.may_use_reserve else self._ordinary_max):
-            kept = (
+            reserve = (
                 f", of which {self.requests_max - self._ordinary_max} are kept for requests that write or tell a state"
             )
             raise Overloaded(
                 f"{self.requests} requests are in flight, the limit is {self.requests_max} "
-                f"(TRIPTYCH_REQUESTS_IN_FLIGHT_MAX){'' if holder.may_use_reserve else kept}; try again later"
+                f"(TRIPTYCH_REQUESTS_IN_FLIGHT_MAX){'' if holder.may_use_reserve else reserve}; try again later"
             ).because("requests_in_flight")
         limit = self._client_requests_max if client.share is None else share_of(self.requests_max, client.share)
         if client.requests >= limit:
@@ -151,11 +152,11 @@ class Admission:
             ).because("client_share")
 
     def _share(self, limit: int, client: Client) -> int:
-        """What this client may have of the limit."""
+        """The part of the limit that this client may use."""
         return share_of(limit, self._client_share if client.share is None else client.share)
 
     def leave(self, holder: Holder) -> None:
-        """The request has been answered or has failed; the bytes held for it are given back."""
+        """The request has been answered or has failed. Releases the bytes held for it."""
         holder.in_flight = False
         if not holder.parked:
             self.requests -= 1
@@ -164,7 +165,7 @@ class Admission:
             self.release(holder)
 
     def park(self, holder: Holder) -> None:
-        """The request waits for its client from now on, and is not in flight."""
+        """From now on the request waits for its client, and does not count as in flight."""
         self.is_slow(holder)
         if holder.in_flight and not holder.parked:
             self.requests -= 1
@@ -172,7 +173,7 @@ class Admission:
         holder.parked += 1
 
     def resume(self, holder: Holder) -> None:
-        """What `park` said is over."""
+        """Undo one call of `park`."""
         holder.parked -= 1
         if holder.in_flight and not holder.parked:
             self.requests += 1
@@ -180,8 +181,8 @@ class Admission:
 
     @contextmanager
     def arriving(self, holder: Holder) -> Iterator[None]:
-        """The request waits for the rest of its body, for as long as the context lasts. Raises Overloaded when there is
-        no place for the request after that."""
+        """While the context lasts, the request waits for the rest of its body. Raises Overloaded at the end if there is
+        no place for the request."""
         self.park(holder)
         try:
             yield
@@ -192,8 +193,8 @@ class Admission:
 
     @contextmanager
     def following(self, holder: Holder) -> Iterator[None]:
-        """The request waits for records to come, for as long as the context lasts. Raises Overloaded when its client
-        follows too often already."""
+        """While the context lasts, the request waits for new records. Raises Overloaded if its client has too many such
+        requests already."""
         client = holder.client
         limit = self._share(self._followers_max, client)
         if client.followers >= limit:
@@ -212,45 +213,48 @@ class Admission:
     # Bytes
 
     def hold(self, holder: Holder, more: int) -> None:
-        """Count `more` bytes of the request's body, arrived or decompressed, until the request ends.
+        """Count `more` bytes of the request's body, received or decompressed, until the request ends.
 
-        Raises Overloaded when there is no room for them beside those of other requests. A body that is the only one is
-        always let in: other settings bound it.
+        Raises Overloaded if there is no room for them in addition to the bytes of other requests. A body is always
+        admitted if it is the only one; other settings limit its size.
         """
-        held = holder.body_bytes + more
-        if held > SMALL_BODY_BYTES:
+        request_bytes = holder.body_bytes + more
+        if request_bytes > SMALL_BODY_BYTES:
             self._require_bytes(holder, more)
         elif self.body_bytes + more > self.bytes_max:
             self.make_room(more)
             if self.body_bytes + more > self.bytes_max:
-                raise self._no_room(self.body_bytes, self.bytes_max, "TRIPTYCH_BODIES_BYTES_MAX", held)
-        holder.body_bytes = held
+                raise self._no_room(self.body_bytes, self.bytes_max, "TRIPTYCH_BODIES_BYTES_MAX", request_bytes)
+        holder.body_bytes = request_bytes
         holder.client.body_bytes += more
         self.body_bytes += more
 
     def _require_bytes(self, holder: Holder, more: int) -> None:
-        """Raises Overloaded when `more` bytes of a large body find no room."""
-        held, client = holder.body_bytes, holder.client
-        if self.body_bytes > held and self.body_bytes + more > self._large_bytes_max:
-            raise self._no_room(self.body_bytes, self._large_bytes_max, "TRIPTYCH_BODIES_BYTES_MAX", held + more)
+        """Raises Overloaded if there is no room for `more` bytes of a large body."""
+        request_bytes, client = holder.body_bytes, holder.client
+        if self.body_bytes > request_bytes and self.body_bytes + more > self._large_bytes_max:
+            raise self._no_room(
+                self.body_bytes, self._large_bytes_max, "TRIPTYCH_BODIES_BYTES_MAX", request_bytes + more
+            )
         limit = self._share(self.bytes_max, client)
-        if client.body_bytes > held and client.body_bytes + more > limit:
+        if client.body_bytes > request_bytes and client.body_bytes + more > limit:
             raise self._no_room(
                 client.body_bytes,
                 limit,
                 f"for {client.name}: {share_name(client)} of TRIPTYCH_BODIES_BYTES_MAX",
-                held + more,
+                request_bytes + more,
             )
 
-    def _no_room(self, held: int, limit: int, setting: str, size: int) -> Overloaded:
+    def _no_room(self, held_bytes: int, limit: int, setting: str, body_bytes: int) -> Overloaded:
         return Overloaded(
-            f"bodies of {held} bytes are held, the limit is {limit} ({setting}), and this one has {size} or more; "
+            f"bodies of {held_bytes} bytes are held, the limit is {limit} ({setting}), "
+            f"and this one has {body_bytes} or more; "
             f"try again later, or with a body of at most {SMALL_BODY_BYTES} bytes"
         ).because("bodies_bytes")
 
     def release(self, holder: Holder) -> int:
-        """Give back what is held for the request; returns how many bytes that was."""
-        held, holder.body_bytes = holder.body_bytes, 0
-        holder.client.body_bytes -= held
-        self.body_bytes -= held
-        return held
+        """Release the bytes held for the request. Returns how many there were."""
+        released, holder.body_bytes = holder.body_bytes, 0
+        holder.client.body_bytes -= released
+        self.body_bytes -= released
+        return released

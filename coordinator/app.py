@@ -1,4 +1,4 @@
-"""The HTTP application: its routes, and what is started and stopped with it."""
+"""The HTTP application: its routes, and the start and stop of all parts of the coordinator."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ from shared.promql import parser
 from shared.telemetry import event
 
 STOP_GRACE_S = 2.0
-"""Requests in flight may finish this long after a stop is asked for; honcho kills after 5 s."""
+"""Requests in flight may take this long to finish after a stop is requested. honcho kills the process after 5 s."""
 LINE_BYTES_MAX = 65_536
-"""Longest request line: queries up to here fit a GET, larger ones are for POST."""
+"""Longest request line. Longer queries must be sent by POST."""
 
 
 def build(context: Context) -> web.Application:
@@ -132,9 +132,9 @@ def build(context: Context) -> web.Application:
 
 
 async def serve(settings: Settings, control: Control, identity: Manifest, address: str) -> None:
-    """Serve until SIGTERM or SIGINT; `control` has the documents of the data directory. Raises ConfigError when the
-    port cannot be had."""
-    asyncio.get_running_loop().set_exception_handler(_failed)
+    """Serve until SIGTERM or SIGINT. `control` has the documents of the data directory. Raises ConfigError if the port
+    cannot be opened."""
+    asyncio.get_running_loop().set_exception_handler(_log_failure)
     tracing.start(settings.traces, "coordinator")
     context = await _started(settings, control, identity, address)
     access = context.access
@@ -162,7 +162,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
 
 
 async def _started(settings: Settings, control: Control, identity: Manifest, address: str) -> Context:
-    """All parts that serve requests, connected to the workers."""
+    """Create and start all parts that serve requests, and connect them to the workers."""
     access = Gatekeeper(settings)
     links = Links(settings, identity.cluster_id, address)
     await links.open()
@@ -176,13 +176,14 @@ async def _started(settings: Settings, control: Control, identity: Manifest, add
         Gate(heavy_places(settings.query_bytes_max, settings.queries_bytes_max)),
         access,
     )
-    await asyncio.to_thread(parser.parse, "1")  # builds its tables, for which a query would stop the event loop
+    # Builds the parser's tables, which would block the event loop during the first query.
+    await asyncio.to_thread(parser.parse, "1")
     context.views = Views(settings.data, links, context.log, context.vectors, identity)
     await context.views.start()
     await context.log.start()
     await context.vectors.start()
     _watch(context)
-    _say_limits(context.connections, settings)
+    _log_limits(context.connections, settings)
     context.connections.start()
     context.pressure.start()
     access.start()
@@ -190,7 +191,7 @@ async def _started(settings: Settings, control: Control, identity: Manifest, add
 
 
 def _watch(context: Context) -> None:
-    """Have the parts tell of themselves in the service's own metrics."""
+    """Add the metrics of all parts to the service's own metrics."""
     sources.watch(
         context.telemetry,
         context.settings,
@@ -216,15 +217,16 @@ def _watch(context: Context) -> None:
 def _server(context: Context) -> web.Server:
     return Dispatcher(build(context)).server(
         access_log=None,
-        handler_cancellation=True,  # who goes away frees the workers of what it asked
-        auto_decompress=False,  # a body is taken as it is: what inflates it must know a bound
+        handler_cancellation=True,  # when a client disconnects, the workers stop working on its request
+        auto_decompress=False,  # bodies are decompressed later, by code that limits their size
         max_line_size=LINE_BYTES_MAX,
         max_field_size=LINE_BYTES_MAX,
     )
 
 
 async def _work(context: Context, instance: str) -> None:
-    """What the service does by itself, until a signal asks for its end; `instance`: the host:port it listens on."""
+    """Run the background work of the service until a signal requests its end. `instance`: the host:port it listens
+    on."""
     if not context.rules.external_url:
         context.rules.external_url = _own_url(instance, context.access)
     context.rules.start()
@@ -244,14 +246,14 @@ async def _work(context: Context, instance: str) -> None:
 
 
 async def _configure(config_file: ConfigFile) -> None:
-    """Have all parts follow the configuration file, and read it again at SIGHUP, which changes nothing where there is
-    none. Raises ConfigError."""
+    """Have all parts follow the configuration file, and reload it on SIGHUP. Without a file, SIGHUP has no effect.
+    Raises ConfigError."""
     if config_file.path is not None:
         await config_file.load()
     reloads: set[asyncio.Task[None]] = set()
 
     async def reload() -> None:
-        with suppress(ConfigError):  # the log has it
+        with suppress(ConfigError):  # `load` has logged it
             await config_file.load()
 
     def begin() -> None:
@@ -266,15 +268,15 @@ async def _configure(config_file: ConfigFile) -> None:
 
 
 def _measure_speed(gate: Gate, loop: asyncio.AbstractEventLoop) -> None:
-    """See how fast the machine is, in some 30 ms."""
+    """Measure how fast the machine is. Takes about 30 ms."""
     slowness = calibration.slowness()
-    with suppress(RuntimeError):  # the loop has ended
+    with suppress(RuntimeError):  # the loop may have ended meanwhile
         loop.call_soon_threadsafe(gate.calibrate, slowness)
     light_ms = round(LIGHT_PROCESSOR_S * slowness * 1000, 1)
     event(logging.INFO, "speed measured", slowness=round(slowness, 2), light_query_ms=light_ms)
 
 
-def _say_limits(connections: Connections, settings: Settings) -> None:
+def _log_limits(connections: Connections, settings: Settings) -> None:
     if connections.limit < settings.connections_max:
         event(
             logging.WARNING,
@@ -286,7 +288,7 @@ def _say_limits(connections: Connections, settings: Settings) -> None:
 
 
 async def _listen(listener: Listener, settings: Settings, access: Gatekeeper) -> str:
-    """Begin to listen; returns the host and port, as a URL has them. Raises ConfigError when the port cannot be had."""
+    """Start to listen. Returns host and port in the form of a URL. Raises ConfigError if the port cannot be opened."""
     host, port = settings.address()
     try:
         bound = await listener.open(host, port, backlog())
@@ -301,20 +303,20 @@ async def _listen(listener: Listener, settings: Settings, access: Gatekeeper) ->
 
 
 def _own_url(instance: str, access: Gatekeeper) -> str:
-    """The URL of this service for other hosts, as far as it can be told."""
+    """The URL of this service for other hosts, as far as it can be determined."""
     port = instance.rpartition(":")[2]
     return f"{'http' if access.tls is None else 'https'}://{platform.node() or 'localhost'}:{port}"
 
 
-def _failed(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A task or a callback failed and nobody waited for it: one line in the log, as of everything else."""
+def _log_failure(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log the failure of a task or callback whose result was never retrieved, as one line like all other events."""
     error = context.get("exception")
     text = "".join(traceback.format_exception(error)) if error is not None else ""
     event(logging.ERROR, "unhandled failure", what=context.get("message", ""), trace_text=text)
 
 
 async def _trim_memory() -> None:
-    """Return the memory of large requests when they are over."""
+    """Return the memory of large requests to the system when they are over."""
     trimmer = Trimmer()
     while True:
         await asyncio.sleep(TRIM_INTERVAL_S)

@@ -1,6 +1,6 @@
-"""Answers as Arrow IPC streams (https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format).
+"""Responses as Arrow IPC streams (https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format).
 
-pyarrow is an extra: it is imported when the first client asks for such an answer.
+pyarrow is an optional dependency. It is imported when a client first requests such a response.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from shared.promql.model import Bool, Grid, Int, Matrix, RangeVector
 
 SAMPLES_OF_BATCH = 1 << 16
 SERIES_OF_BATCH = 1 << 12
-"""A batch of an answer to a query has about so many samples, or series: a megabyte."""
+"""The approximate number of samples, or of series, in a batch of a query response: about a megabyte."""
 
 
 @cache
@@ -37,14 +37,14 @@ def is_installed() -> bool:
 
 @cache
 def library() -> ModuleType:
-    """pyarrow. The first call takes some tenths of a second: not for the event loop."""
+    """pyarrow. The first call takes tenths of a second, so it must not be made on the event loop."""
     import pyarrow
 
     return pyarrow
 
 
 class ArrowStream:
-    """Writes batches of one schema. `metadata` of the schema and of batches: texts by name."""
+    """Writes batches of one schema. `metadata`, of the schema and of batches: name → text."""
 
     def __init__(self, fields: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
         self._schema = library().schema(list(fields.items()), metadata=dict(metadata))
@@ -52,7 +52,7 @@ class ArrowStream:
         self._writer = library().ipc.new_stream(self._sink, self._schema)
 
     def batch(self, columns: Sequence[Any], metadata: Mapping[str, str] | None = None) -> bytes:
-        """The bytes of a batch of these columns, and of the schema before the first one."""
+        """The bytes of a batch of these columns. The first batch is preceded by the schema."""
         batch = library().record_batch(list(columns), schema=self._schema)
         self._writer.write_batch(batch, custom_metadata=dict(metadata) if metadata else None)
         return self._sink.taken()
@@ -63,7 +63,7 @@ class ArrowStream:
 
 
 class _Sink:
-    """What Arrow has written and nobody has taken yet."""
+    """Collects what Arrow writes until it is taken."""
 
     closed = False
 
@@ -99,7 +99,7 @@ def has_histograms(value: Matrix | RangeVector) -> bool:
 
 
 def series_chunks(value: Matrix | RangeVector, grid: Grid, metadata: Mapping[str, str]) -> Iterator[bytes]:
-    """A row for each series: `labels` (a map), `timestamps` (a list of times in ms, UTC) and `values` (a list of
+    """One row for each series: `labels` (a map), `timestamps` (a list of times in ms, UTC) and `values` (a list of
     doubles)."""
     arrow = library()
     fields = {
@@ -115,12 +115,12 @@ def series_chunks(value: Matrix | RangeVector, grid: Grid, metadata: Mapping[str
         offsets, times_ms, values = (
             _of_matrix(value, grid, rows) if isinstance(value, Matrix) else _of_range(value, rows)
         )
-        places = arrow.array(offsets.astype(np.int32))
+        list_offsets = arrow.array(offsets.astype(np.int32))
         lists = [
             arrow.ListArray.from_arrays(
-                places, arrow.array(times_ms, arrow.int64()).cast(fields["timestamps"].value_type)
+                list_offsets, arrow.array(times_ms, arrow.int64()).cast(fields["timestamps"].value_type)
             ),
-            arrow.ListArray.from_arrays(places, arrow.array(values, arrow.float64())),
+            arrow.ListArray.from_arrays(list_offsets, arrow.array(values, arrow.float64())),
         ]
         yield stream.batch([_labels(value.labels.take(rows)), *lists])
     yield stream.end()
@@ -138,8 +138,8 @@ def _of_matrix(value: Matrix, grid: Grid, rows: slice) -> tuple[Int, Int, NDArra
 
 def _of_range(value: RangeVector, rows: slice) -> tuple[Int, Int, NDArray[np.float64]]:
     samples, offsets = value.samples, value.samples.offsets[rows.start : rows.stop + 1]
-    part = slice(int(offsets[0]), int(offsets[-1]))
-    return offsets - offsets[0], samples.timestamps_ms[part], samples.values[part]
+    sample_range = slice(int(offsets[0]), int(offsets[-1]))
+    return offsets - offsets[0], samples.timestamps_ms[sample_range], samples.values[sample_range]
 
 
 def _offsets(counts: NDArray[Any]) -> Int:
@@ -147,7 +147,7 @@ def _offsets(counts: NDArray[Any]) -> Int:
 
 
 def _labels(labels: LabelFrame) -> Any:
-    """map<string, string>[size]: of each series, the labels that it has, sorted by name."""
+    """map<string, string>[size]: the labels of each series, sorted by name."""
     names = sorted(labels.columns)
     codes = np.array([labels.columns[name] for name in names], np.int32).reshape(len(names), labels.size)
     series, columns = np.nonzero(codes.T)
@@ -163,9 +163,9 @@ def _labels(labels: LabelFrame) -> Any:
 
 
 class RecordStream:
-    """A row for each record: `sequence`, `time` (null if it is not known), `key`, `value`, `headers` (a map, null
-    without any), `contentType`, `tombstone`. The last batch has no record; its metadata are `nextSequence`,
-    `logStartSequence`, `warnings` and `infos`, the latter two as JSON."""
+    """One row for each record: `sequence`, `time` (null if unknown), `key`, `value`, `headers` (a map, or null if there
+    are none), `contentType`, `tombstone`. The last batch has no records. Its metadata are `nextSequence`,
+    `logStartSequence`, and as JSON `warnings` and `infos`."""
 
     def __init__(self, key: bytes | None) -> None:
         arrow = library()
@@ -209,24 +209,24 @@ class RecordStream:
             "warnings": remarks_text(warnings),
             "infos": remarks_text(infos),
         }
-        nothing = [library().array([], kind) for kind in self._fields.values()]
-        return self._stream.batch(nothing, metadata) + self._stream.end()
+        empty_columns = [library().array([], kind) for kind in self._fields.values()]
+        return self._stream.batch(empty_columns, metadata) + self._stream.end()
 
 
 # Search results
 
 
 def hits_stream(lists: Sequence[Hits], metric: str, warnings: Sequence[str], infos: Sequence[str]) -> bytes:
-    """A row for each result: `query` (its number in the request), `id`, `score`, `attributes` as JSON (null if none
-    were asked for), and `vector` if it was asked for. The schema's metadata are `warnings` and `infos`, as JSON."""
+    """One row for each result: `query` (its number in the request), `id`, `score`, `attributes` as JSON (null if not
+    requested), and `vector` if requested. The metadata of the schema are `warnings` and `infos`, as JSON."""
     arrow = library()
     fields = {"query": arrow.uint32(), "id": arrow.string(), "score": arrow.float32(), "attributes": arrow.string()}
     numbers = np.repeat(np.arange(len(lists), dtype=np.uint32), [len(hits.ids) for hits in lists])
-    near = np.concatenate([np.zeros(0, np.float32), *(hits.near for hits in lists)])
+    nearness = np.concatenate([np.zeros(0, np.float32), *(hits.near for hits in lists)])
     columns = [
         arrow.array(numbers),
         arrow.array([name.decode() for hits in lists for name in hits.ids], arrow.string()),
-        arrow.array(shown_scores(near, metric)),
+        arrow.array(shown_scores(nearness, metric)),
         arrow.array([text for hits in lists for text in _attributes(hits)], arrow.string()),
     ]
     vectors = [hits.vectors for hits in lists if hits.vectors is not None]

@@ -1,4 +1,4 @@
-"""How much more memory the processes of this machine or container can have."""
+"""How much memory is still available to the processes of this machine or container."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 import psutil
 
 UNLIMITED_BYTES = 1 << 60
-"""Control groups of version 1 give a number above this for no limit."""
+"""In control groups of version 1, a number above this means that there is no limit."""
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
 class ControlGroup:
-    """The files of a control group that bounds memory. `cache_field`: of its statistics, the bytes of files' contents
-    that are given back when memory is short."""
+    """The files of a memory control group. `cache_field`: the field of its statistics with the bytes of cached file
+    contents, which the kernel frees when memory is short."""
 
     limit_file: Path
     used_file: Path
@@ -24,7 +24,7 @@ class ControlGroup:
     cache_field: str
 
     def limit_bytes(self) -> int | None:
-        """None without a limit."""
+        """The limit; None if there is none."""
         try:
             limit = int(self.limit_file.read_text())
         except (OSError, ValueError):  # "max"
@@ -32,7 +32,7 @@ class ControlGroup:
         return limit if limit < UNLIMITED_BYTES else None
 
     def available_bytes(self) -> int | None:
-        """Of the limit, what is not in use. None without a limit."""
+        """The part of the limit that is not in use; None if there is no limit."""
         limit = self.limit_bytes()
         if limit is None:
             return None
@@ -52,7 +52,7 @@ class ControlGroup:
 
 
 def control_groups(own: Path = Path("/proc/self/cgroup"), root: Path = _CGROUPS) -> list[ControlGroup]:
-    """The control groups of this process that have a limit of memory: its own and those around it."""
+    """The control groups with a memory limit that apply to this process: its own group and the groups around it."""
     try:
         lines = own.read_text().splitlines()
     except OSError:
@@ -64,7 +64,7 @@ def control_groups(own: Path = Path("/proc/self/cgroup"), root: Path = _CGROUPS)
             continue
         top = root / "memory" if controllers else root
         path = top / name.lstrip("/")
-        # In a container, the path may be one of the host, and the group of the container is the top one.
+        # In a container, the path may be that of the host; then the container's group is at the top.
         for directory in dict.fromkeys([path, *(parent for parent in path.parents if parent.is_relative_to(top)), top]):
             group = _version_1(directory) if controllers else _version_2(directory)
             if group.limit_bytes() is not None:
@@ -88,12 +88,12 @@ def _version_2(directory: Path) -> ControlGroup:
 
 
 class Memory:
-    """The memory of the machine, or of the control group with the least left. Reading it takes some 50 µs."""
+    """The memory of the machine, or of the control group with the least memory left. Reading it takes about 50 µs."""
 
     def __init__(self) -> None:
         self._groups = control_groups()
         self._machine_bytes = psutil.virtual_memory().available
-        """What the machine had available when the kernel said so last."""
+        """The machine's available memory when it was last read successfully."""
 
     def total_bytes(self) -> int:
         limits = [limit for group in self._groups if (limit := group.limit_bytes()) is not None]
@@ -101,6 +101,6 @@ class Memory:
 
     def available_bytes(self) -> int:
         available = [bytes_ for group in self._groups if (bytes_ := group.available_bytes()) is not None]
-        with suppress(OSError):  # such as while no more files can be opened
+        with suppress(OSError):  # for example when no more files can be opened
             self._machine_bytes = psutil.virtual_memory().available
         return min([self._machine_bytes, *available])

@@ -1,4 +1,4 @@
-"""Holds back the requests that change what shards hold, so that all shards can be frozen at one moment."""
+"""Holds back requests that change the content of shards, so that all shards can be frozen at the same moment."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ WRITES = frozenset(
         "vector.drop",
     }
 )
-"""The methods of workers that change something (`worker.methods`, kind "write")."""
+"""The worker methods that change something (`worker.methods`, kind "write")."""
 
 
 class Barrier:
-    """For the event loop's thread only. Whoever closes it bounds how long."""
+    """For the event loop's thread only. The code that closes the barrier must limit for how long."""
 
     def __init__(self) -> None:
         self._opened: asyncio.Event | None = None
@@ -42,7 +42,7 @@ class Barrier:
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Hold back every write that is not on its way to the workers yet, for the duration of a `with` block."""
+        """For the duration of a `with` block, hold back every write that is not on its way to the workers yet."""
         assert self._opened is None, "two things hold writes back at once"
         opened = self._opened = asyncio.Event()
         try:

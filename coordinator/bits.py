@@ -1,7 +1,7 @@
-"""Numbers as kernels write them: varints, words, and streams of bits that begin with the most significant one.
+"""Writes numbers in kernels: varints, words, and bit streams with the most significant bit first.
 
-All are for kernels only, which see to it that there is room. A stream of bits has its last ones in `pending`, in the
-`used` highest bits of a word (fewer than 64); the words before have been written.
+For kernels only. The caller ensures that the output array has room. The last bits of a bit stream are in the `used`
+highest bits of the word `pending` (`used` is below 64); the words before it have been written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SEVEN, _LOW, _MORE = np.uint64(7), np.uint64(0x7F), np.uint64(0x80)
 
 
 def _leading_zeros(typing_context, number):  # type: ignore[no-untyped-def]
-    """How many zeros a uint64 begins with; 64 for 0."""
+    """The number of leading zero bits of a uint64; 64 for 0."""
     from llvmlite import ir
     from numba import types
 
@@ -31,7 +31,7 @@ def _leading_zeros(typing_context, number):  # type: ignore[no-untyped-def]
 
 
 def _trailing_zeros(typing_context, number):  # type: ignore[no-untyped-def]
-    """How many zeros a uint64 ends with; 64 for 0."""
+    """The number of trailing zero bits of a uint64; 64 for 0."""
     from llvmlite import ir
     from numba import types
 
@@ -42,7 +42,8 @@ def _trailing_zeros(typing_context, number):  # type: ignore[no-untyped-def]
 
 
 def _put_word(typing_context, out, at, word):  # type: ignore[no-untyped-def]
-    """out[at:at + 8] of a uint8 array = the uint64, its lowest byte first, as one unaligned and unchecked word."""
+    """Write a uint64 to out[at:at + 8] of a uint8 array, lowest byte first, as one unaligned word without bounds
+    checks."""
     from numba import types
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
@@ -53,7 +54,7 @@ def _put_word(typing_context, out, at, word):  # type: ignore[no-untyped-def]
 
 
 def _put_word_reversed(typing_context, out, at, word):  # type: ignore[no-untyped-def]
-    """As `put_word`, its highest byte first."""
+    """As `put_word`, but with the highest byte first."""
     from numba import types
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
@@ -79,13 +80,13 @@ put_word_reversed: Any = Intrinsic(_put_word_reversed)
 
 @inlined(allocates=False)
 def varint_size(number: Any) -> Any:
-    """How many bytes the varint of a uint64 has."""
+    """The number of bytes of the varint of a uint64."""
     return (70 - leading_zeros(number | np.uint64(1))) // 7
 
 
 @inlined(allocates=False)
 def put_varint(out: Any, at: Any, number: Any) -> Any:
-    """Write a uint64. Returns where it ends."""
+    """Write a uint64 as a varint. Returns where it ends."""
     while number >= _MORE:
         out[at] = np.uint8(number & _LOW | _MORE)
         number >>= _SEVEN
@@ -103,7 +104,7 @@ def put_number(out: Any, at: Any, tag: Any, number: Any) -> Any:
 
 @inlined(allocates=False)
 def put_fixed64(out: Any, at: Any, tag: Any, word: Any) -> Any:
-    """As `put_number`, of a field that is 8 bytes, such as a double's."""
+    """As `put_number`, for a field of 8 bytes, such as a double."""
     out[at] = tag
     put_word(out, at + 1, word)
     return at + 1 + WORD_BYTES
@@ -111,31 +112,32 @@ def put_fixed64(out: Any, at: Any, tag: Any, word: Any) -> Any:
 
 @inlined(allocates=False)
 def zigzag(number: Any) -> Any:
-    """The uint64 that stands for an int64 in a `sint` field."""
+    """The uint64 that encodes an int64 in a `sint` field."""
     return np.uint64(number << 1) ^ np.uint64(number >> 63)
 
 
 @inlined(allocates=False)
 def put_bits(out: Any, at: Any, pending: Any, used: Any, bits: Any, count: Any) -> Any:
-    """Append the lowest `count` bits of a uint64, 1 to 64 of them, whose others are 0. Returns (at, pending, used)."""
+    """Append the lowest `count` bits (1 to 64) of a uint64, whose other bits must be 0. Returns (at, pending, used)."""
     left = 64 - used
     if count < left:
         return at, pending | bits << np.uint64(left - count), used + count
     rest = count - left
     put_word_reversed(out, at, pending | bits >> np.uint64(rest))
-    # To shift by 64 would be undefined.
+    # A shift by 64 would be undefined.
     return at + 8, bits << np.uint64(64 - rest) if rest > 0 else np.uint64(0), rest
 
 
 @inlined(allocates=False)
 def put_rest(out: Any, at: Any, pending: Any, used: Any) -> Any:
-    """Write what is pending, with zeros up to a whole byte; there has to be room for a word. Returns where it ends."""
+    """Write the pending bits, padded with zeros to a whole byte. There must be room for a word. Returns where it
+    ends."""
     put_word_reversed(out, at, pending)
     return at + (used + 7) // 8
 
 
 def varint_sizes(numbers: Int) -> Int:
-    """int64[n]: how many bytes the varints of these numbers ≥ 0 have."""
+    """int64[n]: the number of bytes of the varint of each number, which must be ≥ 0."""
     return 1 + np.searchsorted(_LIMITS, numbers, side="right")
 
 

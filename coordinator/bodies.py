@@ -1,4 +1,4 @@
-"""Bodies of requests, read with bounds on size, memory and time; and what a URL or a form must not hold."""
+"""Reads request bodies within limits on size, memory and time, and checks the percent escapes of URLs and forms."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from shared import errors
 
 BODY_TIMEOUT_S = 30.0
 BODY_BYTES_PER_S_MIN = 128 << 10
-"""A body must arrive within the timeout, and is given more time at this rate for what has arrived: 1 Mbit/s."""
+"""A body must arrive within BODY_TIMEOUT_S. The time is extended by 1 s for every BODY_BYTES_PER_S_MIN received (1
+Mbit/s)."""
 SLICE_CHARACTERS = 16 << 10
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2}).{0,2}", re.DOTALL)
 _BEYOND_ASCII = re.compile(r"%[89A-Fa-f]")
 
 
 class Malformed(errors.BadData):
-    """The request breaks the rules of HTTP or of URLs. It is logged, like requests that the parser refuses."""
+    """The request violates the rules of HTTP or of URLs. It is logged, like requests that the parser refuses."""
 
     reason = "malformed"
 
 
 def unquoted(text: str) -> bytes:
-    """The text without its escapes. The library that replaces them holds the interpreter lock all the time, so it gets
-    a slice of the text at a time."""
+    """Replace the percent escapes of a text. The library function holds the interpreter lock, so it gets the text in
+    slices."""
     pieces = []
     begin = 0
     while begin < len(text):
         end = begin + SLICE_CHARACTERS
-        escape = text.rfind("%", end - 2, end)  # one that the end would cut in two
+        escape = text.rfind("%", end - 2, end)  # an escape that the end of the slice would split
         end = end if escape < 0 else escape
         pieces.append(unquote_to_bytes(text[begin:end]))
         begin = end
@@ -43,24 +44,24 @@ def unquoted(text: str) -> bytes:
 def check_escapes(text: str, where: str) -> None:
     """Raises Malformed unless every percent sign of a URL or a form begins an escape, and the result is UTF-8.
 
-    A lenient reader would take such text for something other than what the client meant.
+    A lenient reader would understand such text differently from what the client meant.
     """
-    bad = _BAD_ESCAPE.search(text)
-    if bad is not None:
-        raise Malformed(f"{where} has {bad[0]!r}; a percent sign must be followed by two hexadecimal digits")
+    bad_escape = _BAD_ESCAPE.search(text)
+    if bad_escape is not None:
+        raise Malformed(f"{where} has {bad_escape[0]!r}; a percent sign must be followed by two hexadecimal digits")
     if _BEYOND_ASCII.search(text):
         try:
             unquoted(text).decode()
         except UnicodeDecodeError as error:
-            wrong = "".join(f"%{byte:02X}" for byte in error.object[error.start : error.end])
-            raise Malformed(f"{where} has {wrong}, which is not UTF-8") from None
+            invalid_bytes = "".join(f"%{byte:02X}" for byte in error.object[error.start : error.end])
+            raise Malformed(f"{where} has {invalid_bytes}, which is not UTF-8") from None
 
 
 async def read_body(request: web.Request, limit_bytes: int, *, encoding: str = "identity") -> bytes:
     """The request's body as it was sent.
 
-    Raises TooLarge above the limit, Overloaded when other requests hold too much, BadData when it does not arrive in
-    time, Malformed when it is not encoded as expected.
+    Raises TooLarge above the limit, Overloaded if other requests hold too many bytes, BadData if the body does not
+    arrive in time, and Malformed if it is not encoded as expected.
     """
     sent_encoding = request.headers.get("Content-Encoding", "").strip().lower()
     if (sent_encoding or "identity") != encoding:
@@ -78,15 +79,15 @@ async def read_body(request: web.Request, limit_bytes: int, *, encoding: str = "
 
 
 def hold(request: web.Request, more_bytes: int) -> None:
-    """Count bytes that are held for the request until it has been answered, such as its body after decompression.
+    """Count bytes, such as those of a decompressed body, as held for the request until it has been answered.
 
-    Raises Overloaded when there is no room for them at the moment.
+    Raises Overloaded if there is no room for them at the moment.
     """
     request.app[CONTEXT].admission.hold(connection_of(request).holder, more_bytes)
 
 
 async def _arriving(request: web.Request, limit_bytes: int) -> bytes:
-    """The body, of which not everything has arrived yet."""
+    """Read a body that has not arrived completely."""
     context, connection = request.app[CONTEXT], connection_of(request)
     chunks, size = [], 0
     started = asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""What is wrong with a body that msgspec does not decode, in words for the client that sent it."""
+"""Explains to clients why msgspec could not decode their body."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 ERROR_CHARS_MAX = 300
 NAME_CHARS_MAX = 100
-"""Of a field's name: a client may send one as long as a body."""
+"""The most characters of a field's name in an error: a client may send a name as long as a body."""
 KINDS_CACHED = 64
 
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$(.*)`)?", re.DOTALL)
@@ -19,22 +19,22 @@ _STEP = re.compile(r"\.(\w+)|(\[)[^]]*\]")
 
 
 def explained(error: Exception, kind: Any) -> str:
-    """The error of decoding a body as a `kind`, of bounded length. To a field that is not known it adds the one with
-    the nearest name, or all that are known."""
-    found = _UNKNOWN_FIELD.fullmatch(str(error))
-    if found is None:
+    """The text of an error of decoding a body as a `kind`, with bounded length. For an unknown field, it adds the known
+    field with the most similar name, or else all known fields."""
+    match = _UNKNOWN_FIELD.fullmatch(str(error))
+    if match is None:
         return str(error)[:ERROR_CHARS_MAX]
-    name, path = found[1][:NAME_CHARS_MAX], (found[2] or "")[:NAME_CHARS_MAX]
-    known = _fields_at(kind, path)
-    near = get_close_matches(name.lower(), [field.lower() for field in known], 1)
-    by_lower = {field.lower(): field for field in known}
-    all_known = f"; known are {', '.join(known)}" if known else ""
-    hint = f"; did you mean `{by_lower[near[0]]}`?" if near else all_known
+    name, path = match[1][:NAME_CHARS_MAX], (match[2] or "")[:NAME_CHARS_MAX]
+    known_fields = _fields_at(kind, path)
+    similar = get_close_matches(name.lower(), [field.lower() for field in known_fields], 1)
+    by_lower = {field.lower(): field for field in known_fields}
+    all_known = f"; known are {', '.join(known_fields)}" if known_fields else ""
+    hint = f"; did you mean `{by_lower[similar[0]]}`?" if similar else all_known
     return f"Object contains unknown field `{name}`{f' - at `${path}`' if path else ''}{hint}"
 
 
 def explained_in_quotes(error: Exception, kind: Any, at: str = "") -> str:
-    """As `explained`, for endpoints that put names in quotes. `at`: where the object stands in the body."""
+    """As `explained`, for endpoints that put names in quotes. `at`: the path of the object in the body."""
     text = explained(error, kind).replace("`", "'")
     return text.replace(" - at '$.", f" - at '{at}." if at else " - at '").replace(" - at '$'", "")
 
@@ -45,7 +45,7 @@ def _described(kind: Any) -> msgspec.inspect.Type:
 
 
 def _fields_at(kind: Any, path: str) -> list[str]:
-    """The names of the fields of the object at `path` in a `kind`; none if it cannot be told."""
+    """The field names of the object at `path` in a `kind`; empty if they are not known."""
     types = _alternatives(_described(kind))
     for name, index in _STEP.findall(path):
         types = [inner for outer in types for inner in _alternatives(_inner(outer, name, is_index=bool(index)))]

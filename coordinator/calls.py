@@ -1,4 +1,4 @@
-"""Calls of methods of several workers at once, from what each is asked to what came back."""
+"""A method call on several workers: what each worker is asked, its reply, and the merged outcome."""
 
 from __future__ import annotations
 
@@ -26,49 +26,49 @@ class WorkerReply:
 
 @dataclass(slots=True)
 class FanOut:
-    """What came of a call. `missing`: shard → why it is not in the replies."""
+    """The outcome of a call. `missing`: shard → why it is not in the replies."""
 
     replies: list[WorkerReply]
     missing: dict[int, str]
 
     @classmethod
     def of(cls, parts: Sequence[WorkerCall], missing: dict[int, str]) -> FanOut:
-        """Of the parts of a call, each of which has its outcome; `missing`: shards that were not asked."""
+        """The outcome of a call whose parts all have an outcome. `missing`: the shards that were not asked."""
         replies = []
         for part in parts:
             outcome = part.outcome
             if not isinstance(outcome, WorkerReply):
                 missing.update(dict.fromkeys(part.shards, outcome or ""))
                 continue
-            failed = outcome.message.shard_errors
-            if failed:
-                missing.update(failed)
-                outcome.shards = tuple(n for n in part.shards if n not in failed)
+            shard_errors = outcome.message.shard_errors
+            if shard_errors:
+                missing.update(shard_errors)
+                outcome.shards = tuple(n for n in part.shards if n not in shard_errors)
             if outcome.shards:
                 replies.append(outcome)
         return cls(replies, missing)
 
     def warnings(self) -> list[str]:
-        """One text a missing shard, and what the others say is missing from theirs, for the envelope."""
+        """Warnings for the response envelope: one for each missing shard, and those that the replies contain."""
         missing = [f"shard {shard} is missing from this answer: {why}" for shard, why in sorted(self.missing.items())]
         return missing + [text for reply in self.replies for text in reply.message.warnings]
 
 
 def may_grow(method: str, parts: Mapping[int, Sequence[Frame]]) -> bool:
-    """Whether a request may bring series that the worker does not have: it has labels."""
+    """Whether a request may add series to a worker: whether one of its frames has labels instead of series numbers."""
     return method == "series.write" and not all(is_references(frame) for frames in parts.values() for frame in frames)
 
 
 def require_whole(warnings: Sequence[str]) -> None:
-    """For a client that wants all or nothing: raises Unavailable if a warning says that the answer lacks something."""
+    """For clients that do not accept partial results: raises Unavailable if there are warnings."""
     if warnings:
         raise errors.Unavailable("; ".join(warnings))
 
 
 @dataclass(slots=True)
 class Waits:
-    """How long work waited for its turn; of calls to workers, from call to reply, less the time in which the worker
-    worked on them."""
+    """How long work waited for its turn. For a call to a worker, it is the time from call to reply without the time
+    that the worker spent on the call."""
 
     calls: int = 0
     ms: float = 0.0
@@ -78,11 +78,11 @@ class Waits:
         self.ms += ms
 
     def mean_s(self) -> float:
-        """The mean since it was last taken, in seconds."""
+        """The mean wait in seconds since the last call of `taken`."""
         return self.ms / self.calls / 1000 if self.calls else 0.0
 
     def taken(self) -> float:
-        """As `mean_s`, which begins anew with this."""
+        """As `mean_s`, and starts a new mean."""
         mean_s = self.mean_s()
         self.calls, self.ms = 0, 0.0
         return mean_s
@@ -90,8 +90,8 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What workers are asked, and how long their answers are waited for; see `shared.wire.Request`. `parts`: frames for
-    single shards."""
+    """What workers are asked, and how long to wait for their replies; see `shared.wire.Request`. `parts`: shard →
+    frames for this shard only."""
 
     method: str
     timeout_s: float
@@ -101,19 +101,20 @@ class Question:
     processor_s: float = 0.0
 
     def request(self, shards: tuple[int, ...], asked_at: float) -> Request:
-        """Its part for one worker, of these shards."""
+        """The request for one worker, which has these shards."""
         parts = {n: self.parts[n] for n in shards if n in self.parts} if self.parts is not None else {}
         return Request(self.method, shards, asked_at + self.timeout_s, self.body, self.frames, parts, self.processor_s)
 
 
 IndexVersion = tuple[bytes, int]
-"""Of a worker's index of series: its process, and the number of writes that may have brought series."""
+"""The version of a worker's series index: (identity of its process, number of writes that may have added series)."""
 
 
 @dataclass(slots=True)
 class Worker:
-    """`pending`: what it has been asked and has not answered, by request id. `growths`: how many writes it was sent
-    that may bring series; `growing`: those that it has not answered, if nobody waits for the answer any more either."""
+    """A connected worker. `pending`: request id → call that it has not replied to. `growths`: how many writes that may
+    add series were sent to it. `growing`: the ids of those it has not replied to, including those that no caller waits
+    for any more."""
 
     name: str
     identity: bytes
@@ -127,12 +128,13 @@ class Worker:
 
     @property
     def index_version(self) -> IndexVersion | None:
-        """What the worker is asked now is answered from this version of its index, or a later one. None while nobody
-        knows: while a write that may bring series is on its way, or if it was lost, which ends with the process."""
+        """A call that is sent now is answered from this version of the worker's index, or a later one. None while the
+        version is unknown: while a write that may add series is in flight or, if its reply was lost, until the worker's
+        process ends."""
         return None if self.growing else (self.identity, self.growths)
 
     def require_room(self, size: int, settings: Settings) -> None:
-        """Raises Overloaded when the worker has no room for another request of this many bytes."""
+        """Raises Overloaded if the worker has no room for another request of `size` bytes."""
         if len(self.pending) >= settings.worker_requests_max:
             raise errors.Overloaded(
                 f"{self.name} has {len(self.pending)} requests in flight, the limit is "
@@ -147,14 +149,14 @@ class Worker:
 
 @dataclass(slots=True)
 class MethodCall:
-    """What is asked of several workers at once, under one request id. `done` is set when every part has its outcome,
-    at the deadline, or when a worker's `error` makes the other replies worthless."""
+    """A call of several workers at once, with one request id. `done` is set when every part has its outcome, at the
+    deadline, or when a worker's `error` makes the other replies useless."""
 
     id: bytes
     asked_at: float
     done: asyncio.Future[None]
-    http_request: str = ""  # the id of the HTTP request that it is made for
-    awaited: int = 0  # parts that were sent off and have no outcome
+    http_request: str = ""  # the id of the HTTP request that caused the call
+    awaited: int = 0  # parts that were sent and have no outcome yet
     error: errors.TriptychError | None = None
     method: str = ""
 
@@ -166,8 +168,8 @@ class MethodCall:
 @dataclass(slots=True)
 class WorkerCall:
     """One worker's part of a call. `outcome`: its reply, or why there is none; None while it is awaited. `samples`: how
-    many a query has read by the worker's last heartbeat. `span`: of a request that is traced. `may_grow`: it is a write
-    that may bring series."""
+    many samples a query had read at the worker's last heartbeat. `span`: set if the request is traced. `may_grow`: the
+    call is a write that may add series."""
 
     call: MethodCall
     worker: Worker
@@ -179,7 +181,7 @@ class WorkerCall:
     may_grow: bool = False
 
     def send_off(self) -> None:
-        """It is on its way."""
+        """Note that the call has been sent."""
         if self.may_grow:
             self.worker.growths += 1
             self.worker.growing.add(self.call.id)
@@ -188,17 +190,17 @@ class WorkerCall:
         self.call.awaited += 1
 
     def end_span(self) -> None:
-        """The call is over."""
+        """End the span of the call, which is over."""
         if self.span is None:
             return
-        took_s = time.monotonic() - self.call.asked_at
+        elapsed_s = time.monotonic() - self.call.asked_at
         if isinstance(self.outcome, WorkerReply):
-            tracing.end(self.span, took_s - self.outcome.elapsed_ms / 1000)
+            tracing.end(self.span, elapsed_s - self.outcome.elapsed_ms / 1000)
         else:
             tracing.end(self.span, failed=True)
 
     def settle(self, outcome: WorkerReply | str) -> None:
-        """It was sent off, and this is its outcome."""
+        """Set the outcome of the call, which has been sent."""
         del self.worker.pending[self.call.id]
         self.worker.pending_bytes -= self.bytes
         self.outcome = outcome
@@ -209,7 +211,7 @@ class WorkerCall:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question that was sent to workers. `timer`: ends the call at its deadline."""
+    """A question that was sent to workers. `timer` ends the call at its deadline."""
 
     call: MethodCall
     parts: Sequence[WorkerCall]

@@ -1,5 +1,5 @@
-"""`triptych check`: reads a data directory that no process uses, and reports what is damaged, what depends on it and
-what is still good. Changes nothing.
+"""`triptych check`: reads a data directory that no process uses, and reports what is damaged, what depends on it, and
+what is still intact. It changes nothing.
 
 This module checks the coordinator's files; `worker.check` checks the workers' files in a separate process.
 """
@@ -46,12 +46,12 @@ _NAMED = ("shards", identity.SHARD), ("wal", identity.LOG)
 
 
 class CannotCheck(Exception):
-    """Why the directory cannot be checked, in one line."""
+    """The directory cannot be checked. The message, one line, says why."""
 
 
 @dataclass(slots=True)
 class Report:
-    """`files`: number of files by kind. `findings`: damage, and remarks that are no damage."""
+    """`files`: the number of files by kind. `findings`: damage, and remarks that are not damage."""
 
     files: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
@@ -66,9 +66,9 @@ class Report:
 
 
 def check(data: Path, *, with_workers: bool = True) -> Report:
-    """Check the data directory; without the workers' files, only what can be said without reading all of it.
+    """Check the data directory. Without `with_workers`, the workers' files are not read.
 
-    Raises CannotCheck when it is no data directory, is in use, or cannot be read.
+    Raises CannotCheck if it is not a data directory, is in use, or cannot be read.
     """
     if not any((data / name).exists() for name in (NAME, *HOLDS_DATA)):
         raise CannotCheck(f"{data} is no data directory: it has no {NAME}")
@@ -90,14 +90,14 @@ def check(data: Path, *, with_workers: bool = True) -> Report:
 
 @contextmanager
 def _locked(data: Path) -> Iterator[None]:
-    """Hold the locks of the directory, so that no cluster starts on it. Raises CannotCheck when one is held already."""
-    with ExitStack() as held:
+    """Hold the locks of the directory, so that no cluster starts on it. Raises CannotCheck if one is held already."""
+    with ExitStack() as stack:
         for name in LOCKS:
             try:
                 descriptor = os.open(data / name, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 continue
-            held.callback(os.close, descriptor)
+            stack.callback(os.close, descriptor)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
@@ -106,18 +106,18 @@ def _locked(data: Path) -> Iterator[None]:
 
 
 def _ask_workers(data: Path) -> WorkersReport:
-    checked = subprocess.run([sys.executable, "-m", "worker.check", str(data)], capture_output=True, check=False)
-    if checked.returncode:
-        reason = checked.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {checked.returncode}"]
+    process = subprocess.run([sys.executable, "-m", "worker.check", str(data)], capture_output=True, check=False)
+    if process.returncode:
+        reason = process.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
         raise CannotCheck(f"the workers' files of {data} cannot be checked: {reason[-1]}")
-    return msgspec.json.decode(checked.stdout, type=WorkersReport)
+    return msgspec.json.decode(process.stdout, type=WorkersReport)
 
 
 # Files of the coordinator
 
 
 def _check_manifest(data: Path, findings: list[Finding]) -> int | None:
-    """The number of shards; None when neither the manifest nor its copy can be read."""
+    """The number of shards; None if neither the manifest nor its copy can be read."""
     manifest, copy = (_read_manifest(data, path, findings) for path in (data / NAME, copy_of(data / NAME)))
     if manifest is not None and copy is not None and manifest != copy:
         what = (
@@ -171,11 +171,15 @@ def _check_state(path: Path, shards: Sequence[LogFacts]) -> Iterator[Finding]:
     if following < above:
         what = f"its next number is {following}, and the shards hold records up to {above - 1}"
         yield Finding(STATE, what, "sequence numbers: they would be given twice", remedy)
-    known = {segment[0] for segment in state.segments}
+    known_segments = {segment[0] for segment in state.segments}
     for facts in shards:
-        lost = [number for number in facts.segments if number not in known and number >= min(known, default=0)]
-        if lost:
-            what = f"shard {facts.shard} holds records of the segments {lost}, which it does not have"
+        unknown_segments = [
+            number
+            for number in facts.segments
+            if number not in known_segments and number >= min(known_segments, default=0)
+        ]
+        if unknown_segments:
+            what = f"shard {facts.shard} holds records of the segments {unknown_segments}, which it does not have"
             yield Finding(STATE, what, "these records: they may not be found", remedy)
 
 
@@ -205,23 +209,25 @@ def _check_shards(directory: Path, count: int | None) -> Iterator[Finding]:
 def _check_identities(data: Path) -> Iterator[Finding]:
     """Check that the identity file of each directory of a shard or a log names this cluster and this directory."""
     cluster_id = _cluster_of(data)
-    named = [(path, kind) for folder, kind in _NAMED for path in numbered(data / folder)]
-    have = any((path / identity.NAME).exists() for path, _ in named)  # one is written once a directory has been used
-    if have and not any(folder.exists() for folder in data.glob("wal*")):
+    directories = [(path, kind) for folder, kind in _NAMED for path in numbered(data / folder)]
+    has_identities = any(
+        (path / identity.NAME).exists() for path, _ in directories
+    )  # an identity is written when a directory is first used
+    if has_identities and not any(folder.exists() for folder in data.glob("wal*")):
         depends = "records that were acknowledged and not in stores and blocks yet: a start refuses"
         yield Finding("wal", "it is missing", depends, _RESTORE)
-    for directory, kind in named:
+    for directory, kind in directories:
         file, harmless = directory / identity.NAME, ("nothing", "nothing: the next start writes it again")
         try:
             stored = identity.read(LocalControl(directory))
         except ValueError as error:
             yield Finding(file.relative_to(data).as_posix(), str(error), *harmless)
             continue
-        must = "store" if kind == identity.SHARD else "files"
-        if stored is not None and not (directory / must).exists():
+        content = "store" if kind == identity.SHARD else "files"
+        if stored is not None and not (directory / content).exists():
             depends = "everything that was in it"
-            yield Finding((directory / must).relative_to(data).as_posix(), "it is missing", depends, _RESTORE)
-        if stored is None and have and any(directory.iterdir()):
+            yield Finding((directory / content).relative_to(data).as_posix(), "it is missing", depends, _RESTORE)
+        if stored is None and has_identities and any(directory.iterdir()):
             yield Finding(file.relative_to(data).as_posix(), "it is missing", *harmless)
         elif stored is not None and stored != (cluster_id or stored[0], kind, int(directory.name)):
             what = f"it is {stored[1]} {stored[2]} of cluster {stored[0]}"
@@ -238,11 +244,11 @@ def _cluster_of(data: Path) -> str | None:
 
 def _sort_files(data: Path, report: Report) -> None:
     """Count the files by kind, and report unknown files and those set aside or left over that no finding names yet."""
-    named = {finding.path for finding in report.findings}
+    reported_paths = {finding.path for finding in report.findings}
     for path in files_in(data):
         kind = kind_of(path)
         report.files[kind] += 1
-        if path in named:
+        if path in reported_paths:
             continue
         if kind == SET_ASIDE:
             what, remedy = "it was damaged, and is set aside", "delete it to accept the loss"
@@ -263,8 +269,8 @@ def write_text(report: Report, output: TextIO) -> None:
     by_kind = {kind: list(findings) for kind, findings in groupby(ordered, key=lambda finding: finding.kind)}
     damaged = Counter(kind_of(path) for path in report.damaged_paths if path)
     for kind in sorted(report.files.keys() | by_kind.keys()):
-        well = max(0, report.files[kind] - damaged[kind])
-        output.write(f"{kind}: {well} of {max(report.files[kind], well + damaged[kind])} files are well\n")
+        intact = max(0, report.files[kind] - damaged[kind])
+        output.write(f"{kind}: {intact} of {max(report.files[kind], intact + damaged[kind])} files are well\n")
         for finding in by_kind.get(kind, ()):
             _write_finding(finding, output)
     files, kinds = sum(report.files.values()), len(report.files)

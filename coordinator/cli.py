@@ -15,9 +15,9 @@ INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0; 1 for an error, which is one line on the error stream; 2 for a wrong use; 3 when the answer or the
-    work is incomplete, which the error stream says; 130 when interrupted. `check` has its own, which are in
-    `coordinator.check`."""
+    """Run a command. Returns its exit code: 0 for success, 1 for an error (one line on the error stream), 2 for wrong
+    usage, 3 if the answer or the work is incomplete (the error stream says how), 130 if interrupted. `check` has exit
+    codes of its own (`coordinator.check`)."""
     try:
         code = _run(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()

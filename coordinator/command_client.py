@@ -1,6 +1,6 @@
-"""The HTTP client of the commands.
+"""The HTTP client of the command-line tool.
 
-A token is read from a file or from the environment: the arguments of a process can be read by every user of a machine.
+Tokens are read from a file or from the environment, since every user of a machine can read the arguments of a process.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ URL_DEFAULT = "http://127.0.0.1:9090"
 PORT_DEFAULT = 9090
 TIMEOUT_S = 60.0
 FORM = "application/x-www-form-urlencoded"
+LINE_BYTES_MAX = 200
 TOKEN_BYTES_MAX = 1024
 PIECE_BYTES = 1 << 20
 
@@ -38,12 +39,13 @@ class CommandError(click.ClickException):
 
 
 class Away(CommandError):
-    """The cluster cannot be reached, breaks off, or answers 503 or 429: the same request may succeed later."""
+    """The cluster cannot be reached, closes the connection, or answers with 503 or 429: a retry may succeed later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How a cluster is reached. `ca`: certificates that verify the server's; `tls_cert`, `tls_key`: this client's."""
+    """How to reach a cluster. `ca`: certificates to verify the server with. `tls_cert`, `tls_key`: this client's
+    certificate and key."""
 
     url: str
     token_file: Path | None = None
@@ -54,7 +56,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`date`: the header, empty without one. `headers`: with names in lower case."""
+    """A response. `date`: its Date header, or empty. `headers`: with names in lower case."""
 
     status: int
     body: bytes
@@ -63,10 +65,10 @@ class Answer:
 
 
 class Client:
-    """One connection to the HTTP interface. Raises CommandError when it refuses a request, Away when it cannot be
-    reached or has no room.
+    """One connection to the HTTP interface. Raises CommandError if a request is refused, and Away if the service cannot
+    be reached or is overloaded.
 
-    `authorization`: the header of every request; `tls`: how an https URL is reached.
+    `authorization`: the Authorization header of every request. `tls`: the context for an https URL.
     """
 
     def __init__(self, url: str, authorization: str = "", tls: ssl.SSLContext | None = None) -> None:
@@ -102,17 +104,17 @@ class Client:
         return cls(reach.url, authorization(reach.token_file), _tls(reach))
 
     def call(self, method: str, path: str, body: Any = None, **parameters: str | int) -> Any:
-        """Send one request. Returns the JSON of the answer."""
+        """Send one request. Returns the JSON of the response."""
         data = None if body is None else json.dumps(body).encode()
         return self.content(self.send(method, _target(path, parameters), data))
 
     def octets(self, path: str, **parameters: str | int) -> bytes:
-        """As `call` of a GET, for a caller that reads the body itself."""
+        """As `call` with GET, for a caller that parses the body itself."""
         answer = self.send("GET", _target(path, parameters))
         return answer.body if answer.status == 200 else self.content(answer)
 
     def form(self, path: str, fields: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> Answer:
-        """POST these parameters. Returns the answer whatever its status is. Raises Away."""
+        """POST these parameters. Returns the response, whatever its status is. Raises Away."""
         return self.send("POST", path, urllib.parse.urlencode(fields).encode(), {"Content-Type": FORM}, timeout_s)
 
     def send(
@@ -123,7 +125,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> Answer:
-        """Send one request. Returns the answer whatever its status is. Raises Away."""
+        """Send one request. Returns the response, whatever its status is. Raises Away."""
         self._wait_at_most(timeout_s)
         try:
             self._connection.request(method, path, data, {**self._headers, **(headers or {})})
@@ -135,16 +137,20 @@ class Client:
             raise Away(f"{self._url} does not answer: {error}") from error
 
     def content(self, answer: Answer) -> Any:
-        """The JSON of an answer. Raises Away for 429 and 503, for other 5xx without JSON, and if JSON breaks off;
-        CommandError for another status than 200, and for what cannot be read: that would come again."""
+        """The JSON of a response. Raises Away for status 429 and 503, for any other 5xx without JSON, and for truncated
+        JSON. Raises CommandError for any other status than 200 and for a body that is not JSON, since a retry would not
+        help."""
         try:
             content = json.loads(answer.body)
         except (ValueError, RecursionError):
             self._connection.close()
-            # A proxy may say so in HTML that there is nobody behind it, or that there are too many requests.
-            is_away = answer.status == 429 or answer.status >= 500 or (answer.status == 200 and is_cut(answer.body))
+            # A proxy may report in HTML that its server is down or that there are too many requests.
+            is_away = (
+                answer.status == 429 or answer.status >= 500 or (answer.status == 200 and is_truncated(answer.body))
+            )
             refusal = Away if is_away else CommandError
-            raise refusal(f"{self._url} answers with status {answer.status} and what is not JSON") from None
+            text = _first_line(answer.body)
+            raise refusal(f"{self._url} answers with status {answer.status} and what is not JSON{text}") from None
         if answer.status != 200:
             refusal = Away if answer.status in (429, 503) else CommandError
             texts = content if isinstance(content, dict) else {}
@@ -157,11 +163,11 @@ class Client:
             self._connection.sock.settimeout(timeout_s)
 
     def again(self) -> Client:
-        """Another connection to the same cluster."""
+        """A new connection to the same cluster."""
         return Client(self._url, self._headers.get("Authorization", ""), self._tls)
 
     def stream(self, target: str, **parameters: str | int | Sequence[str]) -> Iterator[bytes]:
-        """The body of the answer to a GET, in pieces."""
+        """Send a GET request. Yields the body of the response in pieces."""
         try:
             query = urllib.parse.urlencode(parameters, doseq=True)
             self._connection.request("GET", f"{target}?{query}", headers=self._headers)
@@ -175,8 +181,8 @@ class Client:
             raise CommandError(f"{self._url} does not answer: {error}") from error
 
     def get(self, path: str, bytes_max: int, timeout_s: float) -> Answer:
-        """Send one GET request, over a connection of its own. Returns the answer whatever its status is; more than
-        `bytes_max` of its body is not read. Raises OSError."""
+        """Send one GET request over a new connection. Returns the response, whatever its status is. At most `bytes_max`
+        bytes of its body are read. Raises OSError."""
         self._connection.close()
         self._connection.timeout = timeout_s
         try:
@@ -184,14 +190,14 @@ class Client:
             answer = self._connection.getresponse()
             return Answer(answer.status, answer.read(bytes_max), answer.headers.get("Date", ""))
         except http.client.HTTPException as error:
-            raise OSError(f"what it answers is no HTTP: {error!r}") from error
+            raise OSError(f"the response is not HTTP: {error!r}") from error
         finally:
             self._connection.close()
 
 
-def is_cut(body: bytes) -> bool:
-    """Whether JSON breaks off. A proxy that speaks HTTP/1.0 to the cluster takes the end of a connection for the end of
-    a long answer."""
+def is_truncated(body: bytes) -> bool:
+    """Whether a JSON text is truncated. A proxy that uses HTTP/1.0 takes the end of a broken connection for the end of
+    a long response."""
     import msgspec
 
     try:
@@ -201,12 +207,19 @@ def is_cut(body: bytes) -> bool:
     return False
 
 
+def _first_line(body: bytes) -> str:
+    """What a message ends with to say what a body begins with; nothing of HTML."""
+    line = body[:LINE_BYTES_MAX].decode(errors="replace").strip().partition("\n")[0].rstrip()
+    return f": {line}" if line and not line.startswith("<") else ""
+
+
 def _target(path: str, parameters: Mapping[str, str | int]) -> str:
     return f"{path}?{urllib.parse.urlencode(parameters)}" if parameters else path
 
 
 def authorization(token_file: Path | None) -> str:
-    """The header for the token, or the user and password, in this file or in TRIPTYCH_TOKEN; empty without either."""
+    """The Authorization header for the token, or the user and password, in this file or in TRIPTYCH_TOKEN. Empty if
+    there is neither."""
     text = os.environ.get("TRIPTYCH_TOKEN", "")
     if token_file is not None:
         try:
@@ -215,6 +228,8 @@ def authorization(token_file: Path | None) -> str:
         except (OSError, UnicodeDecodeError) as error:
             raise CommandError(f"--token-file is {token_file}, which cannot be read: {error}") from None
     text = text.strip()
+    if not text and token_file is not None:
+        raise CommandError(f"--token-file is {token_file}, which is empty")
     if not text:
         return ""
     if not text.isprintable():

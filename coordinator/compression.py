@@ -1,7 +1,8 @@
-"""A long body as one gzip member whose pieces are compressed in several threads.
+"""Compresses a long body into one gzip member, with several threads.
 
-Compressing an answer takes longer than producing it. Each piece is deflated on its own, up to a byte boundary, with the
-bytes before it as its dictionary; the deflated pieces in a row are one deflate stream (RFC 1951, RFC 1952).
+Compressing a response takes longer than producing it. Each piece is deflated on its own, up to a byte boundary, with
+the bytes before it as the dictionary. The deflated pieces, one after another, form a single deflate stream (RFC 1951,
+RFC 1952).
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from itertools import chain
 from shared.ahead import mapped
 
 GZIP_LEVEL = 1
-"""Levels above 1 cost several times the CPU for a tenth of the size."""
+"""Higher levels take several times the CPU time and save a tenth of the size."""
 COMPRESSORS = 2
-"""Threads that compress, for all answers together: zlib runs outside the interpreter lock."""
+"""Threads that compress, for all responses together. zlib releases the interpreter lock."""
 PIECES_AHEAD = 4
-"""Pieces of one answer that may be compressed before they are sent, so that the threads have work."""
+"""How many pieces of one response may be compressed ahead of sending, so that the threads have work."""
 
 _WINDOW_BYTES = 32 << 10  # how far back deflate refers
 _HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x04\xff"  # deflate, no name, no time, fastest, system unknown
-_LAST_BLOCK = b"\x03\x00"  # an empty block that says it is the last
+_LAST_BLOCK = b"\x03\x00"  # an empty block, marked as the last one
 
 _COMPRESSORS = ThreadPoolExecutor(COMPRESSORS, thread_name_prefix="gzip")
 

@@ -1,7 +1,7 @@
-"""The configuration file in Prometheus's format: rules, Alertmanagers and scrape jobs, read again without a restart.
+"""The configuration file in Prometheus's format: rules, Alertmanagers and scrape jobs. Reloaded without a restart.
 
-https://prometheus.io/docs/prometheus/latest/configuration/configuration/. The sections `remote_write`, `remote_read`,
-`storage`, `tracing` and `otlp` of Prometheus are settings here, and are refused by name.
+https://prometheus.io/docs/prometheus/latest/configuration/configuration/. Prometheus's sections `remote_write`,
+`remote_read`, `storage`, `tracing` and `otlp` are refused with an error that names the setting to use instead, if any.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shared.measurements import Values
 from shared.telemetry import event
 
 READ_TIMEOUT_S = 30.0
-"""Files on a network may answer late or never."""
+"""Files on a network file system may take long to read, or hang."""
 SECRETS = ("password", "credentials", "bearer_token", "client_secret", "secrets")
 HIDDEN = "<secret>"
 ELSEWHERE = {
@@ -39,7 +39,7 @@ ELSEWHERE = {
 
 @dataclass(frozen=True, slots=True)
 class Global:
-    """The section `global`. `scrape`: its raw fields on scraping beside the interval and the timeout."""
+    """The section `global`. `scrape`: its raw fields about scraping other than interval and timeout."""
 
     scrape_interval_ms: int = 60_000
     scrape_timeout_ms: int = 10_000
@@ -70,8 +70,8 @@ SCRAPE_DEFAULTS = (
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What the file says. `rule_files`: patterns, absolute or from the working directory; `alerting` and
-    `scrape_configs`: raw, for the parts that they concern. `document`: all of it, as it is shown."""
+    """The parsed file. `rule_files`: patterns, absolute or relative to the working directory. `alerting` and
+    `scrape_configs`: unparsed, for the parts that they concern. `document`: the whole file, for display."""
 
     path: Path | None = None
     global_: Global = field(default_factory=Global)
@@ -81,12 +81,12 @@ class Configuration:
     document: Fields = field(default_factory=lambda: Fields(1))
 
     def shown(self) -> str:
-        """The file as YAML, without secrets and comments, and with the intervals that hold where it names none."""
-        own = self.global_
+        """The file as YAML, without secrets and comments, and with default intervals where it has none."""
+        global_ = self.global_
         general: dict[str, Any] = {
-            "scrape_interval": f"{own.scrape_interval_ms}ms",
-            "scrape_timeout": f"{own.scrape_timeout_ms}ms",
-            "evaluation_interval": f"{own.evaluation_interval_ms}ms",
+            "scrape_interval": f"{global_.scrape_interval_ms}ms",
+            "scrape_timeout": f"{global_.scrape_timeout_ms}ms",
+            "evaluation_interval": f"{global_.evaluation_interval_ms}ms",
         }
         general |= _without_secrets(self.document.get("global")) or {}
         rest = {name: _without_secrets(value) for name, value in self.document.items() if name != "global"}
@@ -94,7 +94,7 @@ class Configuration:
 
 
 def parse(content: bytes, path: Path) -> Configuration:
-    """Raises ConfigError, which names file, line and field."""
+    """Parse the content of the file. Raises ConfigError, which names file, line and field."""
     root = yaml_fields.parse(content, path)
     for name, instead in ELSEWHERE.items():
         if root.take(name) is not None:
@@ -109,7 +109,7 @@ def parse(content: bytes, path: Path) -> Configuration:
 
 
 def read(path: Path) -> Configuration:
-    """Raises ConfigError."""
+    """Read and parse the file. Raises ConfigError."""
     return parse(yaml_fields.read(path, "the configuration file"), path)
 
 
@@ -127,7 +127,7 @@ def _global(root: Section) -> Global:
             raise section.error(f"{name!r} is not a label name", "external_labels")
     for name in ("query_log_file", "runtime"):
         section.take(name)
-    own = Global(
+    global_ = Global(
         interval_ms,
         timeout_ms,
         _positive(section, "evaluation_interval", 60_000),
@@ -136,11 +136,11 @@ def _global(root: Section) -> Global:
         {name: value for name in SCRAPE_DEFAULTS if (value := section.take(name)) is not None},
     )
     section.finish()
-    return own
+    return global_
 
 
 def _positive(section: Section, name: str, default_ms: int) -> int:
-    """A duration, where 0 stands for the default, as in Prometheus."""
+    """A duration in ms. As in Prometheus, 0 means the default."""
     return section.duration_ms(name, default_ms) or default_ms
 
 
@@ -156,33 +156,36 @@ def _without_secrets(value: Any, is_secret: bool = False) -> Any:
 
 
 class ConfiguredPart(Protocol):
-    """A part of the service that follows the file."""
+    """A part of the service that the file configures."""
 
     def prepare(self, configuration: Configuration) -> Any:
-        """What `use` takes. Called in a thread, may read files; raises ConfigError, and then nothing changes."""
+        """Prepare the argument of `use`. Called in a thread; may read files. If it raises ConfigError, nothing
+        changes."""
 
     def use(self, prepared: Any) -> None:
-        """Follow it from now on. Called in the event loop's thread; must not raise."""
+        """Apply the prepared configuration. Called in the event loop's thread; must not raise."""
 
 
 class ConfigFile:
-    """Keeps the configuration in force. All parts follow a new one, or none of them. For the event loop's thread only.
+    """Holds the configuration in force. A new configuration is applied to all parts or to none. For the event loop's
+    thread only.
 
-    `path` None: there is no file, and the configuration is an empty one."""
+    If `path` is None, there is no file, and the configuration is empty.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self.parts: list[ConfiguredPart] = []
         self.in_force = Configuration()
         self.is_current = True
-        """Whether what is in force is what the file said when it was read last."""
+        """Whether the configuration in force is that of the last read of the file."""
         self.loaded_at = time.time()
-        """Unix time of the last success."""
+        """Unix time of the last successful load."""
         self._reading: asyncio.Task[tuple[Configuration, list[Any]]] | None = None
 
     async def load(self) -> None:
-        """Read the file and have all parts follow it. Raises ConfigError, and then nothing has changed, also while it
-        is being read already."""
+        """Read the file and apply it to all parts. If this raises ConfigError, nothing has changed. Also raises if the
+        file is already being read."""
         if self.path is None:
             raise ConfigError("there is no configuration file; TRIPTYCH_PROMETHEUS_CONFIG names one")
         if self._reading is not None and not self._reading.done():
@@ -194,8 +197,8 @@ class ConfigFile:
             event(logging.ERROR, "the configuration file cannot be used", path=self.path, why=error)
             raise
         self.in_force = configuration
-        for part, own in zip(self.parts, prepared, strict=True):
-            part.use(own)
+        for part, prepared_part in zip(self.parts, prepared, strict=True):
+            part.use(prepared_part)
         self.is_current, self.loaded_at = True, time.time()
         event(logging.INFO, "configuration file read", path=self.path, rule_files=len(configuration.rule_files))
 
@@ -209,7 +212,7 @@ class ConfigFile:
             raise ConfigError(f"{path} and the files that it names were not read within {READ_TIMEOUT_S:g} s") from None
 
     def put(self, values: Values) -> None:
-        """Add what the metrics say about this."""
+        """Add the metrics about the configuration file."""
         values.put("triptych_config_last_reload_successful", self.is_current)
         values.put("triptych_config_last_reload_success_timestamp_seconds", self.loaded_at)
 
@@ -220,6 +223,6 @@ def _prepared(path: Path, parts: Sequence[ConfiguredPart]) -> tuple[Configuratio
 
 
 def _retrieved(reading: asyncio.Task[Any]) -> None:
-    """Nobody waits any more for a reading that was late, whose failure is no news."""
+    """Mark the exception of a read as retrieved, so that asyncio does not log it if the read came too late."""
     if not reading.cancelled():
         reading.exception()

@@ -1,7 +1,7 @@
-"""Connections that wait for their client: how long they may, and which of them ends when there are too many.
+"""Connections that wait for their client: how long they may wait, and which one is ended when there are too many.
 
-A connection waits for the head of a request, for the next request (it is idle), for the rest of a body, or until its
-client takes more of an answer. Each kind is kept in the order in which the waiting began, so that the longest wait is
+A connection waits for the head of a request, for the next request (it is idle), for the rest of a body, or for its
+client to read more of a response. Each kind is kept in the order in which the waits began, so that the longest wait is
 found at once. All other connections are being served, and are never ended to make room.
 """
 
@@ -23,19 +23,19 @@ from shared.errors import Overloaded
 from shared.telemetry import event
 
 SWEEP_S = 1.0
-"""How often connections that have waited too long are looked for."""
+"""How often to look for connections that have waited too long."""
 FRESH_S = 1.0
-"""A connection that has waited for less than this is not ended to make room: its client may be about to go on."""
+"""A connection that has waited for a shorter time is not ended to make room: its client may be about to continue."""
 PROGRESS_BYTES = 256 << 10
-"""A client that moves this much of a body or of an answer is not slow: its wait begins anew."""
+"""When a client has sent or read this many bytes of a body or response, its wait starts again: it is not slow."""
 HEADS_BYTES_MAX = 64 << 20
-"""Heads that are not complete take at most this together."""
+"""The most bytes of all incomplete heads together."""
 REFUSED_LOG_INTERVAL_S = 10.0
 OWN_FILES = 256
-"""Files and sockets that the coordinator needs beside its connections."""
+"""Files and sockets that the coordinator needs besides its connections."""
 BACKLOG_MAX = 1024
-"""Connections that the kernel completes before they are accepted. All of them may be accepted in one go, before any is
-ended to make room."""
+"""The most connections that the kernel establishes before they are accepted. All of them may be accepted at once,
+before any is ended to make room."""
 
 
 def backlog() -> int:
@@ -44,27 +44,27 @@ def backlog() -> int:
 
 
 def connections_max(settings: Settings) -> int:
-    """The bound on connections: the setting, or what the limit of open files leaves for them."""
+    """The limit on connections: the setting, or fewer if the limit on open files requires it."""
     return max(1, min(settings.connections_max, open_files.limit() - OWN_FILES - backlog()))
 
 
 class Waiting(Protocol):
-    """A connection, as far as this module knows it."""
+    """The part of a connection's interface that this module uses."""
 
     holder: Holder
     head_bytes: int
 
     def end(self) -> None:
-        """Close the connection at once; what was not sent is dropped."""
+        """Close the connection at once. Unsent bytes are dropped."""
 
     def unsent_bytes(self) -> int:
-        """Of its answer, what the kernel has not taken."""
+        """The bytes of its response that the kernel has not accepted yet."""
 
 
 @dataclass(slots=True)
 class _Progress:
-    """Of a body or an answer: when its client last moved PROGRESS_BYTES of it, how many bytes there were then, and how
-    many there are now."""
+    """The progress of a body or response: when its client last moved PROGRESS_BYTES of it, how many bytes there were
+    then, and how many there are now."""
 
     since: float
     bytes: int
@@ -97,32 +97,32 @@ class Connections:
         self._refused_logged_at = -REFUSED_LOG_INTERVAL_S
 
     def start(self) -> None:
-        """Look for connections that have waited too long from now on."""
+        """Start to look for connections that have waited too long."""
         self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    # What connections tell
+    # Events of connections
 
     def opened(self, connection: Waiting, address: str) -> bool:
-        """A new connection from this address; sets its holder. False if there is no room for it."""
+        """A new connection from this address. Sets its holder. Returns False if there is no room for it."""
         holder = connection.holder = Holder(self.clients.joined(address))
-        full = self._share_full(holder)
-        if not full and len(self.open) >= self.limit and not self._end_one(None):
-            full = f"the limit is {self.limit} (TRIPTYCH_CONNECTIONS_MAX)"
-        if full:
+        why_full = self._share_full(holder)
+        if not why_full and len(self.open) >= self.limit and not self._end_one(None):
+            why_full = f"the limit is {self.limit} (TRIPTYCH_CONNECTIONS_MAX)"
+        if why_full:
             self.clients.left(holder.client)
-            self._refuse(full)
+            self._refuse(why_full)
             return False
         self.open.add(connection)
         self.heads[connection] = time.monotonic()
         return True
 
     def _share_full(self, holder: Holder) -> str:
-        """Why the holder's client may not have this many connections, after one that waits was ended to make room;
-        empty if it may."""
+        """Why the holder's client has too many connections; "" if it has not, or if one that waits could be ended to
+        make room."""
         client = holder.client
         limit = share_of(self.limit, self._client_share if client.share is None else client.share)
         if client.connections <= limit or self._end_one(holder):
@@ -130,19 +130,19 @@ class Connections:
         return f"the limit for one client is {limit} ({share_name(client)} of TRIPTYCH_CONNECTIONS_MAX)"
 
     def identify(self, holder: Holder, name: str, share: int | None) -> None:
-        """The next request of the connection, which is in none yet, comes from the client of this name; empty: from the
-        one that its address is. Raises Overloaded when that client has too many connections."""
+        """Assign the connection, which is between requests, to the client with this name, or to the client of its
+        address if the name is empty. Raises Overloaded if that client has too many connections."""
         name = name or holder.address
-        before = holder.client
-        if before.name == name and before.share == share:
+        previous_client = holder.client
+        if previous_client.name == name and previous_client.share == share:
             return
         holder.client = self.clients.named(name, share)
-        self.clients.left(before)
-        full = self._share_full(holder)
-        if full:
+        self.clients.left(previous_client)
+        why_full = self._share_full(holder)
+        if why_full:
             self.clients.left(holder.client)
             holder.client = self.clients.named(holder.address)
-            raise Overloaded(f"{name} has too many connections: {full}; use fewer, or try again later")
+            raise Overloaded(f"{name} has too many connections: {why_full}; use fewer, or try again later")
 
     def _refuse(self, why: str) -> None:
         self.ended["refused"] += 1
@@ -168,7 +168,7 @@ class Connections:
         self.clients.left(connection.holder.client)
 
     def begun(self, connection: Waiting, more_bytes: int) -> bool:
-        """More bytes of a head that is not complete have arrived. False if heads take too much together."""
+        """More bytes of an incomplete head have arrived. Returns False if all heads together take too many bytes."""
         if self.idle.pop(connection, None) is not None:
             self.heads[connection] = time.monotonic()
         connection.head_bytes += more_bytes
@@ -176,7 +176,7 @@ class Connections:
         return self.head_bytes <= HEADS_BYTES_MAX
 
     def heard(self, connection: Waiting) -> None:
-        """The head of a request is complete, or the connection waits for none any more."""
+        """The head of a request is complete, or the connection no longer waits for one."""
         self.heads.pop(connection, None)
         self.idle.pop(connection, None)
         if connection.head_bytes:
@@ -184,12 +184,12 @@ class Connections:
             connection.head_bytes = 0
 
     def rested(self, connection: Waiting) -> None:
-        """The request has been answered, and no other is there."""
+        """The request has been answered, and no other request has arrived."""
         if connection in self.open:
             self.idle[connection] = time.monotonic()
 
     def arriving(self, connection: Waiting, body_bytes: int) -> None:
-        """So many bytes of the body have arrived, and it is not complete."""
+        """`body_bytes` of the body have arrived so far, and it is not complete."""
         progress = self.bodies.get(connection)
         if progress is None:
             self.bodies[connection] = _Progress(time.monotonic(), body_bytes, body_bytes)
@@ -201,7 +201,7 @@ class Connections:
         self.bodies.pop(connection, None)
 
     def unread(self, connection: Waiting) -> None:
-        """The client does not take the answer as fast as it is written: nothing more is written until `taken`."""
+        """The client reads the response more slowly than it is written. Nothing more is written until `taken`."""
         if connection not in self.open or connection in self.readers:
             return
         unsent = connection.unsent_bytes()
@@ -212,7 +212,7 @@ class Connections:
             self._end_readers()
 
     def taken(self, connection: Waiting) -> None:
-        """The client has taken what was written, or the connection is gone."""
+        """The client has read what was written, or the connection is gone."""
         progress = self.readers.pop(connection, None)
         if progress is not None:
             self.unsent_bytes -= progress.bytes_now
@@ -221,7 +221,8 @@ class Connections:
     # Room
 
     def _end_one(self, holder: Holder | None) -> bool:
-        """End the connection that has waited longest, of all or of the holder's client. False if none may be ended."""
+        """End the connection that has waited longest, of all clients or of the holder's client. Returns False if none
+        may be ended."""
         now = time.monotonic()
         for waiting, since_max, reason in (
             (self.heads.items(), now - FRESH_S, "head"),
@@ -240,7 +241,7 @@ class Connections:
         return False
 
     def end_bodies(self, bytes_wanted: int) -> None:
-        """End the slowest of the bodies that are arriving until they held so many bytes."""
+        """End the connections with the slowest arriving bodies until this many bytes are released."""
         for connection in _slowest(self.bodies):
             if bytes_wanted <= 0:
                 return
@@ -248,14 +249,14 @@ class Connections:
             self._end(connection, "room (slow body)")
 
     def _end_readers(self) -> None:
-        """End the slowest readers until the bytes that are not sent are within their bound."""
+        """End the slowest readers until the unsent bytes are within their limit."""
         for connection in _slowest(self.readers):
             if self.unsent_bytes <= self._unsent_bytes_max:
                 return
             self._end(connection, "room (slow reader)")
 
     def end_slowest(self, among: Container[Waiting]) -> Waiting | None:
-        """End the slowest of these readers; returns it, None if there is none."""
+        """End the slowest of these readers. Returns it, or None if there is none."""
         for connection in _slowest(self.readers):
             if connection in among:
                 self._end(connection, "room (slow reader)")
@@ -305,10 +306,10 @@ class Connections:
 
 
 def _slowest(waiting: dict[Waiting, _Progress]) -> Iterator[Waiting]:
-    """Those that have waited for FRESH_S, the longest wait first. The caller may end each."""
-    eldest = time.monotonic() - FRESH_S
+    """Yield those that have waited for at least FRESH_S, the longest wait first. The caller may end each of them."""
+    since_max = time.monotonic() - FRESH_S
     for connection, since in list(_since(waiting)):
-        if since > eldest:
+        if since > since_max:
             return
         yield connection
 

@@ -1,10 +1,9 @@
-"""Which pages of other sites may read answers: those whose origin TRIPTYCH_CORS_ORIGIN matches, as with Prometheus's
-`--web.cors.origin`. By default there are none.
+"""Which pages of other sites may read responses: those whose origin matches TRIPTYCH_CORS_ORIGIN, which works like
+Prometheus's `--web.cors.origin`. By default there are none.
 
-A page may read what its user's browser reaches, and what it has a credential for: answers never allow cookies or the
-browser's own credentials. What may be changed is decided elsewhere (coordinator/cross_site.py): a matching origin alone
-changes nothing.
-Source: https://fetch.spec.whatwg.org/#http-cors-protocol.
+Such a page can read what its user's browser can reach and what it has a credential for. Responses never allow cookies
+or credentials that the browser has stored. coordinator/cross_site.py decides which requests may change something; a
+matching origin alone is not enough for that. Source: https://fetch.spec.whatwg.org/#http-cors-protocol.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-import re2
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 from coordinator.request_ids import head_of
 from shared.config import Settings
 from shared.errors import ConfigError
+from shared.promql import regex
 
 ORIGIN_CHARS_MAX = 300
 """A scheme, a domain name of 253 characters and a port, with some room. A longer origin matches nothing."""
@@ -26,23 +25,21 @@ ORIGINS_CACHED = 256
 PREFLIGHT_MAX_AGE_S = 600
 METHODS, CHANGING_METHODS = "GET, POST, OPTIONS", "GET, POST, PUT, DELETE, OPTIONS"
 REQUEST_HEADERS = "Accept, Authorization, Content-Type, Origin"
-"""What a page may send."""
+"""The request headers that a page may send."""
 ANSWER_HEADERS = "Date, Retry-After, X-Request-ID"
-"""What a page may read, beside the headers that it always may."""
+"""The response headers that a page may read, besides those that every page may read."""
 _IN_HEAD = re.compile(rb"\r\norigin:[ \t]*([!-~]+)[ \t]*\r\n", re.IGNORECASE)
 
 
 class Cors:
-    """Costs nothing while the setting is empty. Raises ConfigError for a malformed expression."""
+    """Has no cost while the setting is empty. Raises ConfigError for a malformed expression."""
 
     def __init__(self, settings: Settings) -> None:
         self.is_on = bool(settings.cors_origin)
         self._changing = frozenset(name.lower() for name in settings.allowed_origins)
-        options = re2.Options()
-        options.log_errors = False
         try:
-            pattern = re2.compile(settings.cors_origin, options)
-        except re2.error as error:
+            pattern = regex.compiled(settings.cors_origin)
+        except ValueError as error:
             raise ConfigError(
                 f"TRIPTYCH_CORS_ORIGIN is {settings.cors_origin!r}; it must be a regular expression of RE2 such as "
                 rf"https?://(a|b)\.example\.org: {error}"
@@ -50,8 +47,8 @@ class Cors:
         self._matches = lru_cache(ORIGINS_CACHED)(lambda origin: pattern.fullmatch(origin) is not None)
 
     def allow(self, request: web.BaseRequest, headers: CIMultiDict[str]) -> None:
-        """Put into the headers of an answer that the page which sent the request may read it, if it may. To be called
-        while `is_on`; a second call changes nothing."""
+        """Add the headers that allow the page which sent the request to read the response, if it may. Only called while
+        `is_on`. A second call changes nothing."""
         vary = headers.get(hdrs.VARY, "")
         if hdrs.ORIGIN not in vary:
             headers[hdrs.VARY] = f"{vary}, {hdrs.ORIGIN}" if vary else hdrs.ORIGIN
@@ -61,12 +58,12 @@ class Cors:
             headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = ANSWER_HEADERS
 
     def header_lines(self, data: bytes) -> bytes:
-        """The same headers as lines of a head, for a request that aiohttp has not read, of which `data` is the
-        beginning; none unless `is_on`."""
+        """The same headers as lines of a response head, for a request that aiohttp has not read. `data`: the beginning
+        of the request. Empty unless `is_on`."""
         if not self.is_on:
             return b""
-        found = _IN_HEAD.search(head_of(data))
-        origin = self._allowed("" if found is None else found[1].decode("ascii"))
+        match = _IN_HEAD.search(head_of(data))
+        origin = self._allowed("" if match is None else match[1].decode("ascii"))
         lines = f"{hdrs.VARY}: {hdrs.ORIGIN}\r\n"
         if origin:
             lines += f"{hdrs.ACCESS_CONTROL_ALLOW_ORIGIN}: {origin}\r\n"
@@ -74,8 +71,8 @@ class Cors:
         return lines.encode()
 
     def preflight(self, request: web.BaseRequest) -> web.Response | None:
-        """The answer to a browser that asks what a page may send; None for any other request. It carries no
-        credential."""
+        """The response to a preflight request, with which a browser asks what a page may send; None for any other
+        request. Preflight requests carry no credentials."""
         is_preflight = request.method == hdrs.METH_OPTIONS and hdrs.ACCESS_CONTROL_REQUEST_METHOD in request.headers
         if not is_preflight:
             return None
@@ -91,5 +88,5 @@ class Cors:
         return response
 
     def _allowed(self, origin: str) -> str:
-        """The origin of a request if it matches, or an empty text."""
+        """The origin of a request if it matches, or ""."""
         return origin if 0 < len(origin) <= ORIGIN_CHARS_MAX and self._matches(origin) else ""

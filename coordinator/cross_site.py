@@ -1,10 +1,10 @@
-"""What a web page that is open in a browser may not do here: reach this server by a name that is not its own (DNS
-rebinding), and change anything from another site (a form or a script with a foreign `Origin`).
+"""Protection against web pages of other sites that are open in a user's browser.
 
-Every request needs a known `Host`, reads too: to a page whose own name has been rebound to this server's address, every
-answer belongs to the page. `Origin` and `Sec-Fetch-Site` count only for requests that change something, since answers
-carry an `Access-Control-Allow-Origin` only for pages that a setting names (coordinator/cors.py), and without it no page
-can read those of another site.
+Such a page may not reach this server by a name that is not the server's (DNS rebinding), and may not change anything (a
+form or script with a foreign `Origin`). Every request, reads included, needs a known `Host`: to a page whose own name
+has been rebound to this server's address, every response seems to come from the page's own site. `Origin` and
+`Sec-Fetch-Site` matter only for requests that change something. A page can only read responses of another site that
+have an `Access-Control-Allow-Origin`, and they have it only for pages that a setting names (coordinator/cors.py).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ READING_PATHS = frozenset(
         "/api/v1/vector/map",
     )
 )
-"""Requests to these change nothing, whatever their method. A path that is not listed is protected."""
+"""Requests to these paths change nothing, whatever their method. Paths that are not listed are protected."""
 CHANGING_PREFIXES = ("/api/v1/admin/", "/api/v1/debug/")
 """Requests to these count as changes, whatever their method."""
 HOST_BYTES_MAX = 262
@@ -50,22 +50,22 @@ HOST_BYTES_MAX = 262
 HOSTS_CACHED = 256
 TEXT_CHARS_MAX = 80
 LOG_INTERVAL_S = 10.0
-"""A page, or a client under a name that is not known, may be refused all the time."""
+"""A limit, since a page, or a client that uses an unknown name, may be refused again and again."""
 
 _FETCH_SITE = istr("Sec-Fetch-Site")
 _OWN_SITES = ("same-origin", "none")
-"""`none`: the user's own doing, such as a bookmark."""
+"""`none`: the user caused the request directly, for example with a bookmark."""
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/\s]+)(?::\d{0,5})?")
 
 
 class CrossSite:
-    """Refuses requests that a browser may have sent for a page of another site. Costs less than a microsecond."""
+    """Refuses requests that a browser may have sent for a page of another site. A check takes less than 1 µs."""
 
     def __init__(self, settings: Settings) -> None:
         self._origins = frozenset(name.lower() for name in settings.allowed_origins)
-        own = {"localhost", settings.address()[0].lower(), *machine_names()}
+        own_names = {"localhost", settings.address()[0].lower(), *machine_names()}
         patterns = [name.lower().rstrip(".") for name in settings.allowed_hosts]
-        self._names = own | {name for name in patterns if not name.startswith("*")}
+        self._names = own_names | {name for name in patterns if not name.startswith("*")}
         self._suffixes = tuple(name[1:] for name in patterns if name.startswith("*"))
         self._is_known = lru_cache(HOSTS_CACHED)(self._is_known_host)
         self._logged_at = -LOG_INTERVAL_S
@@ -74,7 +74,7 @@ class CrossSite:
         """Raises Forbidden, which names the setting that would admit the request."""
         headers = request.headers
         host = headers.get(hdrs.HOST)
-        # Every browser sends a Host: a request without one comes from another kind of client.
+        # Every browser sends a Host, so a request without one does not come from a browser.
         if host and not self.knows(host):
             raise Forbidden(
                 f"the request's Host is {_shown(host)}, which is not a known name of this server; if clients use this "
@@ -92,8 +92,8 @@ class CrossSite:
         return len(host) <= HOST_BYTES_MAX and self._is_known(host)
 
     def log(self, request: web.BaseRequest, why: Forbidden) -> None:
-        """Say in the log that the request was refused, unless another one was a moment ago: senders of remote write
-        drop what is refused with 403, and their users look here for the reason."""
+        """Log that the request was refused, at most once every LOG_INTERVAL_S. Senders of remote write drop data that
+        is refused with 403, so their users look for the reason in this log."""
         now = time.monotonic()
         if now - self._logged_at >= LOG_INTERVAL_S:
             self._logged_at = now
@@ -122,14 +122,14 @@ class CrossSite:
 
 
 def machine_names() -> set[str]:
-    """The machine's name as the kernel has it, and its first label. Other names would be questions to a name server,
-    which may not answer."""
+    """The host name that the kernel reports, and its first label. Other names would need a name server, which may not
+    answer."""
     name = os.uname().nodename.lower().rstrip(".")
     return {name, name.partition(".")[0]} - {""}
 
 
 def _is_address(name: str) -> bool:
-    """An address cannot be rebound."""
+    """Whether the name is an IP address. Addresses cannot be rebound."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Kernels that make the nearest float of the digits of a decimal number."""
+"""Kernels that convert the digits of a decimal number to the nearest float."""
 
 # In a kernel's types a numpy integer and an int are one.
 # mypy: disable-error-code="assignment, return-value"
@@ -25,8 +25,8 @@ _U0, _U1, _U2, _U3 = (np.uint64(n) for n in range(4))
 
 @kernel(types.float64(types.uint64, types.int64), allocates=False)
 def _quotient(mantissa: int, digits: int) -> float:
-    """The float nearest to mantissa / 10^digits, 0 < mantissa < 10^18 and digits ≤ 18: a division bit by bit, to 55
-    bits and whether anything is left, which is what rounding half to even needs."""
+    """The float nearest to mantissa / 10^digits, for 0 < mantissa < 10^18 and digits ≤ 18. Divides bit by bit to 55
+    bits and notes whether there is a remainder, which is enough for rounding half to even."""
     divisor = _TENS[digits]
     quotient = mantissa // divisor
     rest = mantissa - quotient * divisor
@@ -43,16 +43,16 @@ def _quotient(mantissa: int, digits: int) -> float:
             quotient |= _U1
         shifts += 1
     is_inexact |= rest != _U0
-    low, whole = quotient & _U3, quotient >> _U2
-    if low == _U3 or (low == _U2 and (is_inexact or whole & _U1 != _U0)):
-        whole += _U1
-    return float(whole) * _HALVES[shifts + 8]
+    low_bits, significand = quotient & _U3, quotient >> _U2
+    if low_bits == _U3 or (low_bits == _U2 and (is_inexact or significand & _U1 != _U0)):
+        significand += _U1
+    return float(significand) * _HALVES[shifts + 8]
 
 
 @inlined(allocates=False)
 def nearest(mantissa: np.uint64, digits: int, exponent: int) -> tuple[bool, float]:
-    """(True, the float nearest to mantissa · 10^exponent); (False, …) for one that has to be found in another way.
-    `digits`: how many significant ones there are, of which the mantissa has the first DIGITS_MAX at most."""
+    """(True, the float nearest to mantissa · 10^exponent), or (False, …) if it must be computed in another way.
+    `digits`: the number of significant digits; the mantissa has at most the first DIGITS_MAX of them."""
     is_near, value = False, 0.0
     if digits <= DIGITS_MAX:
         if mantissa <= _EXACT_MAX and -_EXPONENT_MAX <= exponent <= _EXPONENT_MAX:

@@ -59,11 +59,11 @@ class DirectAppends:
         return head.method == "POST" and head.media_type in BODY_TYPES and not head.query
 
     def work(self, head: PlainHead, body: bytes) -> _AppendWork | None:
-        """The append; None for one that is wrong, has a producer, or is to be answered with a hint, and while the log's
-        state is not known."""
-        # The producer's batches wait for each other. Usual clients name it before or behind all records.
-        ends = body if len(body) <= 2 * BESIDE_BYTES_MAX else body[:BESIDE_BYTES_MAX] + body[-BESIDE_BYTES_MAX:]
-        if not self._context.log.knows_state or b"producer" in ends:
+        """The append. None if it is invalid, has a producer or would be answered with a hint, or if the state of the
+        log is not known yet."""
+        # Batches of a producer wait for each other. Usual clients name the producer before or after all records.
+        both_ends = body if len(body) <= 2 * BESIDE_BYTES_MAX else body[:BESIDE_BYTES_MAX] + body[-BESIDE_BYTES_MAX:]
+        if not self._context.log.knows_state or b"producer" in both_ends:
             return None
         settings = self._context.settings
         try:

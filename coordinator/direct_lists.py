@@ -1,8 +1,7 @@
-"""Lists of series, label names and label values that are served without aiohttp (coordinator/direct_requests.py): those
-that dashboards fill their variables with.
+"""Lists of series, label names and label values, served without aiohttp (coordinator/direct_requests.py).
 
-A list is served here unless it was long the last time. Everything about it is as with aiohttp: gate, deadline, place in
-the list of running queries.
+Dashboards request such lists for their variables. A list is served here unless it was long the last time. Gate,
+deadline and the list of running queries work as with aiohttp.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from coordinator.queries.running import RunningQuery
 from coordinator.responses import BODY_BYTES_MAX
 from shared.errors import TriptychError
 
-Wanted = Callable[[], Awaitable[lists.Listing]]
+MakeListing = Callable[[], Awaitable[lists.Listing]]
 
 
 @dataclass(slots=True)
@@ -42,7 +41,7 @@ class _ListWork:
     context: Context
     large: LargeAnswers[int]
     identity: int
-    wanted: Wanted
+    listing: MakeListing
     listed_as: str
     summary: str
     gzip: bool
@@ -51,14 +50,14 @@ class _ListWork:
     running: RunningQuery | None = None
 
     def begin(self, holder: Holder) -> PromptFuture[web.Response]:
-        return PromptTask(self._made(holder))
+        return PromptTask(self._respond(holder))
 
     def listed(self, running: RunningQuery) -> None:
         self.running = running
 
-    async def _made(self, holder: Holder) -> web.Response:
-        assert self.running is not None, "a task begins when what has made it is over"
-        return await lists.made(self.context, holder, await self.wanted(), self.running, gzip=self.gzip)
+    async def _respond(self, holder: Holder) -> web.Response:
+        assert self.running is not None, "a task starts only after the code that created it has returned"
+        return await lists.made(self.context, holder, await self.listing(), self.running, gzip=self.gzip)
 
     def body(self, result: web.Response) -> bytes:
         assert isinstance(result.body, bytes)
@@ -70,8 +69,8 @@ class _ListWork:
 
 
 class DirectLists:
-    """For the event loop's thread only. `listing`: what a request's parameters ask for, and the label in its path if it
-    has one."""
+    """For the event loop's thread only. `listing`: makes the listing from the parameters of a request, and from the
+    label in its path if it has one."""
 
     is_read = True
     encoding = ""
@@ -90,7 +89,7 @@ class DirectLists:
         return has_parameters_only(head) and (head.method == "GET" or self.path != LABEL_VALUES)
 
     def work(self, head: PlainHead, body: bytes) -> _ListWork | None:
-        """The list; None for one whose parameters cannot be read, or that was long."""
+        """The list; None if its parameters are invalid, or if it was long the last time."""
         identity = hash((head.path, head.query, body))
         if identity in self._large:
             return None
@@ -99,9 +98,9 @@ class DirectLists:
         except TriptychError:
             return None
         label = (label_in(head.path),) if self.path == LABEL_VALUES else ()
-        wanted = partial(self._listing, fields, *label)
+        listing = partial(self._listing, fields, *label)
         summary = lists.selectors_of(fields)
-        return _ListWork(self._context, self._large, identity, wanted, self._method, summary, head.takes_gzip)
+        return _ListWork(self._context, self._large, identity, listing, self._method, summary, head.takes_gzip)
 
 
 def direct_lists(context: Context) -> tuple[DirectLists, DirectLists, DirectLists]:

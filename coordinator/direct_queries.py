@@ -1,8 +1,8 @@
-"""Queries that are served without aiohttp (coordinator/direct_requests.py): those that dashboards and alert rules ask
-again and again.
+"""Queries that are served without aiohttp (coordinator/direct_requests.py): those that dashboards and alert rules
+repeat.
 
-A query is served here if its answer was quick to make the last time, and is as small as such answers are. Everything
-about it is as with aiohttp: plan, gate, cost, place in the list of running queries.
+A query is served here if its last evaluation was quick and its result was small. Plan, gate, cost and the list of
+running queries work as with aiohttp.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _QueryWork:
         self.running = running
 
     async def _evaluated(self, holder: Holder) -> Body:
-        assert self.running is not None, "a task begins when what has made it is over"
+        assert self.running is not None, "a task starts only after the code that created it has returned"
         body, _ = await evaluated(self.context, holder, self.query, self.told, self.running)
         return body
 
@@ -71,7 +71,7 @@ class _QueryWork:
 
 
 class DirectQueries:
-    """For the event loop's thread only. `read`: makes a query of its parameters."""
+    """For the event loop's thread only. `read`: makes a query from its parameters."""
 
     is_read = True
     encoding = ""
@@ -87,7 +87,7 @@ class DirectQueries:
         return has_parameters_only(head)
 
     def work(self, head: PlainHead, body: bytes) -> _QueryWork | None:
-        """The query; None for one that is wrong, that was not quick, or that asks for more than its result."""
+        """The query; None if it is invalid, was not quick the last time, or asks for more than its result."""
         try:
             fields = parameters.first_of_each(body, head.query)
             if "stats" in fields or boolean(fields, "explain", False):

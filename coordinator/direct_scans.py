@@ -1,6 +1,6 @@
-"""Scans of the log that are served without aiohttp (coordinator/direct_requests.py): those of one page.
+"""Scans of the log whose result is a single page, served without aiohttp (coordinator/direct_requests.py).
 
-A reader that polls a key asks for some records from where it was, and gets them, or none, in one page.
+A reader that polls a key asks for the records after its last position, and usually gets them, or none, in one page.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ PATH = "/api/v1/log/scan"
 PARAMETERS = frozenset(("key", "key_base64", *SEQUENCES, *RECORD_FORM, "limit"))
 LIMIT_MAX = PAGE_RECORDS_FIRST
 VALUES_BYTES_MAX = BODY_BYTES_MAX // 2
-"""Of the values of a page: in base64 and with what is beside them, usual records take less than BODY_BYTES_MAX."""
+"""The most bytes of the values of a page. In base64 and with their other fields, usual records then take less than
+BODY_BYTES_MAX."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Records of one key with start ≤ number < end, in a form of JSON."""
+    """A scan of the records of one key with start ≤ number < end, as JSON in this form."""
 
     selection: KeySelection
     start: int
@@ -42,7 +43,7 @@ class Scan:
 
     @classmethod
     def of(cls, fields: dict[str, str]) -> Scan:
-        """What these parameters ask for. Raises BadData."""
+        """The scan that these parameters describe. Raises BadData."""
         start, end = log_parameters.sequences(fields)
         limit = log_parameters.whole(fields, ("limit",), LIMIT_DEFAULT, 1, LIMIT_MAX)
         return cls(log_parameters.selection(fields), start, end, limit, answers.form(fields))
@@ -90,7 +91,7 @@ class DirectScans:
         return head.method == "GET"
 
     def work(self, head: PlainHead, body: bytes) -> _ScanWork | None:
-        """The scan; None for one that is wrong, or that asks for anything but one page of a key."""
+        """The scan; None if it is invalid, or asks for anything but one page of one key."""
         try:
             fields = parameters.first_of_each(head.query)
             if not PARAMETERS.issuperset(fields):

@@ -1,7 +1,7 @@
 """Searches for one vector that are served without aiohttp (coordinator/direct_requests.py).
 
-Searches of one client differ in little but the numbers of their vectors. So what surrounds the vector is read once and
-remembered, and the numbers of all searches of a batch are read at once, when it is sent.
+The searches of a client usually differ only in the numbers of their vectors. Therefore the text around the vector is
+parsed once and cached, and the numbers of all searches of a batch are parsed together when the batch is sent.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ from shared.messages.vectors import Collection, Floats
 PATH = "/api/v1/vector/search"
 SEARCH_BYTES_MAX = THREAD_BYTES_MIN - 1
 READ_LATER_BYTES_MAX = 8 << 10
-"""A longer vector is read when it comes: a batch of 128 then holds 1 MB of text, whose numbers are read in 1 ms."""
+"""Longer vectors are parsed when they arrive. A batch of 128 then has at most 1 MB of text, whose numbers are parsed in
+1 ms."""
 SHAPE_BYTES_MAX = 2 << 10
 SHAPES_CACHED = 256
-"""Searches with other filters have other shapes; one that is not cached is read in some tens of microseconds."""
+"""Searches with other filters have other shapes. Parsing a shape that is not cached takes some tens of microseconds."""
 DEPTH_MAX = 100
-"""Of results: with the longest ids, all of whose bytes JSON escapes, they take less than 64 KiB without attributes."""
+"""The most results of a search served here. Even with the longest ids, if JSON escapes all their bytes, they take less
+than 64 KiB without attributes."""
 
 _VECTOR = re.compile(rb'"vector"[ \t\r\n]*:[ \t\r\n]*(?=\[)')
 _ARRAY = msgspec.json.Decoder(msgspec.Raw)
@@ -54,23 +56,24 @@ class Shape:
 @lru_cache(SHAPES_CACHED)
 def shape_of(before: bytes, after: bytes) -> Shape | None:
     """The search whose body is `before`, an array of numbers and `after`. None if that array is not its only vector, or
-    if it is left to aiohttp: one that is wrong, that has a text or groups, or that has many results."""
+    if aiohttp serves it: if it is invalid, has a text or groups, or has many results."""
     try:
-        one, two = (from_json(b"%b[%d]%b" % (before, number, after)) for number in (1, 2))
+        first, second = (from_json(b"%b[%d]%b" % (before, number, after)) for number in (1, 2))
     except TriptychError:
         return None
-    if one.flat.tolist() != [1.0] or two.flat.tolist() != [2.0] or one.batch or one.id:
+    if first.flat.tolist() != [1.0] or second.flat.tolist() != [2.0] or first.batch or first.id:
         return None
-    is_plain = one.text is None and one.refinement.group is None and one.depth <= DEPTH_MAX
-    return Shape(one, one.summary()) if is_plain else None
+    is_plain = first.text is None and first.refinement.group is None and first.depth <= DEPTH_MAX
+    return Shape(first, first.summary()) if is_plain else None
 
 
-def vector_apart(body: bytes) -> tuple[Shape, bytes] | None:
-    """(the search without its vector, the vector, which is a JSON array); None if it is left to aiohttp."""
-    found = _VECTOR.search(body)
-    if found is None:
+def split_vector(body: bytes) -> tuple[Shape, bytes] | None:
+    """Split the body of a search: (the search without its vector, the vector as a JSON array). None if aiohttp serves
+    it."""
+    match = _VECTOR.search(body)
+    if match is None:
         return None
-    start = found.end()
+    start = match.end()
     end = body.find(b"]", start) + 1
     if not end or len(body) - (end - start) > SHAPE_BYTES_MAX:
         return None
@@ -79,7 +82,7 @@ def vector_apart(body: bytes) -> tuple[Shape, bytes] | None:
         return None
     text = body[start:end]
     try:
-        _ARRAY.decode(text)  # what reads the numbers takes it for valid
+        _ARRAY.decode(text)  # the parser of the numbers relies on valid JSON
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     return shape, text
@@ -138,11 +141,12 @@ class DirectSearches:
         return head.method == "POST" and head.media_type in BODY_TYPES and not head.query
 
     def work(self, head: PlainHead, body: bytes) -> _SearchWork | None:
-        """The search; None unless its shape is plain, its collection exists and its kind has short answers."""
-        apart = None if head.media_type == PROTOBUF else vector_apart(body)
-        if apart is None:
+        """The search; None unless its shape is plain, its collection exists and searches of its kind have short
+        results."""
+        shape_and_vector = None if head.media_type == PROTOBUF else split_vector(body)
+        if shape_and_vector is None:
             return None
-        shape, text = apart
+        shape, text = shape_and_vector
         collection = self._context.vectors.at_hand(shape.request.collection)
         if collection is None:
             return None

@@ -1,6 +1,7 @@
-"""Health and readiness told without aiohttp (coordinator/direct_requests.py): load balancers ask for them all the time.
+"""Health and readiness checks, served without aiohttp (coordinator/direct_requests.py), since load balancers repeat
+them all the time.
 
-A service that is not ready is left to aiohttp, which says what is missing.
+If the service is not ready, the check is left to aiohttp, whose response says what is missing.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ class _StateWork:
         return done
 
     def listed(self, running: RunningQuery) -> None:
-        """It is not."""
+        """State checks are not listed as queries."""
 
     def body(self, result: None) -> bytes:
         return self.text
 
 
 class DirectStates:
-    """For the event loop's thread only. `text`: what is told; `needs_workers`: only while all shards are loaded."""
+    """For the event loop's thread only. `text`: the response. `needs_workers`: only respond while all shards are
+    loaded."""
 
     is_read = True
     encoding = ""
@@ -50,7 +52,7 @@ class DirectStates:
         self._needs_workers = needs_workers
 
     def takes(self, head: PlainHead) -> bool:
-        """Not a query with percent escapes: aiohttp refuses those that are malformed."""
+        """As `Endpoint.takes`. A query string with percent escapes is left to aiohttp, which checks the escapes."""
         if head.method != "GET" or b"%" in head.query:
             return False
         return not (self._needs_workers and self._context.links.unready())

@@ -1,8 +1,8 @@
 """Remote writes that are served without aiohttp (coordinator/direct_requests.py).
 
-Nearly all of them have samples of known series only, which kernels cut at once (`coordinator.series.known_samples`,
-`coordinator.series.request_templates`). Whatever they have, and whatever is wrong with it, the functions serve them
-that do so for aiohttp, too (`coordinator.api.write`).
+Nearly all of them have samples of known series only, which kernels split at once (`coordinator.series.known_samples`,
+`coordinator.series.request_templates`). All of them, also those with errors, are served by the same functions that
+aiohttp's handlers use (`coordinator.api.write`).
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from coordinator.prompt_futures import PromptFuture, PromptTask
 from coordinator.queries.running import RunningQuery
 from coordinator.series import decompression
 from coordinator.series.lessons import Receipt
-from coordinator.series.remote_write import Cut
 from coordinator.series.remote_write_v2 import MESSAGE
+from coordinator.series.split_request import SplitRequest
 from shared.errors import TriptychError
 
 PATH = "/api/v1/write"
 BODY_BYTES_MAX = 256 << 10
-"""As it is sent; decompressed it is at most `write.INLINE_BYTES_MAX`."""
+"""Limit on the body as sent. Decompressed, it may have at most `write.INLINE_BYTES_MAX` bytes."""
 _IS_SECOND = {"": False, **{f"proto={message}": message == MESSAGE for message in write.MESSAGES}}
-"""Whether the message is of version 2.0, by the parameters of the Content-Type."""
+"""Parameters of the Content-Type → whether the message is of version 2.0."""
 
 
 class _KnownWrite(PromptFuture[Mapping[str, str]]):
-    """A write of samples of known series only, without a task: it is over in the turn of the event loop in which the
-    workers' reply came. `again`: cuts it once more if its numbers turn out to be stale."""
+    """A write of samples of known series only. It needs no task, and ends in the same iteration of the event loop in
+    which the workers' replies arrive. `again`: splits the request once more if its series numbers are stale."""
 
-    def __init__(self, context: Context, cut: Cut, again: write.Again) -> None:
+    def __init__(self, context: Context, split_request: SplitRequest, again: write.Again) -> None:
         super().__init__()
-        self._service, self._cut, self._again = context, cut, again
-        stored = context.samples.submit({}, cut.known)
+        self._service, self._split_request, self._again = context, split_request, again
+        stored = context.samples.submit({}, split_request.known)
         self._under_way: asyncio.Future[Any] = stored
         stored.at_once(self._on_stored)
 
@@ -51,15 +51,15 @@ class _KnownWrite(PromptFuture[Mapping[str, str]]):
         if stored.cancelled() or stored.exception() is not None:
             self._over(stored)
         elif not stored.result().epochs:
-            self._service.telemetry.series_by_number += self._cut.known_series
+            self._service.telemetry.series_by_number += self._split_request.known_series
             self._over(stored)
         else:
-            learning = write.learn_from(self._service, self._cut, self._again, stored.result())
+            learning = write.learn_from(self._service, self._split_request, self._again, stored.result())
             self._under_way = asyncio.ensure_future(learning)
             self._under_way.add_done_callback(self._over)
 
     def _over(self, ended: asyncio.Future[Any]) -> None:
-        """All is stored, or is not."""
+        """The write has ended: everything is stored, or it has failed."""
         if self.done():
             return
         if ended.cancelled():
@@ -67,7 +67,7 @@ class _KnownWrite(PromptFuture[Mapping[str, str]]):
         elif (error := ended.exception()) is not None:
             self.set_exception(error)
         else:
-            self.set_result(write.count_known(self._service, self._cut))
+            self.set_result(write.count_known(self._service, self._split_request))
 
     def cancel(self, msg: Any = None) -> bool:
         is_cancelled = super().cancel(msg)
@@ -78,7 +78,7 @@ class _KnownWrite(PromptFuture[Mapping[str, str]]):
 
 @dataclass(slots=True)
 class _WriteWork:
-    """`raw`: the body; `more_bytes`: what it has decompressed; `is_second`: of version 2.0."""
+    """`raw`: the compressed body. `more_bytes`: its decompressed size. `is_second`: whether it is of version 2.0."""
 
     context: Context
     raw: bytes
@@ -90,10 +90,12 @@ class _WriteWork:
 
     def begin(self, holder: Holder) -> PromptFuture[Mapping[str, str]]:
         body = write.Body(self.raw, self.more_bytes, partial(self.context.admission.hold, holder))
-        cut = write.begin(self.context, body, is_second=self.is_second)
-        if isinstance(cut, Cut) and cut.known is not None:
-            return _KnownWrite(self.context, cut, write.cut_again(self.context, body, is_second=self.is_second))
-        return PromptTask(write.finish(self.context, body, cut, is_second=self.is_second))
+        split_request = write.begin(self.context, body, is_second=self.is_second)
+        if isinstance(split_request, SplitRequest) and split_request.known is not None:
+            return _KnownWrite(
+                self.context, split_request, write.split_again(self.context, body, is_second=self.is_second)
+            )
+        return PromptTask(write.finish(self.context, body, split_request, is_second=self.is_second))
 
     def listed(self, running: RunningQuery) -> None:
         raise AssertionError("a write is no query")
@@ -118,7 +120,7 @@ class DirectWrites:
         return head.method == "POST" and is_known and not head.query
 
     def work(self, head: PlainHead, body: bytes) -> _WriteWork | None:
-        """The write; None for one that is large, or begins with no length."""
+        """The write; None if it is large, or if its body does not begin with a length."""
         try:
             size = decompression.decompressed_size(body)
         except TriptychError:

@@ -1,6 +1,8 @@
-"""Refusals without aiohttp: what a request asks is read from its bytes, and the answer is made of few pieces.
+"""Refuses requests without aiohttp: reads the path from the request's bytes, and assembles the response from few
+pieces.
 
-At three times the load that can be carried, two of three requests are refused. What they cost is lost for the others.
+At three times the load that the service can handle, two of three requests are refused, and the time for refusing them
+is lost for the others.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ from coordinator.responses import SERVER, area_of, error_answer, own_lines
 from shared.errors import Overloaded
 
 TEXTS_CACHED = 64
-"""Answers differ by area, by text, which changes with the numbers in it, and by `Retry-After`."""
+"""Responses differ by area, by text, which contains changing numbers, and by `Retry-After`."""
 HEADS_CACHED, HEAD_CACHED_BYTES_MAX = 256, 1024
-"""Clients send the same head again and again."""
+"""Clients repeat the same head."""
 
 RETRY_AFTER_S = Overloaded.retry_after_s or (1, 3)
 _FIRST_LINE = re.compile(rb"(?:GET|POST|PUT|DELETE) (/[A-Za-z0-9_/.-]*)(?:\?[^ \r\n#]*)? HTTP/1\.1\r\n")
@@ -25,7 +27,7 @@ _PARTICULAR = (b"transfer-encoding", b"expect", b"upgrade", b"close")
 
 
 def path_of_whole(data: bytes) -> str | None:
-    """The path of the request that `data` is, if it is exactly one usual request with all of its body."""
+    """The path of the request if `data` is exactly one usual request with its whole body; else None."""
     body_at = data.find(b"\r\n\r\n") + 4
     if body_at < 4:
         return None
@@ -34,7 +36,7 @@ def path_of_whole(data: bytes) -> str | None:
 
 
 def _usual(head: bytes) -> tuple[str | None, int]:
-    """(The path, the bytes of the body) of a usual request; (None, 0) for any other."""
+    """(path, bytes of the body) of a usual request; (None, 0) for any other."""
     first = _FIRST_LINE.match(head)
     if first is None:
         return None, 0
@@ -51,7 +53,7 @@ _cached = lru_cache(HEADS_CACHED)(_usual)
 
 
 def end_of_request(data: bytes, begin: int) -> int:
-    """Where the request that begins there ends, if another follows it; 0 if none follows or the end cannot be told."""
+    """Where the request at `begin` ends if another one follows it; 0 if none follows or its end is unknown."""
     head_end = data.find(b"\r\n\r\n", begin) + 4
     if head_end < 4 or head_end == len(data):
         return 0
@@ -64,15 +66,16 @@ def end_of_request(data: bytes, begin: int) -> int:
 
 
 def refusal(path: str, why: str, request_id: str, header_lines: bytes) -> bytes:
-    """The whole answer to a request to this path. `header_lines`: of every answer, each with its end."""
-    # Clients that were refused together shall not come back together.
+    """The whole response to a request to this path. `header_lines`: header lines of every response, with line
+    breaks."""
+    # The delay is random, so that clients that were refused together do not retry together.
     head, body = _answer(area_of(path), why, random.randint(*RETRY_AFTER_S))
     return b"%b%b%b\r\n%b" % (head, header_lines, own_lines(request_id), body)
 
 
 @lru_cache(TEXTS_CACHED)
 def _answer(area: str, why: str, retry_after_s: int) -> tuple[bytes, bytes]:
-    """(The head but for what differs from answer to answer, the body)."""
+    """(the head without the lines that differ in every response, the body)."""
     response = error_answer(area, Overloaded(why))
     assert isinstance(response.body, bytes)
     head = (

@@ -1,4 +1,4 @@
-"""Lets requests in by their credentials, or answers them with 401, 403 or 503."""
+"""Authenticates and authorises requests, or answers them with 401, 403 or 503."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from coordinator.responses import at_once, error_answer
 from shared.errors import TriptychError
 
 OF_A_PAGE = istr("X-Requested-With")
-"""Scripts of pages say with this header that they are no navigation of the browser."""
+"""Scripts of web pages send this header to show that the request is not a navigation of the browser."""
 
 
 async def turned_away(request: web.Request, context: Context) -> web.StreamResponse | None:
-    """The answer to a request that does not get in, None for one that does. From then on it counts for the client that
-    its credential names."""
+    """The response to a request that is turned away; None if the request is admitted. An admitted request counts for
+    the client that its credential identifies."""
     resource = request.match_info.route.resource
     route = resource.canonical if resource is not None else None
     need = need_of(request.method, route)
@@ -49,13 +49,13 @@ async def turned_away(request: web.Request, context: Context) -> web.StreamRespo
 
 
 def _for_client(challenge: str, request: web.Request) -> str:
-    """The page asks for a user and a password itself. At the scheme Basic a browser would do so, too, with a window of
-    its own that is in the way and never shown again."""
+    """The challenge, adapted to the client. The service's page asks for user and password itself. For the scheme Basic,
+    the browser would also open a window of its own, which gets in the way, so the page gets another scheme name."""
     is_page = OF_A_PAGE in request.headers
     return f"X-{challenge}" if is_page and challenge.startswith("Basic ") else challenge
 
 
 def _rest(context: Context, holder: Holder) -> None:
-    """The request is not at work, or not yet: another one may be, which waits for its turn."""
+    """The request is not at work, or not yet. Another one that waits for its turn may begin."""
     context.admission.begun(holder)
     context.waiting_room.admit()

@@ -1,5 +1,5 @@
-"""Which format of metrics a scraper asks for: Prometheus's text or OpenMetrics, and what becomes of names that are not
-plain.
+"""Negotiates the exposition format with a scraper: Prometheus's text format or OpenMetrics, and how names that are not
+plain are escaped.
 
 Source: https://prometheus.io/docs/instrumenting/content_negotiation/.
 """
@@ -12,7 +12,7 @@ from prometheus_client.openmetrics.exposition import ALLOWUTF8, DOTS, UNDERSCORE
 
 TEXT, OPENMETRICS = "text/plain", "application/openmetrics-text"
 VERSION = "1.0.0"
-"""Of OpenMetrics, and of the text that may have names in UTF-8."""
+"""The version of OpenMetrics, and of the text format that allows UTF-8 names."""
 TEXT_VERSION = "0.0.4"
 _SCHEMES = (ALLOWUTF8, DOTS, UNDERSCORES, VALUES)
 _ANY_TEXT = (TEXT, "text/*", "*/*")
@@ -20,7 +20,7 @@ _ANY_TEXT = (TEXT, "text/*", "*/*")
 
 @dataclass(frozen=True, slots=True)
 class ExpositionFormat:
-    """`escaping`: the scheme for names that are not plain."""
+    """`escaping`: the escaping scheme for names that are not plain."""
 
     is_openmetrics: bool
     version: str
@@ -36,8 +36,8 @@ PLAIN = ExpositionFormat(False, TEXT_VERSION, VALUES)
 
 
 def format_for(accept: str) -> ExpositionFormat:
-    """The format that an Accept header gives the highest quality, the first among equals; PLAIN if it names none that
-    is there. Names are escaped as `U__…`, from which they can be had back, unless it names another scheme."""
+    """The supported format with the highest quality in an Accept header, the first among equals; PLAIN if the header
+    names none. Names are escaped as `U__…`, which is reversible, unless the header names another scheme."""
     best, best_quality = PLAIN, 0.0
     for element in accept.split(","):
         media_type, *parameters = (text.strip() for text in element.split(";"))

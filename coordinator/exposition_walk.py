@@ -1,4 +1,4 @@
-"""Kernels that find what stands in a line of a text exposition: a series, its labels, numbers.
+"""Kernels that parse lines of a text exposition: a series, its labels, numbers.
 
 Grammar: https://prometheus.io/docs/instrumenting/exposition_formats/ and the OpenMetrics 1.0 specification.
 """
@@ -18,7 +18,7 @@ from shared.xxh64 import Bytes
 TAB, LINE_FEED, SPACE, HASH, OPEN, CLOSE = (ord(c) for c in "\t\n #{}")
 _QUOTE, _BACKSLASH, _ZERO, _NINE, _PLUS, _MINUS, _POINT, _E, _SMALL_E = (ord(c) for c in '"\\09+-.Ee')
 _SMALL = 32
-"""The bit in which a small letter differs from its capital."""
+"""The bit in which a lower-case letter differs from the upper-case one."""
 _NAN, _INF = (tuple(ord(c) for c in word) for word in ("nan", "inf"))
 _POWER_DIGITS_MAX = 3
 
@@ -32,7 +32,7 @@ def past_blanks(text: np.ndarray, at: int) -> int:
 
 @inlined(allocates=False)
 def token_end(text: np.ndarray, at: int) -> int:
-    """Where a text without blanks ends."""
+    """Where the token at `at`, which has no blanks, ends."""
     while at < len(text) and text[at] != SPACE and text[at] != TAB and text[at] != LINE_FEED:
         at += 1
     return at
@@ -47,7 +47,7 @@ def line_end(text: np.ndarray, at: int) -> int:
 
 @kernel(types.int64(Bytes, types.int64), allocates=False)
 def labels_end(text: np.ndarray, at: int) -> int:
-    """The position after the `}` that ends the labels which begin at text[at]; -1 if the line ends before."""
+    """The position after the `}` that ends the labels at text[at]; -1 if the line ends before."""
     is_quoted = False
     at += 1
     while at < len(text) and text[at] != LINE_FEED:
@@ -77,7 +77,7 @@ def _is_word(text: np.ndarray, at: int, end: int, word: tuple[int, int, int]) ->
     types.Tuple((types.boolean, types.float64))(Bytes, types.int64, types.int64), allocates=False, error_model="numpy"
 )
 def number(text: np.ndarray, at: int, end: int) -> tuple[bool, float]:
-    """(True, the number text[at:end]); (False, …) for one that has to be read in another way, and for what is none."""
+    """(True, the number text[at:end]), or (False, …) if it must be parsed in another way or is not a number."""
     begin = at
     is_negative = at < end and text[at] == _MINUS
     if at < end and (text[at] == _MINUS or text[at] == _PLUS):

@@ -1,4 +1,5 @@
-"""Errors become answers in the envelope of their area, are counted, and those that an operator must see are logged."""
+"""Turns errors into responses with the envelope of their area, counts them, and logs those that an operator must
+see."""
 
 from __future__ import annotations
 
@@ -14,15 +15,16 @@ from shared.telemetry import event
 
 
 def refusal(context: Context, path: str, error: TriptychError) -> web.Response:
-    """The answer to a request that was refused."""
+    """The response to a refused request."""
     context.telemetry.refuse(error)
     is_counted = isinstance(error, errors.Overloaded) and context.pressure.is_on
-    if error.status >= 500 and not is_counted:  # of an overload, beginning and end are logged
+    if error.status >= 500 and not is_counted:  # for an overload, only its begin and end are logged
         event(logging.WARNING, "request refused", path=path, status=error.status, why=error)
     return error_answer(path, error)
 
 
 def failure(method: str, path: str) -> web.Response:
-    """The answer to a request that failed for a defect; called where the exception is handled."""
+    """The response to a request that failed because of a defect. Must be called while the exception is being
+    handled."""
     event(logging.ERROR, "request failed", trace=True, method=method, path=path)
     return error_answer(path, errors.Internal("an internal error; the coordinator's log has the reason"))

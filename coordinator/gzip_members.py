@@ -1,17 +1,17 @@
-"""Bodies of gzip, which may have several members, decompressed piece by piece."""
+"""Decompresses gzip bodies, which may have several members, piece by piece."""
 
 from __future__ import annotations
 
 import zlib
 
 MEMBERS_MAX = 100_000
-"""An empty member has 20 bytes and takes 4 µs, so that millions of them would be many seconds of work for nothing."""
+"""An empty member has 20 bytes and takes 4 µs, so millions of them would take many seconds for no content."""
 SLICE_BYTES = 64 << 10
-"""Read at a time: what is left of it when a member ends is copied."""
+"""Bytes that are read at a time. The rest of a slice is copied when a member ends within it."""
 
 
 class GzipMembers:
-    """The content of the gzip members (RFC 1952) that a body consists of, at least one."""
+    """Reads the content of a body that consists of one or more gzip members (RFC 1952)."""
 
     def __init__(self, body: bytes) -> None:
         self._body = memoryview(body)
@@ -20,9 +20,9 @@ class GzipMembers:
         self._members = 1
         self._inflate = zlib.decompressobj(16 + zlib.MAX_WBITS)
 
-    def read(self, most: int) -> bytes:
-        """At least one byte, and `most` at most; nothing at the end. Raises ValueError, which says what the body is, if
-        it is no gzip, ends too early, or has more than MEMBERS_MAX members."""
+    def read(self, bytes_max: int) -> bytes:
+        """The next bytes: at least one and at most `bytes_max`, or b"" at the end. Raises ValueError, whose text is a
+        predicate of the body, if it is not gzip, ends too early, or has more than MEMBERS_MAX members."""
         while True:
             if self._inflate.eof:
                 self._at -= len(self._inflate.unused_data)
@@ -33,7 +33,7 @@ class GzipMembers:
             if not self._pending:
                 self._at += len(data)
             try:
-                piece = self._inflate.decompress(data, most)
+                piece = self._inflate.decompress(data, bytes_max)
             except zlib.error as error:
                 raise ValueError(f"is not gzip: {error}") from error
             self._pending = b"" if self._inflate.eof else self._inflate.unconsumed_tail

@@ -1,8 +1,9 @@
-"""TLS handshakes of accepted connections: counted, bounded in time, and begun a few at a time.
+"""TLS handshakes of accepted connections: counted, limited in time, and started a few at a time.
 
-A connection counts from the moment it is accepted, and waits in its handshake as in an unfinished head. Before a client
-has sent anything, it costs a socket and a small protocol; the buffers of TLS come with its first byte. A handshake
-takes the event loop up to a millisecond, so after a burst of connections others have their turn in between.
+A connection counts from the moment it is accepted. Its handshake is treated like the wait for an unfinished head. Until
+the client has sent something, a connection takes a socket and a small protocol object; the TLS buffers are allocated
+with its first byte. A handshake occupies the event loop for up to 1 ms. After a burst of connections, handshakes are
+therefore spread out, so that other work can run in between.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from coordinator.clients import client_name
 from shared.telemetry import event
 
 TURN_S = 0.002
-"""One handshake begins in each turn of so many seconds."""
+"""The interval between the starts of two handshakes."""
 SHUTDOWN_S = 2.0
-"""A client that does not answer the end of a TLS session is disconnected after this."""
+"""A client that does not respond to the end of a TLS session is disconnected after this time."""
 FAILED_LOG_INTERVAL_S = 10.0
 _HANDSHAKE_RECORD = 0x16
-"""First byte of every TLS connection."""
+"""The first byte of every TLS connection."""
 _PLAIN_ANSWER = (
     b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
     b"Client sent an HTTP request to an HTTPS server.\n"
@@ -41,23 +42,23 @@ class Secured(Protocol):
     """A protocol that counts as a connection before its handshake is done."""
 
     def accepted(self, address: str, give_up: Callable[[], object]) -> bool:
-        """Count it; `give_up` ends the handshake. False if there is no room."""
+        """Count the connection. `give_up` ends its handshake. Returns False if there is no room."""
 
     def gave_up(self) -> None:
         """The handshake has failed or was ended."""
 
 
 class Turns:
-    """A turn every TURN_S. Addresses take them by rotation, so that one with a thousand connections does not keep the
-    next one waiting. What waits is bounded by the connections, and by the time within which a head must arrive."""
+    """Grants a turn every TURN_S. Addresses take turns in rotation, so that an address with a thousand connections does
+    not keep others waiting. The queue is limited by the number of connections and by the timeout for heads."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[tuple[asyncio.Future[None], socket.socket]]] = {}
         self._is_running = False
 
     async def wait(self, address: str, accepted: socket.socket) -> None:
-        """Returns when it is this connection's turn. Raises ConnectionResetError if its client has gone by then, which
-        takes no turn from others."""
+        """Return when it is this connection's turn. Raises ConnectionResetError if its client has disconnected by then;
+        that does not use up a turn."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(address, deque()).append((turn, accepted))
         if not self._is_running:
@@ -66,7 +67,7 @@ class Turns:
         await turn
 
     def _give(self) -> None:
-        """Give the next turn to the first connection of the first address that still waits."""
+        """Grant the next turn to the first connection of the first address that is still waiting."""
         while self._waiting:
             address, connections = next(iter(self._waiting.items()))
             turn, accepted = connections.popleft()
@@ -96,7 +97,8 @@ class Handshakes:
         self._logged_at = -FAILED_LOG_INTERVAL_S
 
     async def open(self, factory: Callable[[], asyncio.BaseProtocol], accepted: socket.socket) -> None:
-        """Serve the connection once it is secure. Returns without it when that fails or takes too long."""
+        """Do the handshake, and then serve the connection. Returns without serving it if that fails or takes too
+        long."""
         protocol = factory()
         connection = cast(Secured, protocol)
         task = asyncio.current_task()
@@ -119,7 +121,7 @@ class Handshakes:
             )
             is_open = True
         except ConnectionError:
-            pass  # the client has gone, as probes of a load balancer do
+            pass  # the client has disconnected, as the probes of load balancers do
         except (OSError, ssl.SSLError, TimeoutError) as error:
             self._log(error)
         finally:
@@ -144,7 +146,7 @@ def _address(accepted: socket.socket) -> str:
 
 
 def _is_gone(accepted: socket.socket) -> bool:
-    """Whether the client has closed the connection; what it sent before may still be unread."""
+    """Whether the client has closed the connection. Bytes that it sent before may still be unread."""
     if accepted.family not in (socket.AF_INET, socket.AF_INET6):
         return False
     state: int = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
@@ -152,7 +154,8 @@ def _is_gone(accepted: socket.socket) -> bool:
 
 
 async def _begins_with_handshake(accepted: socket.socket) -> bool:
-    """Whether the first byte is that of a handshake; waits for it. Raises OSError when the client has gone."""
+    """Wait for the first byte, and return whether it begins a handshake. Raises OSError if the client has
+    disconnected."""
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
     accepted.setblocking(False)
@@ -173,7 +176,7 @@ def _tell(readable: asyncio.Future[None]) -> None:
 
 
 def _answer_plainly(accepted: socket.socket) -> None:
-    """Tell a client that speaks no TLS what is wrong, as Go's server does."""
+    """Tell a client that does not use TLS what is wrong, as Go's server does."""
     with suppress(OSError):
         accepted.recv(_PLAIN_BYTES)
         accepted.send(_PLAIN_ANSWER)

@@ -1,6 +1,6 @@
-"""How the service reaches another one by HTTP, as Prometheus's configuration says it: credentials and TLS.
+"""HTTP client settings for requests to other services, in the form of Prometheus's configuration: credentials and TLS.
 
-What is not served (proxies, OAuth 2) is refused by name: a request without them would go astray.
+Unsupported settings (proxies, OAuth 2) are refused by name, since a request without them would not work as intended.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TLS_VERSIONS = {
 
 @cache
 def _system_tls() -> ssl.SSLContext:
-    """With the authorities that the system trusts; reading them takes some 25 ms."""
+    """A context with the CA certificates that the system trusts. Reading them takes about 25 ms."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
@@ -44,8 +44,8 @@ def _system_tls() -> ssl.SSLContext:
 
 @dataclass(frozen=True, slots=True)
 class HttpClientConfig:
-    """`scheme_and_secret`: of the header Authorization, of which the secret may be in a file. `tls`: made at the time
-    the configuration was read."""
+    """`scheme` and `secret`: the parts of the Authorization header; the secret may be in `secret_file` instead. `tls`:
+    the context, created when the configuration is read."""
 
     user: str | None = None
     scheme: str = ""
@@ -57,8 +57,8 @@ class HttpClientConfig:
     server_name: str | None = None
 
     def request_headers(self) -> dict[str, str]:
-        """The headers of a request. Reads the file of the secret, if there is one, since secrets change: work for a
-        thread. Raises ConfigError."""
+        """The headers of a request. Reads `secret_file` each time, since secrets change, so this must run in a thread.
+        Raises ConfigError."""
         if not self.scheme:
             return dict(self.headers)
         secret = self.secret
@@ -70,11 +70,11 @@ class HttpClientConfig:
 
 
 def read(section: Section) -> HttpClientConfig:
-    """Take what concerns HTTP from a section. Raises ConfigError."""
+    """Take the fields about HTTP from a section. Raises ConfigError."""
     for name in NOT_SERVED:
         if section.take(name) not in (None, "false", ""):
             raise section.error("is not served", name)
-    section.boolean("enable_http2", True)  # HTTP/1.1 is spoken in any case
+    section.boolean("enable_http2", True)  # HTTP/1.1 is used in any case
     user, scheme, secret, secret_file = _authorization(section)
     tls, server_name = _tls(section.section("tls_config"))
     client = HttpClientConfig(
@@ -96,7 +96,7 @@ def read(section: Section) -> HttpClientConfig:
 
 
 def _authorization(section: Section) -> tuple[str | None, str, str, Path | None]:
-    """(user, scheme, secret, file of the secret), of which one way at most may be given."""
+    """(user, scheme, secret, file of the secret). At most one way of authorization may be configured."""
     ways: list[tuple[str | None, str, str, Path | None]] = []
     basic = section.section("basic_auth")
     if basic is not None:
@@ -133,25 +133,25 @@ def _secret_of(section: Section, name: str) -> tuple[str, Path | None]:
 
 
 def _headers(section: Section) -> dict[str, str]:
-    """`http_headers`: by name, lists of values, secrets and files, which are read once."""
+    """The section `http_headers`: for each name, lists of values, secrets and files. The files are read once."""
     headers: dict[str, str] = {}
-    named = section.section("http_headers")
-    for name in named.fields if named is not None else ():
-        assert named is not None
-        one = named.section(name)
-        if one is None:
+    headers_section = section.section("http_headers")
+    for name in headers_section.fields if headers_section is not None else ():
+        assert headers_section is not None
+        header = headers_section.section(name)
+        if header is None:
             continue
-        files = [_secret(path) for path in (_beside(section, text) for text in one.texts("files")) if path]
-        text = ", ".join([*one.texts("values"), *one.texts("secrets"), *files])
-        one.finish()
+        files = [_secret(path) for path in (_beside(section, text) for text in header.texts("files")) if path]
+        text = ", ".join([*header.texts("values"), *header.texts("secrets"), *files])
+        header.finish()
         if not name.isascii() or not name.replace("-", "").isalnum() or not (text.isprintable() and text.isascii()):
-            raise named.error("is no header, or its value has a character that no header may have", name)
+            raise headers_section.error("is no header, or its value has a character that no header may have", name)
         headers[name] = text
     return headers
 
 
 def _tls(section: Section | None) -> tuple[ssl.SSLContext, str | None]:
-    """(the context of connections, the name that the certificate must have), of a section tls_config."""
+    """(context for connections, name that the certificate must have) from a section `tls_config`."""
     if section is None:
         return _system_tls(), None
     ca, cert, key = ((section.text(name), section.text(f"{name}_file")) for name in ("ca", "cert", "key"))
@@ -180,12 +180,12 @@ def _tls(section: Section | None) -> tuple[ssl.SSLContext, str | None]:
 
 
 def _no_passphrase() -> str:
-    """OpenSSL would ask the terminal."""
+    """Refuses keys with a passphrase, for which OpenSSL would ask on the terminal."""
     raise ValueError("the key has a passphrase")
 
 
 def _beside(section: Section, name: str) -> Path | None:
-    """A path in the file, which is relative to the file's directory."""
+    """A path from the configuration file, relative to the directory of that file."""
     return Path(section.path).parent / name if name else None
 
 

@@ -1,7 +1,7 @@
-"""Kernels that find the members of a JSON object and the elements of a JSON array, without an object for any of them.
+"""Kernels that locate the members of a JSON object and the elements of a JSON array, without creating Python objects.
 
-They check only how texts, brackets, colons and commas nest and follow one another at the level they look at. What
-stands between them is for a decoder to check. Every read is checked against the end of the text.
+They only check the nesting and order of strings, brackets, colons and commas at the level that they walk. A decoder
+checks everything between them. Every read is checked against the end of the text.
 """
 
 # In a kernel's types a numpy integer and an int are one.
@@ -17,14 +17,14 @@ from shared.protobuf_fields import SLICE_BEGIN, SLICE_END, SLICE_FIRST
 from shared.xxh64 import Bytes
 
 BROKEN, TOO_DEEP = -1, -2
-"""What the kernels answer, as the first of their results, for what is no JSON or beyond a limit."""
+"""First result of the kernels for text that is not JSON or exceeds a limit."""
 DEPTH_MAX = 128
-"""Of brackets within one value. A filter of the deepest kind has 97."""
+"""The deepest nesting of brackets within one value. The deepest valid filter has 97."""
 
 _QUOTE, _BACKSLASH, _SLASH, _COMMA, _COLON = (ord(c) for c in '"\\/,:')
 _OPEN_OBJECT, _CLOSE_OBJECT, _OPEN_ARRAY, _CLOSE_ARRAY = (ord(c) for c in "{}[]")
 
-# What a byte outside of texts means for where a value ends.
+# What a byte outside of strings means for the end of a value.
 _PLAIN, _ENDS_SCALAR, _TEXT, _OPENS, _CLOSES = range(5)
 _KINDS = np.zeros(256, np.uint8)
 _KINDS[[_COMMA, 32, 9, 10, 13]] = _ENDS_SCALAR
@@ -38,7 +38,7 @@ _TABLE = types.Array(types.int64, 2, "C")
 
 @kernel(types.int64(Bytes, types.int64, types.int64))
 def past_space(text: np.ndarray, at: int, end: int) -> int:
-    """The first position from `at` on that has no white space."""
+    """The first position from `at` on without white space."""
     while at < end and text[at] <= 32 and text[at] in (32, 9, 10, 13):
         at += 1
     return at
@@ -46,7 +46,7 @@ def past_space(text: np.ndarray, at: int, end: int) -> int:
 
 @kernel(types.int64(Bytes, types.int64, types.int64))
 def _past_text(text: np.ndarray, at: int, end: int) -> int:
-    """Behind the text whose first quote is at `at`; BROKEN if it has no end."""
+    """The position after the string whose opening quote is at `at`; BROKEN if it is not closed."""
     at += 1
     while at < end:
         if text[at] == _QUOTE:
@@ -57,11 +57,11 @@ def _past_text(text: np.ndarray, at: int, end: int) -> int:
 
 @kernel(types.int64(Bytes, types.int64, types.int64))
 def past_value(text: np.ndarray, at: int, end: int) -> int:
-    """Behind the value at `at`, where no white space is; BROKEN, or TOO_DEEP past DEPTH_MAX."""
+    """The position after the value at `at`, which must not be white space; BROKEN, or TOO_DEEP beyond DEPTH_MAX."""
     begin, depth = at, 0
     while at < end:
         if depth > 0:
-            while at < end and _KINDS[text[at]] <= _ENDS_SCALAR:  # most bytes are of numbers
+            while at < end and _KINDS[text[at]] <= _ENDS_SCALAR:  # most bytes belong to numbers
                 at += 1
             if at == end:
                 break
@@ -89,8 +89,8 @@ def past_value(text: np.ndarray, at: int, end: int) -> int:
 
 @kernel(_TRIPLE(Bytes, types.int64, types.int64))
 def member(text: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
-    """The member of an object whose name must begin at `at`: (where the name begins, where it ends, where the value
-    begins); (BROKEN, …) for anything else."""
+    """Locate the member of an object whose name begins at `at`: (where the name begins, where it ends, where the value
+    begins), or (BROKEN, …) for anything else."""
     if at >= end or text[at] != _QUOTE:
         return BROKEN, at, at
     name_end = _past_text(text, at, end)
@@ -104,35 +104,36 @@ def member(text: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
 
 @kernel(_TRIPLE(Bytes, types.int64, types.int64, types.int64, types.int64, _TABLE))
 def slices(text: np.ndarray, at: int, end: int, most: int, slice_bytes: int, table: np.ndarray) -> tuple[int, int, int]:
-    """The elements of the array at `at`: (how many, in how many slices, where the array ends).
+    """Split the array at `at` into slices: (number of elements, number of slices, where the array ends), or (BROKEN or
+    TOO_DEEP, position, …) for anything else.
 
-    A slice is neighbouring elements with the commas between them, of `slice_bytes` at most or one element. `table`
-    (int64[…, 3], with the columns of `protobuf_fields.message_slices`) has room for 2 + 2 * (end - at) // slice_bytes
-    of them. Of the elements beyond `most` only the number is told. (BROKEN or TOO_DEEP, where, …) for anything else.
+    A slice consists of consecutive elements and the commas between them. It has at most `slice_bytes`, or one element.
+    `table` (int64[…, 3], columns as for `protobuf_fields.message_slices`) must have room for 2 + 2 * (end - at) //
+    slice_bytes slices. Elements beyond the first `most` are counted, but are in no slice.
     """
     if at >= end or text[at] != _OPEN_ARRAY:
         return BROKEN, at, at
     at = past_space(text, at + 1, end)
     if at < end and text[at] == _CLOSE_ARRAY:
         return 0, 0, at + 1
-    count, made, begin, before = 0, 0, at, at
+    count, slice_count, begin, element_end = 0, 0, at, at
     while True:
-        behind = past_value(text, at, end)
-        if behind < 0:
-            return behind, at, at
+        value_end = past_value(text, at, end)
+        if value_end < 0:
+            return value_end, at, at
         if count < most:
-            if count > 0 and behind - begin > slice_bytes:
-                table[made, SLICE_END] = before
-                made += 1
+            if count > 0 and value_end - begin > slice_bytes:
+                table[slice_count, SLICE_END] = element_end
+                slice_count += 1
                 begin = at
             if begin == at:
-                table[made, SLICE_BEGIN], table[made, SLICE_FIRST] = at, count
-            before = behind
+                table[slice_count, SLICE_BEGIN], table[slice_count, SLICE_FIRST] = at, count
+            element_end = value_end
         count += 1
-        at = past_space(text, behind, end)
+        at = past_space(text, value_end, end)
         if at < end and text[at] == _CLOSE_ARRAY:
-            table[made, SLICE_END] = before
-            return count, made + 1, at + 1
+            table[slice_count, SLICE_END] = element_end
+            return count, slice_count + 1, at + 1
         if at >= end or text[at] != _COMMA:
             return BROKEN, at, at
         at = past_space(text, at + 1, end)
@@ -140,7 +141,8 @@ def slices(text: np.ndarray, at: int, end: int, most: int, slice_bytes: int, tab
 
 @kernel(types.int64(Bytes, types.Array(types.uint8, 1, "C")))
 def without_slash_escapes(text: np.ndarray, out: np.ndarray) -> int:
-    """Copy `text` to `out`, which is as long, with / for every \\/, as some encoders write it; returns its length."""
+    """Copy `text` to `out`, which is as long, replacing every \\/, which some encoders write, by /. Returns the
+    length."""
     at, place = 0, 0
     while at < len(text):
         if text[at] == _BACKSLASH and at + 1 < len(text):

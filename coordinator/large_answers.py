@@ -1,4 +1,4 @@
-"""What is remembered for the size of its answers, so that it is left to aiohttp from the beginning."""
+"""Remembers requests that had large responses, so that they are left to aiohttp from the beginning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class LargeAnswers(Generic[K]):
-    """Those that had a large answer last; of more than KEPT_MAX, those that were noted last."""
+    """Keys of requests whose last response was large. Only the KEPT_MAX most recent ones are kept."""
 
     def __init__(self) -> None:
         self._keys: OrderedDict[K, None] = OrderedDict()

@@ -1,8 +1,8 @@
-"""Upper and lower case as Go's `strings.ToUpper` and `strings.ToLower` have them, which Prometheus uses: each character
-becomes one character, by the simple case mappings of https://www.unicode.org/reports/tr44/#Casemapping.
+"""Upper and lower case as in Go's `strings.ToUpper` and `strings.ToLower`, which Prometheus uses.
 
-Python's own functions use the full mappings, of which some make several characters of one (ß becomes SS) or depend on
-the characters beside it (Σ at the end of a word).
+Each character is mapped to one character, by the simple case mappings of
+https://www.unicode.org/reports/tr44/#Casemapping. Python's functions use the full mappings, some of which map a
+character to several (ß to SS) or depend on neighbouring characters (Σ at the end of a word).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ def upper(text: str) -> str:
 
 
 def lower(text: str) -> str:
-    # No other character has several lower ones, or depends on those beside it.
+    # These are the only characters with a mapping to several characters or one that depends on its neighbours.
     return text.replace("İ", "i").replace("Σ", "σ").lower()
 
 
 def _upper(character: str) -> str:
-    """The simple mapping of a character whose full one has several is that to title case (ᾳ becomes ᾼ), or there is
-    none (ß)."""
+    """The simple mapping of one character. If its full mapping has several characters, the simple mapping is that to
+    title case (ᾳ to ᾼ), or there is none (ß)."""
     for mapped in (character.upper(), character.title()):
         if len(mapped) == 1:
             return mapped

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -105,7 +106,7 @@ class Links:
             self._sweeper.cancel()
         self._loop.remove_reader(self._socket.fileno())
         for worker in self.connected():
-            self._members.remove(worker, "the coordinator is stopping")
+            self._members.remove(worker, "the coordinator is stopping", logging.INFO)
         self._socket.close()
         if self._control is not None:
             self._loop.remove_reader(self._control.fileno())

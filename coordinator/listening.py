@@ -1,7 +1,7 @@
-"""The sockets that clients connect to: few connections are accepted at once, and none that there is no room for.
+"""Listening sockets, which accept only a few connections at a time.
 
-An event loop's own server accepts everything that waits before it does anything else: after a burst of a thousand
-connections, requests would wait for all of them. It also closes the listening socket when `accept` fails.
+The event loop's own server accepts all waiting connections before it does anything else, so requests would wait for a
+burst of a thousand connections. It also closes the listening socket when `accept` fails.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from coordinator.handshakes import Handshakes
 from shared.telemetry import event
 
 ACCEPTED_AT_ONCE = 8
-"""A connection takes some 0.2 ms; other events have their turn after so many."""
+"""Other events are handled after this many connections, each of which takes about 0.2 ms."""
 PAUSE_S = 0.1
-"""After an error, such as no more open files."""
+"""How long to pause after an error, for example when no more files can be opened."""
 
 
 class Listener:
@@ -30,12 +30,12 @@ class Listener:
         self._opening: set[asyncio.Task[object]] = set()
 
     async def open(self, host: str, port: int, backlog: int) -> int:
-        """Listen at all addresses of the host; returns the port of the first. Raises OSError."""
+        """Listen on all addresses of the host. Returns the port of the first. Raises OSError."""
         loop = asyncio.get_running_loop()
-        places = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
-            for family, _, _, _, place in dict.fromkeys(places):
-                listening = socket.create_server(place, family=family, backlog=backlog)
+            for family, _, _, _, address in dict.fromkeys(addresses):
+                listening = socket.create_server(address, family=family, backlog=backlog)
                 self._sockets.append(listening)
                 listening.setblocking(False)
         except OSError:
@@ -43,8 +43,8 @@ class Listener:
             raise
         for listening in self._sockets:
             loop.add_reader(listening, self._accept, listening)
-        bound: int = self._sockets[0].getsockname()[1]
-        return bound
+        bound_port: int = self._sockets[0].getsockname()[1]
+        return bound_port
 
     def close(self) -> None:
         loop = asyncio.get_running_loop()
@@ -76,7 +76,7 @@ class Listener:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(self._factory, accepted)
         except OSError:
-            accepted.close()  # the client has gone
+            accepted.close()  # the client has disconnected
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
         event(logging.WARNING, "a connection could not be accepted", why=error)

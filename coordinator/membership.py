@@ -1,4 +1,4 @@
-"""Which workers are connected, and which shards each of them has, as their heartbeats say."""
+"""The connected workers and the shards of each, according to their heartbeats."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from proto import cluster_pb2
 from shared.telemetry import event
 
 SILENCE_S = 2.0
-"""A worker that has sent no heartbeat for this long (four beats) counts as down."""
+"""A worker counts as down after this time without a heartbeat (four intervals)."""
 OWNERS_KEPT = 1024
 """Sets of shards whose owners are cached: most requests concern all shards or a single shard."""
 
@@ -25,15 +25,16 @@ class Membership:
         self._cluster_id = cluster_id
         self._workers: dict[bytes, Worker] = {}
         self._lost: dict[bytes, Worker] = {}
-        """The last one of each name that was removed: its process may still be there, with the writes it was sent."""
+        """The last removed worker of each name. Its process may still be running, with the writes that were sent to
+        it."""
         self.states = [Shard(number) for number in range(shards)]
         """Every shard's state, by number."""
         self._owners: dict[tuple[int, ...], list[tuple[Worker, tuple[int, ...]]]] = {}
         self.registrations: Counter[str] = Counter()
-        """Processes that have registered, by the name of the worker: each beyond the first is a restart."""
+        """Worker name → number of processes that have registered. Each one after the first is a restart."""
 
     def __len__(self) -> int:
-        """How many workers are connected."""
+        """The number of connected workers."""
         return len(self._workers)
 
     def connected(self) -> list[Worker]:
@@ -45,22 +46,23 @@ class Membership:
         return self._workers.get(identity)
 
     def known(self, identity: bytes) -> Worker | None:
-        """The worker with this identity, also if it was removed: it may still answer what it was asked before."""
+        """The worker with this identity, even if it was removed: it may still reply to earlier calls."""
         return self._workers.get(identity) or self._lost.get(identity)
 
     def unready(self, shards: Iterable[int] | None = None) -> dict[int, str]:
-        """Shard → why it cannot answer now, for those of these shards (default: all) that are not ready."""
+        """Shard → why it is not ready, for those of these shards (default: all) that are not."""
         numbers = range(len(self.states)) if shards is None else shards
         return {n: self.states[n].why() for n in numbers if self.states[n].state != "ready"}
 
     def require(self, shards: Iterable[int]) -> None:
-        """Raises Unavailable that names each shard that is not ready, unless all these shards are ready."""
+        """Raises Unavailable, which names each of these shards that is not ready, unless all are ready."""
         missing = self.unready(shards)
         if missing:
             raise unavailable(missing)
 
     def owners_of(self, shards: tuple[int, ...]) -> Sequence[tuple[Worker, tuple[int, ...]]]:
-        """The workers of these ready shards, each with the shards it owns; cached until the next heartbeat."""
+        """The workers of these shards, which must be ready, each with those it owns. Cached until the next
+        heartbeat."""
         owners = self._owners.get(shards)
         if owners is None:
             by_name = {worker.name: worker for worker in self._workers.values()}
@@ -74,7 +76,7 @@ class Membership:
         return owners
 
     def register(self, identity: bytes, message: cluster_pb2.Register) -> None:
-        """A worker has sent a heartbeat, which may be its first one. Another one of its name is removed."""
+        """A worker has sent a heartbeat. If it is its first one, another worker of the same name is removed."""
         if message.cluster_id != self._cluster_id:
             event(
                 logging.ERROR,
@@ -94,8 +96,8 @@ class Membership:
             if shard.state == "ready":
                 shard.rates.note(shard.counts, worker.seen)
         for progress in message.progress:
-            if (part := worker.pending.get(progress.call)) is not None:
-                part.samples = progress.samples
+            if (call := worker.pending.get(progress.call)) is not None:
+                call.samples = progress.samples
 
     def _joined(self, identity: bytes, message: cluster_pb2.Register) -> Worker:
         for other in [worker for worker in self._workers.values() if worker.name == message.worker]:
@@ -114,14 +116,14 @@ class Membership:
             if now - worker.seen > SILENCE_S:
                 self.remove(worker, f"{worker.name} is down (no sign of life for {SILENCE_S:g} s)")
 
-    def remove(self, worker: Worker, why: str) -> None:
-        """A worker is not connected any more: its shards are down, and what it was asked has no answer."""
-        event(logging.WARNING, "worker is gone", worker=worker.name, pid=worker.pid, why=why)
+    def remove(self, worker: Worker, why: str, level: int = logging.WARNING) -> None:
+        """A worker is no longer connected. Its shards are down, and its pending calls fail."""
+        event(level, "worker is gone", worker=worker.name, pid=worker.pid, why=why)
         if self._workers.pop(worker.identity, None) is not None:
             self._lost[worker.identity] = worker
         self._owners.clear()
         for number in worker.shards:
             if self.states[number].worker == worker.name:
                 self.states[number] = Shard(number, "down", why)
-        while worker.pending:  # who is told may give up others of them
+        while worker.pending:  # a loop, because settling one call may settle others
             next(iter(worker.pending.values())).settle(why)

@@ -1,4 +1,4 @@
-"""What a request says of formats: the type of its body, the type of the answer it asks for, and its booleans.
+"""Content negotiation: the media type of a request's body and of the response it asks for, and boolean parameters.
 
 Media types and quality values: RFC 9110, sections 8.3.1, 12.4.2, 12.5.1 and 12.5.3.
 """
@@ -23,12 +23,12 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def content_type(request: web.Request) -> str:
-    """The media type in lower case without parameters, "" where the header is missing."""
+    """The media type of the body, in lower case and without parameters; "" if the header is missing."""
     return request.headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip().lower()
 
 
 def content_type_parameter(request: web.Request, name: str, default: str) -> str:
-    """The first parameter of the media type with this name (in lower case)."""
+    """The first parameter of the body's media type with this name, which must be in lower case."""
     _, *parameters = request.headers.get(hdrs.CONTENT_TYPE, "").split(";")
     for parameter in parameters:
         key, _, value = parameter.partition("=")
@@ -38,9 +38,10 @@ def content_type_parameter(request: web.Request, name: str, default: str) -> str
 
 
 def preferred(request: web.Request, *media_types: str) -> str:
-    """The media type of the answer: the one of these that `Accept` gives the highest quality, the first among equals.
+    """The media type of the response: the one of `media_types` with the highest quality in `Accept`, the first among
+    equals.
 
-    The last one is the default. Another one is chosen only where `Accept` names it, so that `*/*` gives the default.
+    The last one is the default. Another one is chosen only if `Accept` names it, so `*/*` selects the default.
     """
     accept = ",".join(request.headers.getall(hdrs.ACCEPT, ())).lower()
     if accept in media_types:
@@ -57,30 +58,30 @@ def preferred(request: web.Request, *media_types: str) -> str:
 
 
 def wants_protobuf(request: web.Request) -> bool:
-    """Whether the answer is to be binary protobuf instead of JSON."""
+    """Whether the response should be binary protobuf instead of JSON."""
     return preferred(request, PROTOBUF, JSON) == PROTOBUF
 
 
 def accepts_gzip(request: web.Request) -> bool:
-    """Whether the body of the answer may be compressed."""
+    """Whether the body of the response may be compressed."""
     return takes_gzip(",".join(request.headers.getall(hdrs.ACCEPT_ENCODING, ())))
 
 
 def takes_gzip(encodings: str) -> bool:
-    """The same, of the value of `Accept-Encoding`."""
+    """As `accepts_gzip`, for the value of an `Accept-Encoding` header."""
     encodings = encodings.lower()
     return "gzip" in encodings and _qualities(encodings).get("gzip", 0.0) > 0
 
 
 def names_etag(request: web.Request, etag: str) -> bool:
-    """Whether `If-None-Match` has this entity tag, by the weak comparison (RFC 9110, sections 8.8.3.2 and 13.1.2)."""
+    """Whether `If-None-Match` contains this entity tag, by weak comparison (RFC 9110, sections 8.8.3.2 and 13.1.2)."""
     texts = ",".join(request.headers.getall(hdrs.IF_NONE_MATCH, ())).split(",")
     tags = {text.strip().removeprefix("W/") for text in texts}
     return etag.removeprefix("W/") in tags or "*" in tags
 
 
 def boolean(parameters: Mapping[str, str], name: str, default: bool) -> bool:
-    """The parameter as a boolean; the default when it is missing or empty. Raises BadData for another text."""
+    """The parameter as a boolean; the default if it is missing or empty. Raises BadData for other text."""
     text = parameters.get(name, "")
     if not text:
         return default
@@ -91,8 +92,8 @@ def boolean(parameters: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def _qualities(header: str) -> dict[str, float]:
-    """The quality of every element of a header such as `Accept`, which is in lower case: 1 where none is given, 0 where
-    it is not a number from 0 to 1. Of an element that stands there twice, with other parameters, the higher one."""
+    """The quality of every element of a header such as `Accept`, which must be in lower case: 1 if none is given, 0 if
+    it is not a number from 0 to 1. If an element appears twice with other parameters, the higher quality counts."""
     qualities: dict[str, float] = {}
     for element in header.split(","):
         name, *parameters = (text.strip() for text in element.split(";"))

@@ -1,4 +1,4 @@
-"""Requests to other services: names of hosts, and files of secrets, are read in threads of their own."""
+"""Threads for blocking work of requests to other services: resolving host names and reading files of secrets."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from typing import TypeVar
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 BLOCKING_THREADS = 8
-"""In each pool, for what may hang, such as a name server or a file on a network: requests to the service have other
-threads."""
+"""Threads of each pool. Their work may hang, for example on a name server or a network file system, so requests to this
+service use other threads."""
 SCRAPES, ALERTS = "outgoing", "outgoing-alerts"
-"""The pools. Targets are many, and their names may keep all threads waiting: alerts do not wait for them."""
+"""The pools. There are many scrape targets, and resolving their names may block all threads, so alerts have a pool of
+their own."""
 
 T = TypeVar("T")
 
 
 async def blocking(function: Callable[[], T], pool: str = SCRAPES) -> T:
-    """`function()` in a thread for what may hang, which does not keep the process from ending."""
+    """Run `function()` in a daemon thread of the pool, since it may hang, and must not keep the process from ending."""
     result: Future[T] = Future()
 
     def run() -> None:
@@ -39,7 +40,7 @@ async def blocking(function: Callable[[], T], pool: str = SCRAPES) -> T:
 
 @cache
 def _work(pool: str) -> SimpleQueue[Callable[[], None]]:
-    """What the threads of the pool have to do; the first call starts them."""
+    """The work queue of a pool. The first call starts its threads."""
     work: SimpleQueue[Callable[[], None]] = SimpleQueue()
     for number in range(BLOCKING_THREADS):
         Thread(target=_serve, args=(work,), name=f"{pool}-{number}", daemon=True).start()
@@ -52,7 +53,7 @@ def _serve(work: SimpleQueue[Callable[[], None]]) -> None:
 
 
 class Resolver(AbstractResolver):
-    """Names of hosts, by the system."""
+    """Resolves host names with the system's resolver."""
 
     def __init__(self, pool: str = SCRAPES) -> None:
         self._pool = pool
@@ -70,4 +71,4 @@ class Resolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Does nothing."""

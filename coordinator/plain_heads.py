@@ -1,7 +1,7 @@
-"""Heads of requests that are plain enough to be read without aiohttp (coordinator/direct_requests.py).
+"""Parses the heads of requests that are served without aiohttp (coordinator/direct_requests.py).
 
-A client sends the same header lines again and again, so what they say is remembered; only the request line is read
-anew. What is not read here, aiohttp reads.
+Clients repeat the same header lines, so their parsed content is cached, and only the request line is parsed each time.
+Heads that are not plain are left to aiohttp.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from coordinator.request_ids import given_in
 HEAD_BYTES_MAX = 8 << 10
 LINES_BYTES_MAX = 1024
 LINES_CACHED = 1024
-"""Bodies of different lengths have different header lines. Those that are not cached are read in some microseconds."""
+"""Bodies of different lengths have different header lines. Parsing lines that are not cached takes a few
+microseconds."""
 
 _REQUEST_LINE = re.compile(rb"(GET|POST) (/[\w/-]*)(?:\?([\w.~%&=+*()',:;!@$/-]*))? HTTP/1\.1\r\n", re.ASCII)
-"""The characters that clients leave as they are in the query string of a URL."""
+"""The query string may only have the characters that clients leave unescaped, and percent escapes."""
 _PLAIN_HEADERS = frozenset(
     (
         b"host",
@@ -50,10 +51,12 @@ class _Lines(NamedTuple):
 
 
 class PlainHead(NamedTuple):
-    """What a head says of its request. `query`: what follows the question mark, as it came. `media_type`: of the body,
-    without its parameters, which are `type_parameters`, as they came; `encoding`: of the body. Media type and encoding
-    are in lower case, and empty if not given. If the answer has a body, it is JSON. `request_id`: the client's own, or
-    empty."""
+    """The content of a plain head.
+
+    `query`: the raw text after the question mark. `media_type`: the body's, without its parameters, which are in
+    `type_parameters` unchanged. `encoding`: the body's. Media type and encoding are in lower case, and "" if not given.
+    `request_id`: the client's own id, or "". The client accepts JSON as the response.
+    """
 
     method: str
     path: str
@@ -68,7 +71,7 @@ class PlainHead(NamedTuple):
 
 
 def plain_head(head: bytes) -> PlainHead | None:
-    """The head of a request, which ends with an empty line; None if it is left to aiohttp."""
+    """Parse the head of a request, which ends with an empty line. None if it is left to aiohttp."""
     line = _REQUEST_LINE.match(head)
     if line is None or len(head) - line.end() > LINES_BYTES_MAX:
         return None
@@ -81,7 +84,7 @@ def plain_head(head: bytes) -> PlainHead | None:
 
 @lru_cache(LINES_CACHED)
 def _lines(text: bytes) -> _Lines | None:
-    """What the header lines say, each of which ends with a line break; None if they are not plain."""
+    """Parse the header lines, each of which ends with a line break. None if they are not plain."""
     fields: dict[bytes, bytes] = {}
     for line in text[:-2].split(b"\r\n"):
         name, _, value = line.partition(b":")

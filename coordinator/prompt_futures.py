@@ -1,8 +1,8 @@
-"""Futures that tell what has come in the same turn of the event loop.
+"""Futures that call back in the same iteration of the event loop in which they complete.
 
-A usual future has its callbacks called in the next turn, and a task that waits for it goes on then. Under load a turn
-takes about a millisecond, since everything that has arrived meanwhile is read first, and a request that goes through
-six of them waits that long for nothing.
+asyncio's futures call their callbacks in the next iteration, and tasks that wait for them continue then. Under load, an
+iteration takes about 1 ms, since everything that has arrived is read first. A request that passes through six futures
+would wait for six iterations.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 
 class PromptFuture(asyncio.Future[T]):
-    """A future that calls one function as soon as it has its result or its error. What else waits for it, and whoever
-    cancels it, goes on in the next turn. For the event loop's thread only."""
+    """A future that calls one function as soon as its result or error is set. Other waiters, and the function in case
+    of a cancellation, are called in the next iteration. For the event loop's thread only."""
 
     def __init__(self) -> None:
         super().__init__(loop=asyncio.get_running_loop())
@@ -26,7 +26,7 @@ class PromptFuture(asyncio.Future[T]):
         self._context: Context | None = None
 
     def at_once(self, call: Callable[[PromptFuture[T]], object]) -> None:
-        """Have `call` called, in the present context, when this is done. To be asked once at most."""
+        """Call `call` in the current context when this is done. May be used only once."""
         assert self._call is None, "only one function is called at once"
         if self.done():
             self.get_loop().call_soon(call, self)
@@ -53,14 +53,14 @@ class PromptFuture(asyncio.Future[T]):
             return
         try:
             self._context.run(call, self)
-        except Exception as error:  # whoever has set the result has others to tell
+        except Exception as error:  # must not reach the code that sets the result, which has other futures to complete
             message = f"{call!r} failed"
             self.get_loop().call_exception_handler({"message": message, "exception": error, "future": self})
 
 
 class PromptTask(PromptFuture[T]):
-    """What comes of a coroutine, which runs in a task. Cancelling this cancels the task; it is cancelled when the task
-    is over."""
+    """The result of a coroutine, which runs in a task. Cancelling this future cancels the task; the future itself
+    becomes cancelled when the task has ended."""
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         super().__init__()

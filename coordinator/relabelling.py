@@ -1,7 +1,7 @@
-"""Relabelling: rules that change a label set or drop it, for targets, samples and alerts.
+"""Relabelling: rules that change or drop label sets, for targets, samples and alerts.
 
 https://prometheus.io/docs/prometheus/latest/configuration/configuration/#relabel_config. Regular expressions are RE2,
-match the whole value, and are bounded as in queries.
+match the whole value, and have the same limits as in queries.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ SEPARATOR, REGEX, REPLACEMENT = ";", "(.*)", "$1"
 """The defaults."""
 RULES_MAX = 1_000
 LABELS_MAX = 1_000
-"""Labels that a set may have after a rule: `labelmap` can add one for each there is."""
+"""The most labels of a set after a rule: `labelmap` can add one for each existing label."""
 VALUE_CHARS_MAX = 64 << 10
-"""The longest name or value that is made. Without a bound, some rules with `$1$1` would fill any memory."""
+"""The longest name or value that a rule may produce. Without a limit, a few rules with `$1$1` could fill all memory."""
 
 _REFERENCE = re.compile(r"\$(?:\$|(\w+)|\{(\w+)\})")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
-"""Of a group. As in Go's `Regexp.Expand`, digits behind a zero, or more of them, are a name."""
+"""The number of a group. As in Go's `Regexp.Expand`, digits after a leading zero, or more than nine digits, are a
+name."""
 _WITH_TARGET = ("replace", "hashmod", "lowercase", "uppercase", "keepequal", "dropequal")
 _ONLY_REGEX = ("labeldrop", "labelkeep")
 _ONLY_EQUALITY = ("keepequal", "dropequal")
@@ -50,7 +51,7 @@ Template = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. `target` and `replacement` refer to groups of `pattern`."""
+    """One rule. `target_label` and `replacement` may refer to groups of `pattern`."""
 
     action: str
     sources: tuple[str, ...]
@@ -102,27 +103,27 @@ def _rule(section: Section) -> Rule:
 
 
 def is_plain(name: str) -> bool:
-    """Whether a label may be called so in every version of Prometheus."""
+    """Whether this is a valid label name in every version of Prometheus."""
     return name.isascii() and name.isidentifier()
 
 
 def apply(labels: Mapping[str, str], rules: Sequence[Rule], *, only_plain_names: bool = False) -> dict[str, str] | None:
-    """The label set that the rules make of this one, without empty values; None if one of them drops it.
-    `only_plain_names`: a rule with action replace is passed over where it would set a label whose name is not plain.
+    """Apply the rules to a label set. Returns the new set, without empty values, or None if a rule drops it.
+    `only_plain_names`: a rule with action replace is skipped if it would set a label whose name is not plain.
 
-    Raises BadData or NotExecutable for a value that is too long for its rule, or when a rule makes too much.
+    Raises BadData or NotExecutable if a value is too long for its rule, or if a rule produces too much.
     """
-    kept = {name: value for name, value in labels.items() if value}
+    result = {name: value for name, value in labels.items() if value}
     for rule in rules:
-        if not _apply_one(kept, rule, only_plain_names):
+        if not _apply_one(result, rule, only_plain_names):
             return None
-        if len(kept) > LABELS_MAX:
+        if len(result) > LABELS_MAX:
             raise BadData(f"a relabelling rule with action {rule.action} makes more than {LABELS_MAX} labels")
-    return kept
+    return result
 
 
 def _apply_one(labels: dict[str, str], rule: Rule, only_plain_names: bool) -> bool:
-    """Change the labels; False if they are dropped."""
+    """Apply one rule to the labels, in place. Returns False if they are dropped."""
     value = rule.separator.join(labels.get(source, "") for source in rule.sources)
     match rule.action:
         case "keep":
@@ -147,10 +148,10 @@ def _apply_one(labels: dict[str, str], rule: Rule, only_plain_names: bool) -> bo
             digest = hashlib.md5(value.encode(), usedforsecurity=False).digest()
             _set(labels, rule.target_label, str(int.from_bytes(digest[8:], "big") % rule.modulus))
         case "labelmap":
-            for name, own in list(labels.items()):
+            for name, label_value in list(labels.items()):
                 groups = _groups(rule, name)
                 if groups is not None:
-                    _set(labels, _expanded(rule.replacement_template, groups), own)
+                    _set(labels, _expanded(rule.replacement_template, groups), label_value)
         case _:
             for name in list(labels):
                 if (_groups(rule, name) is not None) == (rule.action == "labeldrop"):
@@ -159,7 +160,7 @@ def _apply_one(labels: dict[str, str], rule: Rule, only_plain_names: bool) -> bo
 
 
 def _set(labels: dict[str, str], name: str, value: str) -> None:
-    """An empty value is the same as no label; a label cannot have an empty name."""
+    """Set a label. An empty value removes it; an empty name is ignored."""
     if not name:
         return
     if value:
@@ -169,7 +170,7 @@ def _set(labels: dict[str, str], name: str, value: str) -> None:
 
 
 def _groups(rule: Rule, text: str) -> Sequence[str] | None:
-    """What the groups match, the whole text first; None if the text does not match as a whole."""
+    """The whole text and what each group matches; None if the pattern does not match the whole text."""
     (match,) = rule.pattern.captured([text.encode(errors="surrogatepass")], unchecked)
     if match is None:
         return None
@@ -177,8 +178,8 @@ def _groups(rule: Rule, text: str) -> Sequence[str] | None:
 
 
 def _template(text: str, pattern: Regex) -> Template:
-    """`$1`, `${1}`, `$name` and `${name}` refer to groups, `$$` is a dollar, another `$` stands for itself. A group
-    that does not exist is empty."""
+    """Parse a template. `$1`, `${1}`, `$name` and `${name}` refer to groups, `$$` is a dollar sign, and any other `$`
+    stands for itself. A group that does not exist is empty."""
     parts: list[str | int] = []
     at = 0
     for reference in _REFERENCE.finditer(text):

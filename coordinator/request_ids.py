@@ -1,7 +1,7 @@
-"""The id of an HTTP request: the client's own, or a new one.
+"""The id of an HTTP request: chosen by the client, or new.
 
-It is in the answer's `X-Request-Id`, travels to the workers in the header of every message, and is in every line of
-the log that is written for the request (`shared.telemetry.REQUEST_ID`).
+It is in the `X-Request-Id` of the response, in the header of every message to workers, and in every log line that is
+written for the request (`shared.telemetry.REQUEST_ID`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from multidict import istr
 
 HEADER = istr("X-Request-Id")
 TRACE_PARENT = istr("traceparent")
-"""Of W3C Trace Context; its trace id is the request's id if the client names no other."""
+"""The header of W3C Trace Context. Its trace id is the request's id if the client sends no `X-Request-Id`."""
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
-"""What a client may choose: nothing that a header, a path or a line of the log would have to quote."""
+"""The ids that a client may choose: no characters that would need quoting in a header, a path or a log line."""
 _PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?", re.ASCII)
 _IN_HEAD = re.compile(rb"\r\nx-request-id:[ \t]*([A-Za-z0-9._:-]{1,64})[ \t]*\r\n", re.IGNORECASE)
 _PARENT_IN_HEAD = re.compile(rb"\r\ntraceparent:[ \t]*([!-~]+)[ \t]*\r\n", re.IGNORECASE)
@@ -28,7 +28,8 @@ _numbers = itertools.count(1)
 
 @cache
 def _prefix() -> str:
-    """Tells this process from others. Made at the first request: a process that is forked before that has its own."""
+    """Identifies this process. Created at the first request, so that processes forked before that have different
+    ones."""
     return os.urandom(4).hex()
 
 
@@ -45,8 +46,8 @@ def id_of(headers: Mapping[str, str]) -> str:
 
 
 def id_in(data: bytes) -> str:
-    """The same for a request that aiohttp has not read, of which `data` is the beginning. Its body names no id, and is
-    not looked through: a refusal has to be cheap."""
+    """As `id_of`, for a request that aiohttp has not read; `data` is its beginning. Only the head is searched, since
+    refusals must be cheap."""
     head = head_of(data)
     given = given_in(head)
     if given:
@@ -56,18 +57,18 @@ def id_in(data: bytes) -> str:
 
 
 def head_of(data: bytes) -> bytes:
-    """The head of the request that `data` begins with, with the line break of its last header. Of a head without its
-    end, nothing can be found in what this returns."""
+    """The head of the request that `data` begins with, including the line break of its last header. If the head is
+    incomplete, the result contains no headers."""
     return data[: data.find(b"\r\n\r\n") + 2]
 
 
 def given_in(head: bytes) -> str:
-    """The id that the client has chosen in this head; empty if none."""
+    """The id that the client has chosen in this head; "" if none."""
     match = _IN_HEAD.search(head)
     return "" if match is None else match[1].decode("ascii")
 
 
 def _trace_of(parent: str) -> str:
-    """The trace's id in a `traceparent`; empty if there is none."""
+    """The trace id in a `traceparent`; "" if there is none."""
     match = _PARENT.fullmatch(parent)
     return "" if match is None else match[1]

@@ -1,7 +1,7 @@
-"""Answers in the envelope of their area, and small responses written with their head in one piece.
+"""Responses with the envelope of their area, and small responses that are written in one piece with their head.
 
-aiohttp builds, checks and serialises the headers of every response anew, which takes longer than everything else that
-most small requests need. Here the head for a status and a set of headers is built once and cached.
+aiohttp builds, checks and serialises the headers of every response, which takes longer than all other work on most
+small requests. Here the head for a status and a set of headers is built once and cached.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from shared.errors import TriptychError
 from shared.telemetry import REQUEST_ID
 
 BODY_BYTES_MAX = 64 << 10
-"""A longer body is left to aiohttp: joining it to its head would copy it once more."""
+"""Longer bodies are left to aiohttp, since joining them to the head would copy them once more."""
 HEADS_MAX = 256
-"""Heads that are cached: some tens of combinations of status and media type are in use."""
+"""The number of cached heads. A few dozen combinations of status and media type are in use."""
 _HEADER = HEADER.encode()
 MESSAGE_AREAS = ("/api/v1/log/", "/api/v1/vector/")
 AREA_PATHS = (MESSAGE_AREAS[0], "/v1/metrics", "/")
-"""A path of each kind of envelope; `/` of that of the time series."""
+"""One path for each kind of envelope. `/` stands for the time-series area."""
 SERVER = "Triptych"
-"""No versions, which would tell an attacker what to try."""
+"""The Server header, without versions, which would help attackers."""
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -44,7 +44,7 @@ PAGE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-"""A page runs only scripts and styles that are files of this server, and no other site can frame it."""
+"""A page may only use scripts and styles that are files of this server, and other sites cannot embed it in a frame."""
 
 
 def json_answer(data: Any, status: int = 200) -> web.Response:
@@ -52,7 +52,7 @@ def json_answer(data: Any, status: int = 200) -> web.Response:
 
 
 def success(data: Any, warnings: list[str] | None = None, infos: list[str] | None = None) -> web.Response:
-    """The time-series area's envelope around `data`. `warnings`: what is missing from it; `infos`: hints."""
+    """`data` in the envelope of the time-series area. `warnings`: what is missing from it. `infos`: hints."""
     envelope = {"status": "success", "data": data}
     if warnings:
         envelope["warnings"] = warnings
@@ -62,7 +62,8 @@ def success(data: Any, warnings: list[str] | None = None, infos: list[str] | Non
 
 
 def zipped(response: web.Response) -> web.Response:
-    """The same as a gzip member if it is long enough to gain from it. Work for a thread: some 10 ms for a megabyte."""
+    """Compress a response with gzip if it is long enough to gain from it. Must run in a thread: it takes about 10 ms
+    for a megabyte."""
     body = response.body
     if isinstance(body, bytes) and len(body) >= GZIP_BYTES_MIN:
         response.body = b"".join(compressed(iter((body,))))
@@ -72,12 +73,13 @@ def zipped(response: web.Response) -> web.Response:
 
 
 async def made_in_thread(request: web.Request, make: Callable[[], web.Response]) -> web.Response:
-    """What `make` returns, zipped if the client takes that: for answers with thousands of entries."""
+    """Run `make` in a thread, and compress its response if the client accepts gzip. For responses with thousands of
+    entries."""
     return await asyncio.to_thread(lambda: zipped(make()) if accepts_gzip(request) else make())
 
 
 def area_of(path: str) -> str:
-    """The one of AREA_PATHS whose errors have the same envelope."""
+    """The path in AREA_PATHS whose errors have the same envelope."""
     if path in otlp.PATHS:
         return AREA_PATHS[1]
     return AREA_PATHS[0] if path.startswith(MESSAGE_AREAS) else AREA_PATHS[2]
@@ -94,14 +96,14 @@ def error_answer(path: str, error: TriptychError) -> web.Response:
         response = json_answer(envelope, error.status)
     response.headers.update(error.headers)
     if error.retry_after_s is not None:
-        # Clients that were refused together shall not come back together.
+        # The delay is random, so that clients that were refused together do not retry together.
         response.headers["Retry-After"] = str(random.randint(*error.retry_after_s))
     return response
 
 
 def at_once(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """The response in a form that is written in one piece if it is a plain one, or piece by piece if that one is long;
-    otherwise unchanged."""
+    """A plain response in a form that is written in one piece or, if it is long, in several pieces. Any other response
+    is returned unchanged."""
     if (
         type(response) is web.Response
         and request.keep_alive
@@ -120,7 +122,8 @@ def at_once(request: web.Request, response: web.StreamResponse) -> web.StreamRes
 
 
 class AtOnce(web.StreamResponse):
-    """Only what aiohttp needs of a response: the base class's constructor is not called, and nothing of it is used."""
+    """Has only what aiohttp needs of a response. The base class's constructor is not called, and nothing else of the
+    class is used."""
 
     def __init__(self, response: web.Response, body: bytes) -> None:
         self._whole = response
@@ -135,20 +138,20 @@ class AtOnce(web.StreamResponse):
         return True
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter:
-        """Write all of it. Raises ConnectionError when the client has gone."""
+        """Write the whole response. Raises ConnectionError if the client has disconnected."""
         response = self._whole
         headers = tuple(response.headers.items())
         await request.writer.write(in_one_piece(response.status, response.reason, headers, self._content))
         if request.protocol.writing_paused:
-            await request.writer.drain()  # else answers to a client that takes none would pile up
+            await request.writer.drain()  # otherwise responses would pile up for a client that reads none
         return request.writer
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Nothing is left to write."""
+        """Does nothing: `prepare` has written everything."""
 
 
 def in_one_piece(status: int, reason: str, headers: tuple[tuple[str, str], ...], body: bytes) -> bytes:
-    """The whole answer to the current request, of HTTP/1.1 on a connection that stays open."""
+    """The whole response to the current request, for HTTP/1.1 on a connection that stays open."""
     head = head_of(status, reason, headers)
     if status == 204:
         return b"%b%b\r\n" % (head, own_lines(REQUEST_ID.get()))
@@ -156,22 +159,22 @@ def in_one_piece(status: int, reason: str, headers: tuple[tuple[str, str], ...],
 
 
 def with_head(head: bytes, body: bytes) -> bytes:
-    """As `in_one_piece`, with a head of `head_of`."""
+    """As `in_one_piece`, with a head from `head_of`."""
     return b"%bContent-Length: %d\r\n%b\r\n%b" % (head, len(body), own_lines(REQUEST_ID.get()), body)
 
 
 @lru_cache(HEADS_MAX)
 def head_of(status: int, reason: str, headers: tuple[tuple[str, str], ...]) -> bytes:
-    """What answers have in common that differ only in their body, their time and their request."""
+    """The common part of heads of responses that differ only in body, time and request id."""
     lines = [f"HTTP/1.1 {status} {reason}", *(f"{name}: {value}" for name, value in headers)]
     lines.append(f"Server: {SERVER}")
     if any("\r" in line or "\n" in line for line in lines):
-        raise ValueError(f"a header of {headers} has a line break, which would make two of it")
+        raise ValueError(f"a header of {headers} has a line break, which would split it in two")
     return ("\r\n".join(lines) + "\r\n").encode()
 
 
 def own_lines(request_id: str) -> bytes:
-    """The lines of a head that no two answers have in common."""
+    """The lines of a head that differ in every response."""
     return b"Date: %b\r\n%b: %b\r\n" % (_date(int(time.time())), _HEADER, request_id.encode())
 
 

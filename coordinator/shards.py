@@ -1,4 +1,4 @@
-"""What the coordinator knows about the shards, and the error of those that cannot answer."""
+"""The state of the shards as the coordinator knows it, and the error for shards that are not available."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ SHARD_STATES = {
 
 
 RATES = {"samples": "samples_in", "records": "records_in", "vectors": "vectors_in"}
-"""Rate → the count of which it is the growth per second."""
+"""Rate → the count whose growth per second it is."""
 RATE_INTERVAL_S, RATE_INTERVALS = 5.0, 3
 IN_MEMORY = ("head_bytes", "index_bytes", "log_bytes")
 
 
 class Rates:
-    """How fast the counts of a shard grow, over the last RATE_INTERVALS intervals and the one that has begun."""
+    """How fast the counts of a shard grow, over the last RATE_INTERVALS intervals and the current one."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, tuple[int, ...]]] = deque(maxlen=RATE_INTERVALS + 1)
         self._last: tuple[float, tuple[int, ...]] | None = None
 
     def note(self, counts: Mapping[str, int], now: float) -> None:
-        """These are the counts now."""
+        """Note the current counts."""
         self._last = now, tuple(counts.get(name, 0) for name in RATES.values())
         if self._seen and any(new < old for new, old in zip(self._last[1], self._seen[-1][1], strict=True)):
-            self._seen.clear()  # the shard was opened anew, or a collection was dropped
+            self._seen.clear()  # the shard was reopened, or a collection was dropped
         if not self._seen or now - self._seen[-1][0] >= RATE_INTERVAL_S:
             self._seen.append(self._last)
 
     def per_second(self) -> dict[str, float]:
-        """Each rate; {} while nothing is known."""
+        """Rate → its value; {} as long as nothing is known."""
         if self._last is None or self._last[0] <= self._seen[0][0]:
             return {}
         (began, before), (ended, after) = self._seen[0], self._last
@@ -59,7 +59,8 @@ class Shard:
 
     @property
     def memory_bytes(self) -> int:
-        """What its series and its log have in memory; the vectors of a worker's shards are in common arrays."""
+        """The memory of its series and its log. The vectors are not included: they are in arrays that all shards of a
+        worker share."""
         return sum(self.counts.get(name, 0) for name in IN_MEMORY)
 
     def why(self) -> str:
@@ -72,6 +73,6 @@ class Shard:
 
 
 def unavailable(missing: Mapping[int, str]) -> errors.Unavailable:
-    """`missing`: shard → why."""
+    """The error for missing shards. `missing`: shard → why."""
     texts = [f"shard {shard}: {why}" for shard, why in sorted(missing.items())]
     return errors.Unavailable("not available: " + "; ".join(texts))

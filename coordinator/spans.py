@@ -1,4 +1,5 @@
-"""The span of an HTTP request; those of its parts are made where they are (`shared.tracing`)."""
+"""The tracing span of an HTTP request. The code of each part of a request creates the span of that part
+(`shared.tracing`)."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ AREAS = (
 async def traced(
     request: web.Request, route: str, serve: Callable[[], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """What `serve` returns. Its span is a child of the client's, if the request names one."""
+    """Call `serve` within a span, and return its response. The span is a child of the client's span if the request
+    names one."""
     attributes = {
         "http.request.method": request.method,
         "http.route": route,

@@ -1,7 +1,7 @@
-"""Files for the rest of long answers whose clients do not take them: there they take no memory of the service.
+"""Temporary files for the rest of long responses that clients do not read, so that they take no memory of the service.
 
-A file has no name, so nothing of it is left when the process ends. Files are written and read in threads of their own:
-a slow disk delays nobody but the clients that were late themselves.
+The files have no names, so nothing is left of them when the process ends. They are written and read in separate
+threads, so that a slow disk only delays the clients that are slow themselves.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ Piece = bytes | memoryview
 
 THREADS = 2
 GRANT_BYTES = 4 << 20
-"""An answer is given room by so much, and written for so long before others have their turn."""
+"""The unit in which a response gets room, and the bytes that are written before other responses have their turn."""
 READ_BYTES = 256 << 10
 IO_TIMEOUT_S = 30.0
-"""A disk that takes longer for GRANT_BYTES is broken."""
+"""A disk that takes longer for GRANT_BYTES is considered broken."""
 FAILED_LOG_INTERVAL_S = 10.0
 
 EndSlowest = Callable[[Container[Waiting]], Waiting | None]
-"""End the connection among these whose client has taken nothing for the longest time; None if there is none."""
+"""Ends the connection among these whose client has read nothing for the longest time. Returns it, or None if there is
+none."""
 
 
 class Spool:
-    """The files of all answers, within `bytes_max`. For the event loop's thread only."""
+    """The files of all responses, with at most `bytes_max` together. For the event loop's thread only."""
 
     def __init__(self, directory: Path, bytes_max: int, end_slowest: EndSlowest) -> None:
         self.bytes = 0
@@ -52,7 +53,7 @@ class Spool:
 
     @asynccontextmanager
     async def file(self, connection: Waiting) -> AsyncIterator[SpoolFile]:
-        """An empty file for the connection's answer, which is gone when the context ends."""
+        """An empty file for the connection's response. It is deleted when the context ends."""
         file = self._files[connection] = SpoolFile(self, self._directory)
         try:
             yield file
@@ -60,14 +61,15 @@ class Spool:
             self._free(file)
             if self._files.get(connection) is file:
                 del self._files[connection]
-            self._pool.submit(file.close)  # to free the disk's blocks takes time
+            self._pool.submit(file.close)  # in a thread, since freeing the blocks on disk takes time
 
     def grant(self, file: SpoolFile, size: int) -> bool:
-        """Whether there is room for `size` more bytes of the file, for which others may have had to end."""
+        """Reserve `size` more bytes for the file. May end other connections to make room. Returns whether there is
+        room."""
         while self.bytes + size > self._bytes_max:
             connection = self._end_slowest(self._files)
             if connection is None:
-                self.say("answers that clients do not take stay in memory: TRIPTYCH_SPOOL_BYTES_MAX is reached")
+                self.log("responses that clients do not read stay in memory: TRIPTYCH_SPOOL_BYTES_MAX is reached")
                 return False
             self._free(self._files.pop(connection))
         self.bytes += size
@@ -75,7 +77,7 @@ class Spool:
         return True
 
     def restore(self, file: SpoolFile, size: int) -> None:
-        """Give back `size` bytes of what was granted to the file."""
+        """Release `size` of the bytes that were granted to the file."""
         size = min(size, file.granted)
         file.granted -= size
         self.bytes -= size
@@ -84,11 +86,12 @@ class Spool:
         self.restore(file, file.granted)
 
     async def in_thread(self, call: Callable[[], T]) -> T:
-        """Raises OSError, also (TimeoutError) when the disk does not answer."""
+        """Run `call` in a thread of the spool. Raises OSError; TimeoutError if the disk does not respond."""
         async with asyncio.timeout(IO_TIMEOUT_S):
             return await asyncio.get_running_loop().run_in_executor(self._pool, call)
 
-    def say(self, what: str, **details: object) -> None:
+    def log(self, what: str, **details: object) -> None:
+        """Log a warning, at most one in FAILED_LOG_INTERVAL_S."""
         now = time.monotonic()
         if now - self._failed_logged_at >= FAILED_LOG_INTERVAL_S:
             self._failed_logged_at = now
@@ -96,7 +99,7 @@ class Spool:
 
 
 class SpoolFile:
-    """The rest of one answer. `granted`: the bytes that it may take on disk; `size`: those that it has."""
+    """The rest of one response. `granted`: the bytes that it may take on disk. `size`: the bytes that it has."""
 
     def __init__(self, spool: Spool, directory: Path) -> None:
         self.granted = 0
@@ -107,42 +110,45 @@ class SpoolFile:
         self._is_closed = False
         self._lock = threading.Lock()
 
-    async def fill(self, pieces: deque[Piece], following: Callable[[], Piece | None]) -> bool:
-        """Move the pieces and all that follow to the file. False if there was no room for the first of `pieces` in the
-        spool or on the disk. `following` is called in a thread. Raises OSError when the disk does not answer."""
+    async def fill(self, pieces: deque[Piece], next_piece: Callable[[], Piece | None]) -> bool:
+        """Move the pieces, and all that `next_piece` produces after them, to the file. Returns False if there was no
+        room in the spool or on the disk for the first of `pieces`. `next_piece` is called in a thread. Raises OSError
+        if the disk does not respond."""
         while True:
             grant = max(GRANT_BYTES, len(pieces[0]) if pieces else 0)
             if not self._spool.grant(self, grant):
                 return False
             size_before = self.size
-            is_done, error = await self._spool.in_thread(partial(self._write, pieces, following, grant))
+            is_done, error = await self._spool.in_thread(partial(self._write, pieces, next_piece, grant))
             self._spool.restore(self, grant - (self.size - size_before))
             if error is not None:
-                self._spool.say("answers that clients do not take stay in memory: the disk fails", why=error)
+                self._spool.log("responses that clients do not read stay in memory: the disk fails", why=error)
                 return False
             if is_done:
                 return True
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """What was written. Raises OSError."""
+        """Yield the content of the file. Raises OSError."""
         for start in range(0, self.size, READ_BYTES):
             yield await self._spool.in_thread(partial(self._read, start))
 
     def close(self) -> None:
-        """Work for a thread, as is the rest: it waits for what another one does with the file."""
+        """Close the file. Like the methods below, this must run in a thread, since it waits for other threads that use
+        the file."""
         with self._lock:
             self._is_closed = True
             if self._file is not None:
                 self._file.close()
 
     def _write(
-        self, pieces: deque[Piece], following: Callable[[], Piece | None], bytes_max: int
+        self, pieces: deque[Piece], next_piece: Callable[[], Piece | None], bytes_max: int
     ) -> tuple[bool, OSError | None]:
-        """Move pieces as long as they fit; (whether all are in the file, why the disk refused one)."""
+        """Move pieces to the file as long as they fit. Returns (whether all are in the file, error of the disk or
+        None)."""
         with self._lock:
             while not self._is_closed:
                 if not pieces:
-                    piece = following()
+                    piece = next_piece()
                     if piece is None:
                         return True, None
                     pieces.append(piece)
@@ -158,10 +164,10 @@ class SpoolFile:
     def _append(self, piece: Piece) -> None:
         if self._file is None:
             self._file = tempfile.TemporaryFile(dir=self._directory, prefix="spool-", buffering=0)  # noqa: SIM115
-        left, at = memoryview(piece), self.size
-        while left:
-            written = os.pwrite(self._file.fileno(), left, at)
-            left, at = left[written:], at + written
+        remaining, at = memoryview(piece), self.size
+        while remaining:
+            written = os.pwrite(self._file.fileno(), remaining, at)
+            remaining, at = remaining[written:], at + written
         self.size = at
 
     def _read(self, start: int) -> bytes:

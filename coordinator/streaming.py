@@ -1,7 +1,8 @@
-"""Sends a long answer piece by piece: produced in a thread while it is sent, compressed if the client accepts that.
+"""Sends long responses piece by piece: produced in a thread while being sent, and compressed if the client accepts it.
 
-When a client does not take a piece for a while, the rest goes to a file at once (coordinator/spool.py), so that what
-the answer is made from is free again. A client that reads pays nothing for that.
+If a client does not read a piece for a while, the rest of its response is written to a file at once
+(coordinator/spool.py), which frees the data that the response is made from. Clients that read in time are not slowed
+down by this.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from shared.telemetry import event
 Piece = bytes | memoryview
 
 PIECE_BYTES = 384 << 10
-"""An answer up to this size is sent whole, a longer one in pieces of about this size."""
+"""A response below this size is sent whole, a longer one in pieces of about this size."""
 GZIP_BYTES_MIN = 16 << 10
-"""Shorter answers gain nothing from compression that the client would notice."""
+"""Shorter responses are not compressed, since clients would not notice a gain."""
 WRITE_BYTES = 256 << 10
-"""So much of an answer is written at once; a client that does not take it holds no more than this."""
+"""Bytes of a response that are written at once. For a client that does not read, no more than this is buffered."""
 PATIENCE_S = 0.3
-"""A client that has not taken what was written after this time is late."""
+"""A client that has not read what was written after this time counts as late."""
 
 InThread = Callable[[Callable[[], Piece | None]], Awaitable[Piece | None]]
 
@@ -43,8 +44,8 @@ def _nothing() -> None:
 
 
 class Body:
-    """A body that is produced piece by piece: the constructor produces the first piece, `next` one more. Both are work
-    for a thread. `encoding`: the chunks have it already."""
+    """A body that is produced piece by piece. The constructor produces the first piece, and `next` produces one more;
+    both must run in a thread. `encoding`: the Content-Encoding that the chunks already have."""
 
     def __init__(self, chunks: Iterator[Piece], *, gzip: bool, content_type: str = JSON, encoding: str = "") -> None:
         self.content_type = content_type
@@ -65,17 +66,17 @@ class Body:
         return next(self._pieces, None)
 
     def take_first(self) -> Piece:
-        """`first`, which is not held any longer."""
+        """Return `first`, and drop the reference to it."""
         first, self.first = self.first, b""
         return first
 
     def close(self) -> None:
-        """Let go of what the rest would be produced from."""
+        """Free the data that the rest would be produced from."""
         self.first, self._pieces = b"", iter(())
 
 
 class Outlet:
-    """What the client of a response takes of it."""
+    """Writes a response as fast as its client reads it."""
 
     def __init__(self, request: web.Request) -> None:
         self.is_late = False
@@ -84,9 +85,9 @@ class Outlet:
         self._draining: asyncio.Future[None] | None = None
 
     async def write(self, piece: Piece) -> Piece | None:
-        """Write the piece, once the client has taken what came before, as far as it takes it soon; returns what is left
-        of it, None if nothing. `is_late` says whether something that was written is not taken. Raises ConnectionError
-        when the client has gone."""
+        """Wait until the client has read earlier pieces, and then write as much of this piece as it reads in time.
+        Returns the rest of the piece, or None if there is none. Sets `is_late` if the client has not read everything
+        that was written. Raises ConnectionError if the client has disconnected."""
         await self.taken()
         for start in range(0, len(piece), WRITE_BYTES):
             await self._write(piece if len(piece) <= WRITE_BYTES else memoryview(piece)[start : start + WRITE_BYTES])
@@ -96,15 +97,16 @@ class Outlet:
         return None
 
     async def write_all(self, piece: Piece) -> None:
-        """Write all of the piece, however long the client takes for that. Raises ConnectionError when it has gone."""
-        left: Piece | None = piece
-        while left is not None:
-            left = await self.write(left)
+        """Write the whole piece, however long the client takes to read it. Raises ConnectionError if it has
+        disconnected."""
+        rest: Piece | None = piece
+        while rest is not None:
+            rest = await self.write(rest)
 
-    async def _write(self, part: Piece) -> None:
-        await self._writer.write(part, drain=False)  # type: ignore[call-arg]
+    async def _write(self, chunk: Piece) -> None:
+        await self._writer.write(chunk, drain=False)  # type: ignore[call-arg]
         if self._protocol.writing_paused:
-            # A task, because to cancel a wait for the connection would spoil the waits that follow.
+            # A separate task, because cancelling a wait for the connection would break later waits for it.
             self._draining = asyncio.ensure_future(self._writer.drain())
             await asyncio.wait((self._draining,), timeout=PATIENCE_S)
             if self._draining.done():
@@ -113,8 +115,9 @@ class Outlet:
                 self.is_late = True
 
     async def taken(self) -> None:
-        """Return when the client has taken nearly all that was written. A client that takes nothing is disconnected
-        (coordinator/connections.py), which cancels this call. Raises ConnectionError when it has gone."""
+        """Return when the client has read nearly everything that was written. A client that reads nothing is
+        disconnected (coordinator/connections.py), which cancels this call. Raises ConnectionError if it has
+        disconnected."""
         if self._draining is not None:
             await self._draining
         self._draining = None
@@ -127,8 +130,9 @@ class Outlet:
 
 @contextmanager
 def outlet(request: web.Request) -> Iterator[Outlet]:
-    """For a response that has been prepared. Raises ConnectionError when the client has gone, or when what is to be
-    sent cannot be made: the connection has been ended then, so that the answer does not look whole."""
+    """The outlet for a prepared response. Raises ConnectionError if the client has disconnected. If producing the body
+    fails, the connection is aborted, so that the response does not look complete, and ConnectionError is raised,
+    too."""
     client = Outlet(request)
     try:
         yield client
@@ -137,11 +141,11 @@ def outlet(request: web.Request) -> Iterator[Outlet]:
     except Exception as error:
         is_foreseen = isinstance(error, (TriptychError, OSError))
         level = logging.WARNING if is_foreseen else logging.ERROR
-        text = "an answer ended before it was complete"
+        text = "a response ended before it was complete"
         event(level, text, trace=not is_foreseen, path=request.path, why=error)
         if request.transport is not None:
             request.transport.abort()
-        raise ConnectionResetError("the answer cannot be completed") from error
+        raise ConnectionResetError("the response cannot be completed") from error
     finally:
         client.close()
 
@@ -149,8 +153,8 @@ def outlet(request: web.Request) -> Iterator[Outlet]:
 async def respond(
     request: web.Request, body: Body, in_thread: InThread, give_back: Callable[[], None] = _nothing
 ) -> web.StreamResponse:
-    """The response with this body. `give_back` is called as soon as nothing more has to be produced for a client that
-    is late, or that asks for the head alone."""
+    """Send the response with this body. For a client that is late or that requests only the head, `give_back` is called
+    as soon as nothing more has to be produced."""
     if body.whole:
         return whole(body)
     response = web.StreamResponse(headers=_headers(body))
@@ -165,11 +169,11 @@ async def respond(
 
 
 class InPieces(web.Response):
-    """A response whose body is there as a whole, and is written as far as the client takes it."""
+    """A response whose whole body exists already. It is written as fast as the client reads it."""
 
     async def write_eof(self, data: bytes = b"") -> None:
         if self._eof_sent:
-            return  # aiohttp asks once more for what the dispatcher has sent already
+            return  # aiohttp calls this once more after the dispatcher has sent the response
         assert self._req is not None and not data
         body = Body(self._taken(), gzip=False)
         await _send(cast(web.Request, self._req), body, _at_once, _nothing)
@@ -185,7 +189,7 @@ async def _at_once(call: Callable[[], Piece | None]) -> Piece | None:
 
 
 async def _send(request: web.Request, body: Body, in_thread: InThread, give_back: Callable[[], None]) -> None:
-    """Send the body of a response that has been prepared. Raises as `outlet`."""
+    """Send the body of a prepared response. Raises the errors of `outlet`."""
     connection = cast(Waiting, request.protocol)
     with outlet(request) as client:
         pieces = deque([body.take_first()])
@@ -199,33 +203,33 @@ async def _send(request: web.Request, body: Body, in_thread: InThread, give_back
 
 
 async def _send_first(client: Outlet, pieces: deque[Piece], body: Body, in_thread: InThread) -> None:
-    """Send the first piece. If it is the only one, the next is produced meanwhile. What the client does not take of it
-    is put back."""
+    """Send the first piece, and put back what the client does not read of it. If it is the only piece, the next one is
+    produced meanwhile."""
     piece = pieces.popleft()
-    coming = None if pieces else asyncio.ensure_future(in_thread(body.next))
+    next_task = None if pieces else asyncio.ensure_future(in_thread(body.next))
     try:
-        left = await client.write(piece)
+        rest = await client.write(piece)
     except BaseException:
-        if coming is not None:
-            coming.cancel()
+        if next_task is not None:
+            next_task.cancel()
         raise
-    if left is not None:
-        pieces.appendleft(left)
-    following = None if coming is None else await coming
-    if following is not None:
-        pieces.append(following)
+    if rest is not None:
+        pieces.appendleft(rest)
+    next_piece = None if next_task is None else await next_task
+    if next_piece is not None:
+        pieces.append(next_piece)
 
 
 async def _send_file(client: Outlet, file: SpoolFile) -> None:
-    """What had no room in the file stays in memory, as does what the rest is made from. Those are bounded as well
-    (coordinator/queries/gate.py), and a client that is only slow shall not lose its answer because others filled the
-    disk."""
-    async for part in file.pieces():
-        await client.write_all(part)
+    """Send the content of the file. Pieces that found no room in it stay in memory, together with the data that the
+    rest is made from. That memory is limited, too (coordinator/queries/gate.py), and a client that is merely slow
+    should not lose its response because others have filled the disk."""
+    async for piece in file.pieces():
+        await client.write_all(piece)
 
 
 def whole(body: Body) -> web.Response:
-    """The response with a body that is in one piece."""
+    """The response for a body that consists of one piece."""
     return web.Response(body=body.first, headers=_headers(body))
 
 
@@ -237,7 +241,7 @@ def _headers(body: Body) -> dict[str, str]:
 
 
 def gathered(chunks: Iterator[Piece], size: int) -> Iterator[Piece]:
-    """The same bytes in pieces of at least `size` bytes; only the last piece may be smaller."""
+    """Join chunks to pieces of at least `size` bytes. Only the last piece may be smaller."""
     pending: list[Piece] = []
     length = 0
     for chunk in chunks:
@@ -246,13 +250,13 @@ def gathered(chunks: Iterator[Piece], size: int) -> Iterator[Piece]:
         del chunk
         if length >= size:
             length = 0
-            yield _taken(pending)  # which is not held here: a client may take long to read it
+            yield _joined(pending)  # no reference is kept here, since the client may take long to read it
     if pending:
-        yield _taken(pending)
+        yield _joined(pending)
 
 
-def _taken(pending: list[Piece]) -> Piece:
-    """All of it in one; the list is empty then."""
+def _joined(pending: list[Piece]) -> Piece:
+    """Join the pending chunks to one piece, and clear the list."""
     piece = pending[0] if len(pending) == 1 else b"".join(pending)
     pending.clear()
     return piece

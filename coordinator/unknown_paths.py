@@ -1,4 +1,4 @@
-"""What is said of a path that no endpoint has."""
+"""The error for requests to paths that no endpoint has."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from functools import lru_cache
 from shared.errors import UnknownPath
 
 PATH_CHARS_MAX = 64
-"""A longer path is near to none that is known, and is shown cut to this length."""
+"""A longer path is not similar to any known one, and is shown truncated to this length."""
 LIKENESS_MIN = 0.85
-"""Of difflib's ratio: one letter left out or two changed places in a path of ten, not another word."""
+"""The lowest similarity, as difflib's ratio: allows one missing letter or two swapped letters in a path of ten, but not
+another word."""
 
 
 def unknown_path(path: str, known: Iterable[str]) -> UnknownPath:
-    """The error for a request to `path`, which names the nearest of the paths that are `known`."""
+    """The error for a request to `path`. It names the most similar of the `known` paths."""
     near = _nearest(path, tuple(known)) if len(path) <= PATH_CHARS_MAX else None
     return UnknownPath(f"there is no {path[:PATH_CHARS_MAX]}; {f'did you mean {near}?' if near else '/docs lists all'}")
 

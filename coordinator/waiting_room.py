@@ -1,15 +1,19 @@
-"""Where requests wait, unread, while as many are at work as may be.
+"""The queue in which requests wait, unread, while the maximum number of requests is at work.
 
-Few at work at a time and a short wait for the newest is better than many at work, all of which are late. But a closed
-loop of clients, such as a dashboard or a benchmark, is no overload, and none of its requests should be refused. So
-requests wait here, the oldest first in turn, as long as there is room for them. When there is none, or when they become
-more and more, more comes than leaves. From then on the newest is first in turn, since its client is the likeliest to be
-still there, and the oldest is refused: answers come at once or not at all (B. Maurer, "Fail at Scale", ACM Queue 13/8,
-2015). A burst may be over before it is a queue: for a moment many may wait, of whom nobody is refused, and the newest
-goes first. If they are no fewer after that moment but no more either, they are a closed loop, and each has its turn.
+It is better to have few requests at work and a short wait for the newest ones than many requests at work that are all
+late. But a closed loop of clients, such as a dashboard or a benchmark, is not an overload, and none of its requests
+should be refused. Requests therefore wait here in order of arrival (first in, first out) as long as there is room.
 
-The client with the fewest requests at work has the first turn, and the one with the most here is refused first, so that
-one client that sends much does not keep the others out.
+If there is no room, or if the queue keeps growing, more requests arrive than finish: an overload. From then on the
+order is last in, first out, since the client of the newest request is the most likely to be still waiting, and the
+oldest requests are refused. Responses come at once or not at all (B. Maurer, "Fail at Scale", ACM Queue 13/8, 2015).
+
+A burst may be over before it becomes an overload. For a moment many requests may wait; none is refused, and the newest
+goes first. If their number has neither fallen nor grown after that moment, they are a closed loop, and each gets its
+turn.
+
+The client with the fewest requests at work has the next turn, and the client with the most requests in the queue is
+refused first, so that a client that sends many requests does not keep others out.
 """
 
 from __future__ import annotations
@@ -26,50 +30,51 @@ from coordinator.pressure import Pressure, Queue
 from coordinator.request_kinds import WRITE_PATHS
 
 ROOM_CALM, ROOM, ROOM_OVERFULL = 512, 64, 16
-"""Requests that may wait for as long as it takes: while work waits no longer than it should, in an overload, and while
-more comes than leaves."""
+"""How many requests may wait for longer than a moment: ROOM_CALM while waits are short, ROOM under pressure,
+ROOM_OVERFULL while more requests arrive than finish."""
 ROOM_BURST = 4096
-"""Requests that may wait for a moment: more than the followers of the log that come back together when the coordinator
-has started again."""
+"""How many requests may wait for a moment: more than the followers of the log that reconnect at the same time after a
+restart of the coordinator."""
 BURST_LOOKS = 5
-"""More than `ROOM_CALM` requests in so many looks in a row, a tenth of a second apart, are no burst, unless they became
-fewer from the last look but one to the last."""
+"""If more than ROOM_CALM requests wait in this many consecutive looks, which are 0.1 s apart, they are not a burst,
+unless their number fell between the last two looks."""
 COUNT_S = 0.05
-"""How often those who wait are counted while requests come."""
+"""The interval at which waiting requests are counted while requests arrive."""
 GROWTH, GROWTH_COUNTS = 24, (3, 10)
-"""More comes than leaves when more than `ROOM` wait, and so many more than so many counts ago, who were so many more
-than as many counts before that: a burst and a closed loop grow once."""
+"""More requests arrive than finish if more than ROOM wait and, for one of the spans in GROWTH_COUNTS (in counts), their
+number grew by at least GROWTH in each of the last two spans. A burst or a closed loop grows only once."""
 BURST_FROM = 24
-"""More than so many, who began to wait a moment ago, are a burst."""
+"""More than this many requests that began to wait a moment ago are a burst."""
 BURST_S = (2 * min(GROWTH_COUNTS) + 2) * COUNT_S
-"""So long after a burst began, the newest is first in turn: by then it is known whether more comes than leaves, also
-when the counts are somewhat late. Otherwise all writes of an overload would be let in at once, the oldest first."""
+"""For this long after a burst began, the newest request has the next turn. By then it is known whether more requests
+arrive than finish, even if counts are somewhat late. Otherwise an overload would have all its writes admitted at once,
+the oldest first."""
 OVERFULL_S = 1.0
-"""So long after a request found no room, more comes than leaves, as far as is known."""
+"""For this long after a request found no room, an overload is assumed: more requests arrive than finish."""
 WAIT_MAX_S, WAIT_OVERFULL_MAX_S = 2.0, 0.006
-"""A request is refused when it has waited so long; the second while more comes than leaves."""
+"""A request that has waited this long is refused. The second value applies while more requests arrive than finish."""
 LATE_AT_ONCE, LATE_IN_A_LOOK = 4, 256
-"""Of those who have waited too long, so many at most are refused for each request that comes or has been answered, and
-in a look. When a burst turns out to be an overload, several hundred are late: to refuse them takes as long as to answer
-some tens, and those at work would wait for that."""
+"""The most requests that are refused for waiting too long: LATE_AT_ONCE whenever a request arrives or has been
+answered, LATE_IN_A_LOOK in each look. When a burst turns out to be an overload, several hundred requests are late.
+Refusing them takes as long as answering a few dozen, and the requests at work would wait for that."""
 SHARE_STEP_UP, SHARE_STEP_DOWN = 0.5, 0.2
-"""By this part of its way the share of the refused moves in a look towards what it was since the last one: up faster,
-since a hard overload is worse when it is taken for a mild one."""
+"""Weights with which the refused share moves, in each look, towards its value since the last look. It moves up faster,
+since mistaking a hard overload for a mild one is worse than the opposite."""
 HARD_SHARE, UNKNOWN_S = 0.5, 0.2
-"""In a burst, and so long after it has turned out to be an overload, nobody knows how hard it is. It is taken for one
-in which this share has to be refused."""
+"""In a burst, and for UNKNOWN_S after it has turned out to be an overload, it is unknown how hard the overload is.
+HARD_SHARE is then assumed to be the share of requests that must be refused."""
 SHARE_OVERFULL = 0.03
-"""While more comes than leaves and more than this share is refused, this goes on. A stall refuses fewer."""
+"""An overload is assumed to continue while more than this share is refused. During a stall, fewer are refused."""
 
 
 class Visitor(Protocol):
-    """A connection with one whole request that nobody has read."""
+    """A connection with one complete, unread request."""
 
     def go_on(self) -> None:
-        """It is the request's turn."""
+        """Begin with the request: it is its turn."""
 
     def turn_away(self, why: str) -> None:
-        """The request is refused."""
+        """Refuse the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,27 +85,27 @@ class _Stay:
 
 
 class _Line:
-    """The reads or the writes that wait, by client, each in the order of arrival."""
+    """The waiting reads or the waiting writes, by client, in the order of arrival."""
 
     def __init__(self) -> None:
-        self._by_client: dict[Client, dict[Visitor, float]] = {}  # when each came
+        self._by_client: dict[Client, dict[Visitor, float]] = {}  # client → visitor → when it arrived
 
     def join(self, visitor: Visitor, stay: _Stay) -> None:
         self._by_client.setdefault(stay.client, {})[visitor] = stay.since
 
     def leave(self, visitor: Visitor, stay: _Stay) -> None:
-        own = self._by_client[stay.client]
-        del own[visitor]
-        if not own:
+        visitors = self._by_client[stay.client]
+        del visitors[visitor]
+        if not visitors:
             del self._by_client[stay.client]
 
     def first(self, since_min: float, *, newest: bool) -> tuple[int, float, Visitor] | None:
-        """(requests at work of its client, how late it is in turn, the visitor) of the first in turn, of those who came
-        after `since_min`."""
+        """The visitor that is next in turn, of those that arrived after `since_min`: (requests at work of its client,
+        its rank by time, the visitor)."""
         best = None
-        for client, own in self._by_client.items():
-            visitor = next(reversed(own) if newest else iter(own))
-            since = own[visitor]
+        for client, visitors in self._by_client.items():
+            visitor = next(reversed(visitors) if newest else iter(visitors))
+            since = visitors[visitor]
             if since <= since_min:
                 continue
             rank = client.requests, -since if newest else since
@@ -110,7 +115,7 @@ class _Line:
 
 
 class _Counts:
-    """How many waited, at intervals, since requests began to come without a pause."""
+    """The number of waiting requests, at intervals, since requests have been arriving without a pause."""
 
     def __init__(self) -> None:
         self._counts: deque[int] = deque(maxlen=2 * max(GROWTH_COUNTS) + 1)
@@ -118,7 +123,7 @@ class _Counts:
         self._many_since = math.inf
 
     def add(self, now: float, count: int) -> None:
-        """Note that so many wait. To be called for each request that comes."""
+        """Note that `count` requests wait. Call this for each request that arrives."""
         if count <= BURST_FROM // 2:
             self._many_since = math.inf
         elif count > BURST_FROM and self._many_since == math.inf:
@@ -131,11 +136,11 @@ class _Counts:
         self._counts.append(count)
 
     def is_burst(self, now: float) -> bool:
-        """Whether many began to wait a moment ago."""
+        """Whether many requests began to wait a moment ago."""
         return now - self._many_since < BURST_S
 
     def grow(self) -> bool:
-        """Whether those who wait become more and more."""
+        """Whether the number of waiting requests keeps growing."""
         counts = self._counts
         if not counts or counts[-1] <= ROOM:
             return False
@@ -148,7 +153,7 @@ class _Counts:
 
 
 class WaitingRoom:
-    """For the event loop's thread only."""
+    """The queue of waiting requests. For the event loop's thread only."""
 
     def __init__(self, pressure: Pressure) -> None:
         self._pressure = pressure
@@ -160,15 +165,15 @@ class WaitingRoom:
         self._counts = _Counts()
         self._admitted = self._refused = 0  # since the last look
         self.refused_share = 0.0
-        """Of those whose wait is over, on average over the last looks."""
+        """The share of refused requests among those that no longer wait, as a moving average over the last looks."""
 
     @property
     def is_overfull(self) -> bool:
-        """Whether more comes than leaves, as far as is known."""
+        """Whether more requests arrive than finish, as far as is known."""
         return time.monotonic() < self._overfull_until
 
     def queue(self) -> Queue:
-        """What those who wait are, as far as is known."""
+        """What the waiting requests are: a short or long queue, a burst, or an overload."""
         if self.is_overfull:
             return Queue.OVERFULL
         count = len(self._stays)
@@ -177,7 +182,7 @@ class WaitingRoom:
         return Queue.LONG if count > ROOM else Queue.SHORT
 
     def hardness(self) -> float:
-        """The share of those who wait that has to be refused, as far as is known."""
+        """The share of waiting requests that must be refused, as far as is known."""
         is_unknown = self.queue() is Queue.BURST or time.monotonic() < self._unknown_until
         return max(HARD_SHARE, self.refused_share) if is_unknown else self.refused_share
 
@@ -185,7 +190,7 @@ class WaitingRoom:
         return len(self._stays)
 
     def enter(self, visitor: Visitor, client: Client, path: str) -> None:
-        """Wait for a turn."""
+        """Have a visitor wait for its turn."""
         now = time.monotonic()
         self._stays[visitor] = stay = _Stay(client, path in WRITE_PATHS, now)
         self._line(stay).join(visitor, stay)
@@ -196,7 +201,7 @@ class WaitingRoom:
             self._keep(room)
 
     def _keep(self, room: int) -> None:
-        """More comes than leaves: so many may stay, and those who are late have to leave first."""
+        """More requests arrive than finish. Keep only `room` of them, and refuse those that are late first."""
         now = time.monotonic()
         if not self.is_overfull:
             self._unknown_until = now + UNKNOWN_S
@@ -205,7 +210,7 @@ class WaitingRoom:
             self._refuse_least_wanted(len(self._stays) - room)
 
     def leave(self, visitor: Visitor) -> bool:
-        """Whether it has waited here, which it no longer does."""
+        """Remove a visitor. Returns whether it was waiting here."""
         return self._taken_out(visitor) is not None
 
     def _line(self, stay: _Stay) -> _Line:
@@ -218,10 +223,10 @@ class WaitingRoom:
         return stay
 
     def look(self) -> None:
-        """See whether those who wait are a burst, and give turns. To be called at intervals."""
-        over = self._admitted + self._refused
-        more = (self._refused / over if over else 0.0) - self.refused_share
-        self.refused_share += (SHARE_STEP_UP if more > 0 else SHARE_STEP_DOWN) * more
+        """Find out whether the waiting requests are a burst, and give turns. Call this at intervals."""
+        ended = self._admitted + self._refused
+        change = (self._refused / ended if ended else 0.0) - self.refused_share
+        self.refused_share += (SHARE_STEP_UP if change > 0 else SHARE_STEP_DOWN) * change
         self._admitted = self._refused = 0
         if self.is_overfull and self.refused_share > SHARE_OVERFULL:
             self._overfull_until = time.monotonic() + OVERFULL_S
@@ -234,14 +239,14 @@ class WaitingRoom:
         self.admit()
 
     def admit_soon(self) -> None:
-        """Give turns in the next turn of the event loop, when a request has given up its place in the middle of it."""
+        """Give turns in the next iteration of the event loop. For requests that give up their place before they end."""
         if self._stays and not self._is_about_to_admit:
             self._is_about_to_admit = True
             asyncio.get_running_loop().call_soon(self.admit)
 
     def admit(self) -> None:
-        """Give turns while there are places, and refuse those who have waited too long. To be called when a request has
-        been answered."""
+        """Give turns while there are places, and refuse requests that have waited too long. Call this when a request
+        has been answered."""
         self._is_about_to_admit = False
         stays = self._stays
         if not stays:
@@ -256,7 +261,8 @@ class WaitingRoom:
             visitor.go_on()
 
     def _refuse_late(self, count: int) -> bool:
-        """Refuse so many at most of those who have waited too long, the oldest first. Whether there are no more."""
+        """Refuse at most `count` of the requests that have waited too long, the oldest first. Returns whether there are
+        no more of them."""
         since_min = self._since_min()
         while self._stays:
             visitor, stay = next(iter(self._stays.items()))  # the oldest
@@ -269,20 +275,21 @@ class WaitingRoom:
         return True
 
     def _since_min(self) -> float:
-        """Who came then or before has waited too long."""
+        """Requests that arrived at this time or earlier have waited too long."""
         return time.monotonic() - (WAIT_OVERFULL_MAX_S if self.is_overfull else WAIT_MAX_S)
 
     def _next(self) -> Visitor | None:
-        """Whose turn it is; None if there is no place for those that wait."""
+        """The visitor whose turn it is; None if there is no place for any of those that wait."""
         newest = self.queue() in (Queue.BURST, Queue.OVERFULL)
         since_min = self._since_min() if newest else -math.inf
         read = self._reads.first(since_min, newest=newest) if self._pressure.has_place_for_read() else None
         write = self._writes.first(since_min, newest=newest) if self._pressure.has_place_for_write() else None
-        found = [one for one in (read, write) if one is not None]
-        return min(found, key=lambda one: one[:2])[2] if found else None
+        candidates = [candidate for candidate in (read, write) if candidate is not None]
+        return min(candidates, key=lambda candidate: candidate[:2])[2] if candidates else None
 
     def _refuse_least_wanted(self, count: int) -> None:
-        """Refuse so many, each of the client with the most requests here: its writes, the oldest first, then others."""
+        """Refuse `count` requests, each of the client that has the most requests here: first its writes, the oldest
+        first, and then its reads."""
         by_client: dict[Client, list[Visitor]] = {}
         for is_write in (False, True):
             for visitor, stay in reversed(self._stays.items()):

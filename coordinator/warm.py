@@ -1,5 +1,5 @@
-"""`python -m coordinator.warm`: compile the kernels of the coordinator into the cache on disk, ahead of its first
-start; with BESIDE_REQUESTS, in the background of one. `triptych warm` has Python's bytecode written as well."""
+"""`python -m coordinator.warm`: compiles the coordinator's kernels into the disk cache, before the first start or, with
+BESIDE_REQUESTS, in the background of a running coordinator. `triptych warm` also writes Python's bytecode."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ BESIDE_REQUESTS = "--beside-requests"
 
 
 def run() -> int:
-    """`triptych warm`: those of the workers as well. Returns the exit code."""
+    """`triptych warm`: compile the kernels of the coordinator and of the workers. Returns the exit code."""
     processes = [_started(module) for module in ("coordinator.warm", "worker.warm")]
     return max(abs(process.wait()) for process in processes)
 
 
 @contextmanager
 def beside_requests(log_level: str) -> Iterator[None]:
-    """Fill the cache meanwhile, in a process of its own: compiling would hold the coordinator's interpreter lock."""
+    """While the context lasts, fill the cache in a separate process, since compiling would hold the coordinator's
+    interpreter lock."""
     process = _started("coordinator.warm", BESIDE_REQUESTS, log_level)
     try:
         yield
@@ -32,8 +33,8 @@ def beside_requests(log_level: str) -> Iterator[None]:
 
 
 def _started(module: str, *arguments: str) -> subprocess.Popen[bytes]:
-    """It writes the bytecode of what it imports where that is missing, also if this process was told to write none:
-    compiling the modules anew takes each start half a second of processor time in each process."""
+    """Start a process that writes missing bytecode of the modules it imports, even if this process was told to write
+    none. Without bytecode, each start takes half a second more CPU time in each process."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return subprocess.Popen([sys.executable, "-m", module, *arguments], env=environ)
 

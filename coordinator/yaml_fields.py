@@ -1,7 +1,7 @@
-"""Files of YAML whose fields are taken one by one, by name and type, so that every mistake is named with its line.
+"""Reads YAML files field by field, by name and type, so that every error message names the line.
 
-All scalars are kept as text: the field that takes one says what it is read as, as in Prometheus, whose labels may be
-written without quotes. What Prometheus refuses is refused: unknown fields, and a key that is given twice.
+All scalars are kept as text. The code that takes a field decides how to parse it, as in Prometheus, where labels may be
+written without quotes. Like Prometheus, this refuses unknown fields and duplicate keys.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shared.errors import ConfigError
 FILE_BYTES_MAX = 16 << 20
 DEPTH_MAX = 50
 NODES_MAX = 1_000_000
-"""Values of one file, where what an alias stands for counts again."""
+"""The most values of one file. Values that an alias refers to count again."""
 SHOWN_CHARS = 100
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ _SIZE_POWERS = {unit: power for power, unit in enumerate("KMGTPE", 1)}
 
 
 class Fields(dict[str, Any]):
-    """A mapping; `line`: where it begins; `lines`: of its keys. Lines count from 1."""
+    """A mapping. `line`: the line where it begins. `lines`: key → line. Lines are counted from 1."""
 
     __slots__ = ("line", "lines")
 
@@ -47,7 +47,7 @@ class Fields(dict[str, Any]):
 
 
 class Items(list[Any]):
-    """A list; `lines`: of its items."""
+    """A list. `line`: the line where it begins. `lines`: the line of each item."""
 
     __slots__ = ("line", "lines")
 
@@ -58,7 +58,7 @@ class Items(list[Any]):
 
 
 def read(path: Path, what: str) -> bytes:
-    """The content of a regular file of bounded size. Raises ConfigError, which begins with `what` the file is."""
+    """The content of a regular file of limited size. Raises ConfigError, whose text begins with `what`."""
     try:
         return regular_files.content(path, FILE_BYTES_MAX)
     except NotReadable as why:
@@ -66,7 +66,7 @@ def read(path: Path, what: str) -> bytes:
 
 
 def parse(content: bytes, path: str | Path) -> Section:
-    """The mapping that the file is; a file without a document is an empty one. Raises ConfigError."""
+    """Parse a file that must be a mapping. A file without a document is an empty mapping. Raises ConfigError."""
     document = _document(content, path)
     if document is None:
         document = Fields(1)
@@ -76,7 +76,7 @@ def parse(content: bytes, path: str | Path) -> Section:
 
 
 def parse_list(content: bytes, path: str | Path) -> list[Section]:
-    """The mappings of the list that the file is; a file without a document is an empty one. Raises ConfigError."""
+    """Parse a file that must be a list of mappings. A file without a document is an empty list. Raises ConfigError."""
     document = _document(content, path)
     if document is None:
         document = Items(1)
@@ -104,7 +104,8 @@ def _sections(items: Items, path: str | Path, where: str, wrong: Callable[[str],
 
 
 class _Builder:
-    """Makes values of the parser's events. Not recursive, so depth costs nothing before it is refused."""
+    """Builds values from the parser's events. It is not recursive, so that deep nesting is refused before it can
+    overflow the stack."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = path
@@ -113,7 +114,7 @@ class _Builder:
 
     def build(self, events: Iterator[Any]) -> Any:
         open_nodes: list[tuple[Fields | Items, str | None]] = []
-        keys: list[str | None] = []  # of each open node: the key whose value comes next
+        keys: list[str | None] = []  # for each open node, the key whose value comes next
         documents: list[Any] = []
         for event in events:
             line = event.start_mark.line + 1
@@ -182,7 +183,7 @@ class _Builder:
         if key != "<<":
             parent[key] = value
             return
-        del parent.lines[key]  # a merge key: what the mapping does not say itself
+        del parent.lines[key]  # a merge key adds only keys that the mapping does not have itself
         for merged in value if isinstance(value, Items) else [value]:
             if not isinstance(merged, Fields):
                 raise self._error(line, "what << merges must be a mapping")
@@ -194,23 +195,24 @@ class _Builder:
 
 
 def _size(value: Any, most: int) -> int:
-    """Values within this one, itself included; counting ends above `most`."""
-    count, left = 0, [value]
-    while left and count <= most:
-        one = left.pop()
+    """The number of values in this value, including itself. Counting stops above `most`."""
+    count, uncounted = 0, [value]
+    while uncounted and count <= most:
+        next_value = uncounted.pop()
         count += 1
-        if isinstance(one, Fields):
-            left.extend(one.values())
-        elif isinstance(one, Items):
-            left.extend(one)
+        if isinstance(next_value, Fields):
+            uncounted.extend(next_value.values())
+        elif isinstance(next_value, Items):
+            uncounted.extend(next_value)
     return count
 
 
 class Section:
-    """A mapping of which fields are taken by name. `where`: its name within the file, such as `alerting`.
+    """A mapping whose fields are taken by name. `where`: its name within the file, such as `alerting`.
 
-    Every method raises ConfigError, which names the file, the line and the field, when the field is not what the method
-    takes. `finish` refuses what nothing has taken."""
+    Every method raises ConfigError, which names the file, the line and the field, if the field does not have the type
+    that the method expects. `finish` refuses fields that were not taken.
+    """
 
     def __init__(self, fields: Fields, path: str | Path, where: str = "") -> None:
         self.fields = fields
@@ -222,13 +224,13 @@ class Section:
         return self.fields.get(name) is not None
 
     def error(self, text: str, name: str = "") -> ConfigError:
-        """The error at a field, or at the whole section."""
+        """An error about a field, or about the whole section."""
         line = self.fields.lines.get(name, self.fields.line)
         field = ".".join(part for part in (self.where, name) if part)
         return ConfigError(f"{self.path}: line {line}: {field}{': ' if field else ''}{text}")
 
     def take(self, name: str) -> Any:
-        """The value: text, Fields, Items, or None for one that is missing or null."""
+        """The value of a field: text, Fields, Items, or None if it is missing or null."""
         self._known.append(name)
         return self.fields.get(name)
 
@@ -241,7 +243,7 @@ class Section:
         return value
 
     def required(self, name: str) -> str:
-        """Text that must be there and not empty."""
+        """The text of a field that must exist and not be empty."""
         text = self.text(name)
         if not text:
             raise self.error(f"{name} is missing")
@@ -257,8 +259,8 @@ class Section:
             raise self.error(f"is {text[:SHOWN_CHARS]!r}; it must be {expected}", name) from None
 
     def boolean(self, name: str, default: bool = False) -> bool:
-        known = dict.fromkeys(_TRUE, True) | dict.fromkeys(_FALSE, False)
-        return self._read(name, default, lambda text: known[text.lower()], "true or false")
+        booleans = dict.fromkeys(_TRUE, True) | dict.fromkeys(_FALSE, False)
+        return self._read(name, default, lambda text: booleans[text.lower()], "true or false")
 
     def whole(self, name: str, default: int = 0) -> int:
         return self._read(name, default, _whole, "a whole number, 0 or more")
@@ -291,7 +293,7 @@ class Section:
         return list(texts)
 
     def mapping(self, name: str) -> dict[str, str]:
-        """Texts by name, such as labels; null is an empty text."""
+        """A mapping of names to texts, such as labels. null is an empty text."""
         value = self.take(name)
         if value is None:
             return {}
@@ -303,7 +305,7 @@ class Section:
         return {key: text or "" for key, text in value.items()}
 
     def section(self, name: str) -> Section | None:
-        """The mapping of this name, None without it."""
+        """The mapping with this name, or None."""
         value = self.take(name)
         if value is None:
             return None
@@ -317,11 +319,11 @@ class Section:
         return _sections(self.items(name), self.path, within, lambda text: self.error(text, name))
 
     def finish(self) -> None:
-        """Raises ConfigError for a field that nothing has taken, with the nearest name that is known."""
+        """Raises ConfigError for a field that was not taken. The error names the most similar known field."""
         for name in self.fields:
             if name not in self._known:
-                near = difflib.get_close_matches(name[:SHOWN_CHARS], self._known, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(set(self._known)))}"
+                similar = difflib.get_close_matches(name[:SHOWN_CHARS], self._known, n=1)
+                hint = f"did you mean {similar[0]}?" if similar else f"known are {', '.join(sorted(set(self._known)))}"
                 raise self.error(f"unknown field {name[:SHOWN_CHARS]!r}; {hint}", name)
 
 

@@ -15,7 +15,7 @@ UNKNOWN = "unknown"
 SET_ASIDE = "set aside"
 LEFT_OVER = "left over"
 NOTES = ("locks", "socket", "store notes", LEFT_OVER, UNKNOWN)
-"""Kinds whose content nothing depends on."""
+"""Kinds of files whose content does not matter."""
 
 _KINDS = {
     "snapshots": r"(snapshots|backup\.staging)/.*",
@@ -56,8 +56,9 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class LogFacts(msgspec.Struct, frozen=True):
-    """What one shard has of the log. All its records are below `above` and in `segments`; segments below `dropped` have
-    been dropped. `records`: those of the store and the write-ahead log together."""
+    """The part of the log that one shard has. All its records have numbers below `above` and are in `segments`;
+    segments below `dropped` have been dropped. `records`: the number of records in the store and the write-ahead log
+    together."""
 
     shard: int
     above: int = 0
@@ -80,7 +81,7 @@ def kind_of(path: str) -> str:
 
 
 def numbered(folder: Path) -> list[Path]:
-    """The directories in `folder` whose names are numbers, which are those of shards or logs, in order."""
+    """The directories in `folder` whose names are numbers (those of shards or logs), in order."""
     return sorted(path for path in folder.glob("*") if path.name.isdigit() and path.is_dir())
 
 
@@ -91,8 +92,8 @@ def files_in(data: Path) -> Iterator[str]:
 
 
 def files_below(directory: Path) -> Iterator[Path]:
-    """Everything below a directory that is not one itself, in no particular order; links are not followed. Raises
-    OSError, also for a directory that cannot be listed, which `os.walk` takes for an empty one."""
+    """Yield everything below a directory that is not a directory itself, in no particular order. Links are not
+    followed. Raises OSError, also for a directory that cannot be listed, which `os.walk` would treat as empty."""
     for folder, folders, names in os.walk(directory, onerror=fail):
         for name in names:
             yield Path(folder, name)

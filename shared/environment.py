@@ -1,4 +1,4 @@
-"""Variables of the environment that look like settings and are none: a misspelt setting would have no effect."""
+"""Finds environment variables that look like settings but are not: a misspelt setting would have no effect."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from shared.errors import ConfigError
 PREFIX = "TRIPTYCH_"
 NAME_CHARS_MAX = 100
 OTHER_VARIABLES = ("TRIPTYCH_CONFIG", "TRIPTYCH_TOKEN", "TRIPTYCH_URL")
-"""Variables with a meaning that are no settings."""
+"""Variables that have a meaning but are not settings."""
 _OF_KUBERNETES = re.compile(r"TRIPTYCH_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
-"""What Kubernetes sets in every container beside a service with the name triptych."""
+"""The variables that Kubernetes sets in every container if there is a service with the name triptych."""
 
 
 def unknown_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The names that begin with TRIPTYCH_ and mean nothing, each with the nearest name that does; empty if none is
-    near."""
+    """Unknown variable with the prefix TRIPTYCH_ → the most similar known variable, or "" if none is similar."""
     known = [*config.variables(), *OTHER_VARIABLES]
     return {
         name: _nearest(name, known)
@@ -30,14 +29,14 @@ def unknown_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
-    endings = [one.removeprefix(PREFIX) for one in known]
+    endings = [variable.removeprefix(PREFIX) for variable in known]
     matches = difflib.get_close_matches(name[:NAME_CHARS_MAX].removeprefix(PREFIX), endings, n=1)
     return PREFIX + matches[0] if matches else ""
 
 
 def require_known_variables(environ: Mapping[str, str] = os.environ) -> None:
-    """Raises ConfigError that names all variables that would have no effect. Their values may be secret and are not
-    named."""
+    """Raises ConfigError, which names all variables that would have no effect, but not their values, which may be
+    secret."""
     unknown = unknown_variables(environ)
     if unknown:
         names = [

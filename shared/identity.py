@@ -1,6 +1,8 @@
-"""The identity of a shard's or a log's directory: a small document in it that says to which cluster it belongs, and as
-what. A start refuses a directory that was exchanged for another one or comes from another cluster's data, since its
-answers would be wrong."""
+"""The identity of the directory of a shard or a log: a small document in it that names its cluster, kind and number.
+
+A start refuses a directory that was exchanged for another one or comes from another cluster, since results would be
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def read(control: Control) -> tuple[str, str, int] | None:
 
 
 def verify(directories: Mapping[int, Control], cluster_id: str, kind: str) -> None:
-    """Check the identities of `directories`, which are given by number. Raises ConfigError if one of them has another
+    """Check the identities of `directories` (number → directory). Raises ConfigError if one of them has another
     identity, OSError."""
     for number, control in directories.items():
         _is_claimed(control, cluster_id, kind, number)

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from shared.hashing import hash64
 
 SLOTS = 1024
-"""Of the whole log, about; with more shards than this, each shard is one slot."""
+"""The approximate number of slots of the whole log. If there are more shards than this, each shard is one slot."""
 NOT_OWNED = (1 << 64) - 1
-"""In place of a slot's first sequence number: none of its records is wanted."""
+"""Instead of a slot's first sequence number: none of its records is wanted."""
 
 
 def slots_per_shard(shards: int) -> int:
@@ -41,13 +41,14 @@ def slots_of(hashes: NDArray[np.uint64], shards: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class SlotFilter:
-    """Records of some slots, of each from a sequence number on. `starts`: uint64[slots], NOT_OWNED for other slots."""
+    """Selects the records of some slots, from a sequence number on. `starts`: uint64[slots], the first sequence number
+    of each slot, or NOT_OWNED."""
 
     starts: NDArray[np.uint64]
     shards: int
 
     def first_of_keys(self, keys: Sequence[bytes]) -> NDArray[np.uint64]:
-        """uint64[n]: the first sequence number that is wanted of each key."""
+        """uint64[n]: for each key, the first sequence number that is wanted."""
         return self.first_of(np.fromiter(map(hash64, keys), np.uint64, len(keys)))
 
     def first_of(self, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:

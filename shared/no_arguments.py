@@ -1,4 +1,4 @@
-"""For programs that take no arguments: whoever gives one wants to know what there is."""
+"""Help for programs that take no arguments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def require(program: str, what: str) -> None:
-    """Ends the process with a text about it if there are arguments: with code 0 for --help, else 2."""
+    """If there are arguments, print a help text and exit: with code 0 for --help, otherwise 2."""
     arguments = sys.argv[1:]
     if not arguments:
         return

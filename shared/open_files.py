@@ -8,14 +8,15 @@ import resource
 from shared.telemetry import event
 
 ENDLESS = 1 << 20
-"""Stands for no limit."""
+"""The number that is returned if there is no limit."""
 
 OWN_FILES, SHARD_FILES = 256, 512
-"""Files that a worker may have open for itself and for each of its shards: half of these in its store, then blocks."""
+"""How many files a worker may have open for itself, and for each of its shards: half of these are for its store, the
+others for blocks."""
 
 
 def needed_by_worker(shards: int, workers: int) -> int:
-    """Files that the worker with the most shards may have open."""
+    """How many files the worker with the most shards may have open."""
     return OWN_FILES + -(-shards // workers) * SHARD_FILES
 
 
@@ -25,7 +26,7 @@ def raise_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError) as error:  # some systems refuse an unlimited one
+    except (OSError, ValueError) as error:  # some systems refuse an unlimited number
         event(logging.WARNING, "the limit of open files cannot be raised", soft=soft, hard=hard, why=error)
 
 
@@ -36,6 +37,6 @@ def limit() -> int:
 
 
 def warn_below(needed: int) -> None:
-    """Say in the log when this process may need more files than it can open."""
+    """Log a warning if this process may need more files than it can open."""
     if limit() < needed:
         event(logging.WARNING, "the limit of open files is low", limit=limit(), needed=needed)

@@ -1,4 +1,4 @@
-"""What a process says about itself: processor time, memory, open files."""
+"""Metrics of a process about itself: CPU time, memory, open files."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from shared.measurements import Values
 
 SUPERVISOR = "supervisor"
 PAGES_INTERVAL_S = 60.0
-"""The kernel walks all pages of the process to say which ones are shared: some 10 ms for each gigabyte."""
+"""How often to count shared pages. The kernel walks all pages of the process for that, about 10 ms for each
+gigabyte."""
 
 
 class ProcessMeasurements:
-    """Of this process, which has loaded its program when this is made: all that it takes later is data. For one
-    thread."""
+    """The metrics of this process. The program must be loaded when this is created: memory that is taken later counts
+    as data. For one thread."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -29,7 +30,7 @@ class ProcessMeasurements:
         self._program_bytes = anonymous_bytes()
 
     def put(self, values: Values) -> None:
-        """Add the numbers of now; those of shared pages are up to PAGES_INTERVAL_S old."""
+        """Add the current numbers. Those of shared pages are up to PAGES_INTERVAL_S old."""
         process, name = self._process, self._name
         with process.oneshot():
             times, memory = process.cpu_times(), process.memory_info()
@@ -56,7 +57,7 @@ _SHARED = ("Shared_Clean", "Shared_Dirty")
 
 
 def put_supervisor(values: Values, pid: int) -> None:
-    """Add the memory of the supervisor, which serves no requests that could ask for it."""
+    """Add the memory of the supervisor, which cannot be asked for it, since it serves no requests."""
     pages = _fields(Path(f"/proc/{pid}/status"))
     if "VmRSS" in pages:
         values.put("triptych_process_resident_bytes", pages["VmRSS"], SUPERVISOR)
@@ -64,13 +65,13 @@ def put_supervisor(values: Values, pid: int) -> None:
 
 
 def anonymous_bytes() -> int:
-    """Memory of this process that is not of a file, pages that it shares with forked processes included; 0 if the
-    system does not say."""
+    """The memory of this process that is not mapped from files, including pages shared with forked processes; 0 if the
+    system does not report it."""
     return _fields(Path("/proc/self/status")).get("RssAnon", 0)
 
 
 def _fields(path: Path) -> dict[str, int]:
-    """Name → bytes of the lines in kB of a file of the kernel; empty if nobody may read it, as in some containers."""
+    """Name → bytes, from the lines in kB of a /proc file; empty if it cannot be read, as in some containers."""
     try:
         lines = path.read_text().splitlines()
     except OSError:

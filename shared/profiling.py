@@ -1,8 +1,8 @@
-"""A sampling profiler: where the threads of this process spend their time, as text from which flame graphs are drawn.
+"""A sampling profiler: where the threads of this process spend their time, as text for flame graphs.
 
-A thread looks at the Python stacks of all others some hundred times a second. Of a kernel or a library, the function
-that called it is seen. In the format of B. Gregg's FlameGraph, "collapsed stacks": a line for each stack, outermost
-function first, with its weight at the end.
+A thread samples the Python stacks of all other threads about a hundred times a second. For kernels and libraries, it
+sees the Python function that called them. The format is that of B. Gregg's FlameGraph, "collapsed stacks": a line for
+each stack, outermost function first, with its weight at the end.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from shared.errors import Overloaded
 INTERVAL_S = 0.01
 SECONDS_MAX = 60.0
 DEPTH_MAX = 96
-"""Functions of one stack that are kept, from the innermost."""
+"""The most functions of one stack that are kept, starting with the innermost."""
 STACKS_MAX = 5_000
-"""Different stacks that are kept: some MB of text at the worst. The weight of others is added up in one line."""
+"""The most different stacks that are kept: a few MB of text in the worst case. The weights of all others are added up
+in one line."""
 OTHERS = ("(other stacks)",)
 
 _only_one = threading.Lock()
 
 
 def profile(seconds: float, stopped: Callable[[], bool], *, by_processor: bool) -> bytes:
-    """The stacks of so many seconds, or until `stopped`. The weight is the microseconds of processor time, or, unless
-    `by_processor`, how often the stack was seen, also while its thread waited. Raises Overloaded when a profile is
-    being taken in this process."""
+    """The stacks of the next `seconds`, or until `stopped`. The weight of a stack is its CPU time in microseconds or,
+    unless `by_processor`, how often it was seen, including while its thread waited. Raises Overloaded if this process
+    is already taking a profile."""
     if not _only_one.acquire(blocking=False):
         raise Overloaded("a profile is being taken in this process, and it takes one at a time; try again later")
     try:
@@ -44,8 +45,8 @@ def _sampled(seconds: float, stopped: Callable[[], bool], by_processor: bool) ->
     names: dict[CodeType, str] = {}
     spent_before = _processor_us() if by_processor else {}
     ends_at = time.monotonic() + seconds
-    while not stopped() and (left_s := ends_at - time.monotonic()) > 0:
-        time.sleep(min(INTERVAL_S, left_s))
+    while not stopped() and (remaining_s := ends_at - time.monotonic()) > 0:
+        time.sleep(min(INTERVAL_S, remaining_s))
         frames = sys._current_frames()
         spent = _processor_us() if by_processor else {}
         for thread in threading.enumerate():
@@ -57,7 +58,7 @@ def _sampled(seconds: float, stopped: Callable[[], bool], by_processor: bool) ->
             if weight > 0:
                 stack = (thread.name, *_stack(frame, names))
                 weights[stack if stack in weights or len(weights) < STACKS_MAX else OTHERS] += weight
-        frames.clear()  # they would keep what the functions hold
+        frames.clear()  # the frames would keep the objects of their functions alive
         spent_before = spent
     return weights
 
@@ -76,14 +77,14 @@ def _stack(frame: FrameType | None, names: dict[CodeType, str]) -> list[str]:
 
 
 def _processor_us() -> dict[int, int]:
-    """The processor time of each thread so far, by its number in the kernel."""
+    """Thread id of the kernel → CPU time so far, in microseconds."""
     spent = {}
     for thread in threading.enumerate():
         try:
             with open(f"/proc/self/task/{thread.native_id}/schedstat", "rb") as file:
                 spent[thread.native_id or 0] = int(file.read().split()[0]) // 1000
         except OSError:
-            continue  # it has just ended
+            continue  # the thread has just ended
     return spent
 
 

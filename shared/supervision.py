@@ -1,7 +1,7 @@
-"""What the supervisor of the workers says about them: a small document beside their sockets, for the coordinator.
+"""The supervisor's report about the workers: a small document next to their sockets, for the coordinator.
 
-It is a file because it must be there while a worker is not, or all of them are not. It is not synced: after a loss of
-power no process of it is left.
+It is a file, so that it is available even if workers are not running. It is not synced: after a loss of power, none of
+the processes in it exists any more.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from shared.durable import DIRECTORY_MODE, FILE_MODE
 
 DIRECTORY, NAME = "run", "supervisor.json"
 BYTES_MAX = 1 << 20
-"""More is not read: a worker has some 100 bytes."""
+"""The most bytes that are read. The report has about 100 bytes for each worker."""
 
 
 class Exits(msgspec.Struct):
-    """Of one worker's processes: how many have ended that were not told to, and of the last one the reason (a signal or
-    a code) and the Unix time."""
+    """The unexpected exits of one worker's processes: how many there were, and the reason (a signal or an exit code)
+    and Unix time of the last one."""
 
     count: int = 0
     reason: str = ""
@@ -28,7 +28,8 @@ class Exits(msgspec.Struct):
 
 
 class Supervision(msgspec.Struct):
-    """`started_at`: when the supervisor started, in Unix time. `workers`: by name. `pid`: of the supervisor."""
+    """`started_at`: the Unix time when the supervisor started. `workers`: worker name → its exits. `pid`: the
+    supervisor's."""
 
     started_at: float
     workers: dict[str, Exits]
@@ -47,7 +48,7 @@ def write(data: Path, supervision: Supervision) -> None:
 
 
 def read(data: Path) -> Supervision | None:
-    """The document; None if there is none, or none that can be read: a supervisor that ends in order removes it."""
+    """The document; None if there is none or it cannot be read. A supervisor that ends in order removes it."""
     try:
         with open(_path(data), "rb") as file:
             return msgspec.json.decode(file.read(BYTES_MAX), type=Supervision)
@@ -56,7 +57,7 @@ def read(data: Path) -> Supervision | None:
 
 
 def remove(data: Path) -> None:
-    """Raises OSError."""
+    """Remove the document if it exists. Raises OSError."""
     _path(data).unlink(missing_ok=True)
 
 

@@ -1,4 +1,5 @@
-"""Whether the wall clock can be trusted: what is dropped because of its age is gone, however wrong the clock was."""
+"""Decides whether the wall clock can be trusted. Data that is dropped because of its age is gone, even if the clock was
+wrong."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ within that, a clock that is set does not."""
 
 
 class WallClock:
-    """The wall clock, trusted only while it advances as the monotonic clock does, so that a jump of it drops
-    nothing."""
+    """The wall clock. It is trusted only while it advances like the monotonic clock, so that a jump does not drop
+    data."""
 
     def __init__(self) -> None:
         self._reference: tuple[int, int] | None = None
@@ -40,8 +41,8 @@ class WallClock:
 
 
 class Ages:
-    """When things of an age were made, by a clock that is trusted once it has been steady for SETTLE_MS, or for the
-    age if that is shorter. To be asked every few minutes at least, since only a question looks at the clocks."""
+    """Converts ages to times, by a clock that is trusted once it has been steady for SETTLE_MS, or for the age if that
+    is shorter. Call `before_ms` at least every few minutes, since the clocks are only compared then."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class Ages:
         self._clock = WallClock()
 
     def before_ms(self, age_ms: int) -> int | None:
-        """What was made before this time (Unix ms) is older than `age_ms`; None while that cannot be known."""
+        """The time (Unix ms) before which things are older than `age_ms`; None while the clock is not trusted."""
         now_ms = self._wall_ms()
         is_believed = self._clock.believed(now_ms, self._monotonic_ms(), min(SETTLE_MS, age_ms))
         return now_ms - age_ms if is_believed else None

@@ -1,4 +1,4 @@
-"""Fills the cache of compiled kernels: ahead of the first start, or beside requests if nobody did so."""
+"""Fills the cache of compiled kernels: before the first start or, if that was not done, while requests are served."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _fork = multiprocessing.get_context("fork")
 
 
 def fill(role: str) -> None:
-    """Compile every kernel of the modules imported so far into the cache on disk, with a process for each processor,
-    and say how far they are. Exits the process if one of them fails. Call it before the process has threads."""
+    """Compile all kernels of the modules imported so far into the disk cache, with a process for each CPU, and print
+    the progress. Exits the process if one of them fails. Call this before the process has threads."""
     started = said = time.monotonic()
     ready, count = ready_count()
     if ready == count:
         sys.stdout.write(f"{count} kernels of the {role} are compiled already\n")
         return
     sys.stdout.write(f"{count - ready} of {count} kernels of the {role} are compiled now, once for this version\n")
-    sys.stdout.flush()  # the processes that are forked would write it again
+    sys.stdout.flush()  # otherwise the forked processes would write it again
     children = [_fork.Process(target=_compile) for _ in range(len(os.sched_getaffinity(0)))]
     for child in children:
         child.start()
@@ -51,12 +51,11 @@ def _compile() -> None:
 
 
 def fill_beside_requests() -> None:
-    """Compile every kernel into the cache on disk, one at a time and only while the processors have nothing else to do:
-    a start is ready without those of queries and searches, and a request that needs one meanwhile compiles just that
-    one."""
+    """Compile all kernels into the disk cache, one at a time and only while the CPUs are idle. A start does not wait
+    for the kernels of queries and searches; a request that needs one meanwhile compiles only that one."""
     with contextlib.suppress(OSError):  # a container may refuse it
         os.nice(LOWEST_PRIORITY)
-        # The kernel of the system interrupts this process for any other at once, whatever the policy of that one.
+        # Linux preempts this process at once in favour of any other process, whatever the policy of that one.
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     started = time.monotonic()
     _compile()

@@ -1,1 +1,1 @@
-"""HTTP of every area: what requests ask for, and answers in the form the interface gives them."""
+"""The HTTP endpoints of every area: what requests ask for, and answers in the form that the interface describes."""

@@ -13,7 +13,7 @@ from shared.messages.series import DeleteBody
 from shared.wire import pack
 
 PREFIX = "/api/v1/admin/"
-"""All paths of the admin interface begin so, whatever module they are in."""
+"""The common prefix of all paths of the admin interface, in whatever module their handlers are."""
 
 
 async def switched_off(request: web.Request) -> web.Response:
@@ -21,10 +21,10 @@ async def switched_off(request: web.Request) -> web.Response:
 
 
 async def delete_series(request: web.Request) -> web.Response:
-    """204 when the samples with start ≤ t ≤ end of all series that match any `match[]` are durably gone.
+    """204 when the samples with start ≤ t ≤ end of all series that match any `match[]` are durably deleted.
 
-    Every shard must be there, or nothing is deleted and the answer is 503; on a 503 later than that some shards may
-    have deleted theirs, and asking again completes it.
+    All shards must be ready, otherwise nothing is deleted and the answer is 503. If a shard fails later, the answer is
+    503 as well, and some shards may have deleted their samples: sending the request again completes the deletion.
     """
     context = request.app[CONTEXT]
     fields = await parameters.form(request)
@@ -36,8 +36,8 @@ async def delete_series(request: web.Request) -> web.Response:
 
 
 async def clean_tombstones(request: web.Request) -> web.Response:
-    """204 at once. Nothing needs to be asked for: what was deleted is gone from all answers already, and from the disk
-    when the blocks that have it are next rewritten, which happens by itself."""
+    """204 at once. There is nothing to do: deleted samples are gone from all answers already, and from the disk when
+    the blocks that contain them are next rewritten, which happens automatically."""
     await parameters.form(request)
     return web.Response(status=204)
 

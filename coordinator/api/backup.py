@@ -20,22 +20,22 @@ HOLD_MAX_S = 30.0
 
 
 async def snapshot(request: web.Request) -> web.Response:
-    """Make a snapshot of all data, in `snapshots/` of the data directory, as Prometheus does. With `skip_head`, samples
-    that are not in blocks yet are left out."""
+    """Make a snapshot of all data, in `snapshots/` of the data directory, as Prometheus does. With `skip_head`, it does
+    not have the samples that are not in blocks yet."""
     skip_head = boolean(request.query, "skip_head", False)
     name = await request.app[CONTEXT].views.snapshot(skip_head=skip_head)
     return success({"name": name})
 
 
 async def begin(request: web.Request) -> web.Response:
-    """Make a view of the data directory, which is removed when nobody has renewed it for half a minute, or when the
-    connection of somebody who holds it is closed."""
+    """Make a view of the data directory. It is removed when it has not been renewed for half a minute, or when the
+    connection of a client that holds it is closed."""
     return success(_described(await request.app[CONTEXT].views.lease()))
 
 
 async def renew(request: web.Request) -> web.Response:
-    """Keep the view for another half a minute; with `hold`, answer only after so many seconds, and remove the view if
-    the client goes away before."""
+    """Keep the view for another half a minute. With `hold`, answer only after so many seconds, and remove the view if
+    the client disconnects before that."""
     views, view_id = request.app[CONTEXT].views, request.match_info["view"]
     hold_s = seconds(request.query, "hold", 0.0, HOLD_MAX_S)
     return success(_described(await views.hold(view_id, hold_s) if hold_s else views.renew(view_id)))

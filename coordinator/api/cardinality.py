@@ -1,7 +1,9 @@
 """GET /api/v1/status/tsdb: how many series there are by metric, label and label value, and how many are new.
 
-The lists are Prometheus's (https://prometheus.io/docs/prometheus/latest/querying/api/#tsdb-stats), with the parameters
-and additions of VictoriaMetrics, whose users look for what has so many series.
+The lists are Prometheus's (https:
+
+prometheus.io/docs/prometheus/latest/querying/api/#tsdb-stats). The parameters and additions are VictoriaMetrics's,
+whose users use them to find what causes so many series.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from coordinator.api.selectors import selectors, time_range
 from coordinator.calls import FanOut
 from coordinator.context import CONTEXT
 from coordinator.responses import success
-from coordinator.series.cardinality import asked_for, merged
+from coordinator.series.cardinality import merged, request_body
 from shared.errors import BadData
 from shared.messages.cardinality import CardinalityReply
 from shared.wire import unpack
@@ -33,8 +35,8 @@ async def cardinality(request: web.Request) -> web.Response:
     if len(focus) > FOCUS_CHARS_MAX:
         raise BadData(f"parameter 'focusLabel' has {len(focus)} characters; the limit is {FOCUS_CHARS_MAX}")
     workers = max(1, request.app[CONTEXT].links.worker_count())
-    wanted = asked_for(await selectors(fields) or [()], time_range(fields), focus, limit, workers)
-    return await answer(request, Listing.of("series.cardinality", fields, wanted, partial(_answered, limit=limit)))
+    body = request_body(await selectors(fields) or [()], time_range(fields), focus, limit, workers)
+    return await answer(request, Listing.of("series.cardinality", fields, body, partial(_answered, limit=limit)))
 
 
 def _answered(result: FanOut, limit: int) -> web.Response:

@@ -19,11 +19,11 @@ from shared.wire import pack
 COORDINATOR = "coordinator"
 SECONDS = 5.0
 REPLY_S = 5.0
-"""Time in which a worker must reply once its profile is complete."""
+"""How long a worker may take to reply after its profile is complete."""
 MODES = ("cpu", "wall")
 _NUMBER = re.compile(r"\d{1,3}(?:\.\d{1,6})?", re.ASCII)
 _THREADS = ThreadPoolExecutor(2, thread_name_prefix="profile")
-"""One thread for a profile, and one for a second request, which is refused."""
+"""One thread makes a profile; the other one refuses a second request."""
 
 
 async def profiled(request: web.Request) -> web.Response:
@@ -55,7 +55,7 @@ async def _own(wanted: ProfileBody) -> bytes:
     try:
         return await asyncio.get_running_loop().run_in_executor(_THREADS, run)
     finally:
-        left.set()  # the client may have gone
+        left.set()  # the client may have disconnected
 
 
 async def _of_worker(context: Context, name: str, wanted: ProfileBody) -> bytes:

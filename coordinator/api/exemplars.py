@@ -25,7 +25,7 @@ from shared.promql.rendering import exemplars as rendering
 from shared.wire import unpack
 
 ANSWER_EXEMPLARS_MAX = 100_000
-"""Exemplars of one answer, some 20 MB. What is left out is told in a warning."""
+"""Exemplars of one answer, some 20 MB. A warning says that more were left out."""
 
 
 async def query_exemplars(request: web.Request) -> web.Response:
@@ -67,11 +67,11 @@ def _merged(result: FanOut) -> tuple[orjson.Fragment, bool]:
     ends = np.cumsum(series_counts)
     order = frame.sort_order()
     room = ANSWER_EXEMPLARS_MAX - (np.cumsum(series_counts[order]) - series_counts[order])
-    shown = np.clip(room, 0, series_counts[order])
-    cut = cut or bool((shown < series_counts[order]).any())
-    order = order[shown > 0]
+    kept_counts = np.clip(room, 0, series_counts[order])
+    cut = cut or bool((kept_counts < series_counts[order]).any())
+    order = order[kept_counts > 0]
     starts = (ends - series_counts)[order].tolist()
-    return _json(frame.take(order), starts, shown[shown > 0].tolist(), texts), cut
+    return _json(frame.take(order), starts, kept_counts[kept_counts > 0].tolist(), texts), cut
 
 
 def _json(frame: LabelFrame, starts: list[int], counts: list[int], texts: list[bytes]) -> orjson.Fragment:
@@ -82,8 +82,8 @@ def _json(frame: LabelFrame, starts: list[int], counts: list[int], texts: list[b
     series = []
     for row, start, count in zip(rows, starts, counts, strict=True):
         labels = orjson.dumps({name: text for name, text in zip(names, row, strict=True) if text})
-        own = b"".join(texts[start : start + count])[1:]
-        series.append(b'{"seriesLabels":%b,"exemplars":[%b]}' % (labels, own))
+        series_texts = b"".join(texts[start : start + count])[1:]
+        series.append(b'{"seriesLabels":%b,"exemplars":[%b]}' % (labels, series_texts))
     return orjson.Fragment(b"[" + b",".join(series) + b"]")
 
 

@@ -27,7 +27,7 @@ from coordinator.streaming import Piece, outlet
 from coordinator.transfer.arrow import ArrowStream, ParquetFile
 from coordinator.transfer.csv_rows import CsvRows
 from coordinator.transfer.json_lines import JsonLines
-from coordinator.transfer.slices import Slice, SliceReply, Wanted, slices
+from coordinator.transfer.slices import ExportSelection, Slice, SliceReply, slices
 from shared.errors import BadData, Overloaded
 from shared.messages.series import SelectBody, TextsReply
 from shared.wire import pack, unpack
@@ -36,8 +36,8 @@ T = TypeVar("T")
 
 FORMATS = ("jsonl", "csv", "arrow", "parquet")
 PATIENCE_S = 60.0
-"""How long an export waits for a place for its next slice while the service has too much to do. Then it ends, with an
-error; one that was ended in the middle would have to begin anew."""
+"""How long an export waits for a place for its next slice while the service is overloaded. After that it ends with an
+error. This is long because a client would have to begin an export anew."""
 RETRY_S = 0.5
 
 
@@ -54,11 +54,11 @@ class Writer(Protocol):
 
 
 async def export(request: web.Request) -> web.StreamResponse:
-    """Every stored sample of the series that any `match[]` chooses, staleness markers included unless
+    """Every stored sample of the series that any `match[]` selects, including staleness markers unless
     `staleness_markers` is false.
 
-    The answer is whole, or the connection ends in the middle of it: with chunked encoding the last chunk is missing
-    then. Raises BadData, NotExecutable, Unavailable, Overloaded.
+    The answer is complete, or the connection ends in the middle of it: the last chunk of the chunked encoding is then
+    missing. Raises BadData, NotExecutable, Unavailable, Overloaded.
     """
     fields = await parameters.form(request)
     start_ms, end_ms = time_range(fields)
@@ -66,19 +66,21 @@ async def export(request: web.Request) -> web.StreamResponse:
     format_ = fields.get("format") or FORMATS[0]
     if format_ not in FORMATS:
         raise BadData(f"parameter 'format' is {format_!r}; it must be one of {', '.join(FORMATS)}")
-    wanted = Wanted(await required_selectors(fields), start_ms, end_ms, keeps_stale)
+    selection = ExportSelection(await required_selectors(fields), start_ms, end_ms, keeps_stale)
     text = " ".join(fields.getall("match[]"))
-    return await listed(request, "export", text, partial(_served, request, wanted, format_))
+    return await listed(request, "export", text, partial(_served, request, selection, format_))
 
 
-async def _served(request: web.Request, wanted: Wanted, format_: str, running: RunningQuery) -> web.StreamResponse:
+async def _served(
+    request: web.Request, selection: ExportSelection, format_: str, running: RunningQuery
+) -> web.StreamResponse:
     context = request.app[CONTEXT]
-    writer = await _writer(context, wanted, format_)
+    writer = await _writer(context, selection, format_)
     turn = partial(_in_turn, context, client_of(request), running)
-    async with aclosing(_pieces(slices(context.links, wanted, turn), wanted, writer, running)) as pieces:
+    async with aclosing(_pieces(slices(context.links, selection, turn), selection, writer, running)) as pieces:
         zipped = accepts_gzip(request) and format_ in ("jsonl", "csv")
         content: AsyncGenerator[Piece, None] = _zipped(pieces) if zipped else pieces
-        first: Piece = await anext(content, b"")  # what fails before the first piece is answered with its error
+        first: Piece = await anext(content, b"")  # an error before the first piece is answered as an error
         headers = {hdrs.CONTENT_TYPE: writer.content_type, hdrs.VARY: "Accept-Encoding"}
         if zipped:
             headers[hdrs.CONTENT_ENCODING] = "gzip"
@@ -90,16 +92,16 @@ async def _served(request: web.Request, wanted: Wanted, format_: str, running: R
         return response
 
 
-async def _writer(context: Context, wanted: Wanted, format_: str) -> Writer:
+async def _writer(context: Context, selection: ExportSelection, format_: str) -> Writer:
     if format_ == "csv":
-        return CsvRows(await _label_names(context, wanted))
-    # In a thread: the first use of a library takes half a second to load it.
+        return CsvRows(await _label_names(context, selection))
+    # In a thread, because the first use of a library takes half a second to load it.
     return await _in_thread({"jsonl": JsonLines, "arrow": ArrowStream, "parquet": ParquetFile}[format_])
 
 
-async def _label_names(context: Context, wanted: Wanted) -> set[str]:
+async def _label_names(context: Context, selection: ExportSelection) -> set[str]:
     """The names of all labels of the series. Raises Unavailable when a shard is missing."""
-    body = pack(SelectBody(wanted.selectors, wanted.start_ms, wanted.end_ms))
+    body = pack(SelectBody(selection.selectors, selection.start_ms, selection.end_ms))
     replies = await context.links.call("series.labels", body=body, timeout_s=context.settings.query_timeout_ms / 1000)
     require_whole([text for reply in replies for text in reply.message.warnings])
     return {name for reply in replies for name in unpack(reply.message.body, TextsReply).texts}
@@ -108,8 +110,8 @@ async def _label_names(context: Context, wanted: Wanted) -> set[str]:
 async def _in_turn(
     context: Context, client: str, running: RunningQuery, ask: Callable[[float], Awaitable[SliceReply]]
 ) -> SliceReply:
-    """What `ask` returns, called in a place of a heavy query. Each slice has its own, so that others get theirs between
-    two slices, and a client that reads slowly keeps none."""
+    """What `ask` returns, called in a place of a heavy query. Each slice takes its own place, so that other queries get
+    places between two slices, and a client that reads slowly occupies none."""
     give_up = time.monotonic() + PATIENCE_S
     while True:
         deadline = time.monotonic() + context.settings.query_timeout_ms / 1000
@@ -127,13 +129,13 @@ async def _in_turn(
 
 
 async def _pieces(
-    replies: AsyncGenerator[SliceReply, None], wanted: Wanted, writer: Writer, running: RunningQuery
+    replies: AsyncGenerator[SliceReply, None], selection: ExportSelection, writer: Writer, running: RunningQuery
 ) -> AsyncGenerator[Piece, None]:
-    """The answer, piece by piece; nothing of it before the workers have replied."""
+    """The answer, piece by piece. The first piece comes after the workers have replied."""
     head: Piece = writer.head
     async with aclosing(replies):
         async for reply in replies:
-            read = await _in_thread(partial(reply.decoded, wanted))
+            read = await _in_thread(partial(reply.decoded, selection))
             running.samples_read += len(read.samples.values)
             if head:
                 yield head
@@ -161,7 +163,7 @@ async def _zipped(pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[Piece, 
 
 
 async def _send(request: web.Request, first: Piece, rest: AsyncGenerator[Piece, None]) -> None:
-    """Send the pieces as fast as the client takes them; meanwhile no more is made than what `slices` has under way.
+    """Send the pieces as fast as the client reads them. `slices` limits how many are produced ahead of the client.
     Raises as `outlet`."""
     with outlet(request) as client:
         await client.write_all(first)

@@ -1,7 +1,8 @@
-"""GET /api/v1/features: what of Prometheus's features this service has, by Prometheus's categories and names.
+"""GET /api/v1/features: which of Prometheus's features this service has, by Prometheus's categories and names.
 
-Source: https://prometheus.io/docs/prometheus/latest/querying/api/#features. A name that is missing is a feature that is
-not there.
+Source: https:
+
+prometheus.io/docs/prometheus/latest/querying/api/#features. A feature whose name is missing is not supported.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ from shared.promql.model import Grid
 
 
 async def federate(request: web.Request) -> web.StreamResponse:
-    """A scraper takes a series that is missing for one that has ended, so by default an answer that lacks shards is
-    none: 503. Raises BadData, NotExecutable, Unavailable."""
+    """A scraper takes a missing series for one that has ended. So by default, an answer that would lack shards is 503.
+    Raises BadData, NotExecutable, Unavailable."""
     fields = await parameters.form(request)
     selectors = await required_selectors(fields)
     query = _read_query(fields, request.app[CONTEXT].settings)
@@ -62,7 +62,7 @@ def _read_query(fields: MultiDict[str], settings: Settings) -> Query:
 async def _served(
     request: web.Request, selectors: Selectors, query: Query, running: RunningQuery
 ) -> web.StreamResponse:
-    """As for a query: the samples are merged and the first piece is written in a thread, the rest while it is sent."""
+    """As for a query: a thread merges the samples and writes the first piece; the rest is written while it is sent."""
     context = request.app[CONTEXT]
     shown = format_for(",".join(request.headers.getall(hdrs.ACCEPT, ())))
     gzip = accepts_gzip(request)

@@ -1,4 +1,4 @@
-"""Queries of all kinds are let through the gate and sent in the same way."""
+"""The common path of all kinds of queries: through the gate, and to the client."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from coordinator.streaming import Body, respond, whole
 from shared.array_memory import Account
 
 Attempt = Callable[[Place], Awaitable[tuple[Body, Account | None]]]
-"""Evaluates the query in a place, and makes the first piece of its answer; the account has the memory that the rest
-holds."""
+"""Evaluates the query in its place at the gate, and makes the first piece of its answer. The account has the memory
+that the rest of the answer holds."""
 
 
 async def answer(
     request: web.Request, query: Query, estimate: Estimate, running: RunningQuery, identity: int, attempt: Attempt
 ) -> web.StreamResponse:
-    """`sent`, of what `made` returns."""
+    """Sends the answer that `made` returns."""
     context, holder = request.app[CONTEXT], connection_of(request).holder
     body, account = await made(context, holder, query, estimate, running, identity, attempt)
     return await sent(request, query, running, body, account)
@@ -41,8 +41,8 @@ async def made(
     identity: int,
     attempt: Attempt,
 ) -> tuple[Body, Account | None]:
-    """What `attempt` makes when there is a place for the query. `identity` tells the same query from others. Raises
-    what `attempt` raises, Overloaded, DeadlineExceeded."""
+    """The result of `attempt` when there is a place for the query. `identity` distinguishes the query from others.
+    Raises what `attempt` raises, Overloaded, DeadlineExceeded."""
     workers = context.links.worker_count()
     return await context.gate.run(
         holder.client.name,
@@ -58,7 +58,7 @@ async def made(
 async def sent(
     request: web.Request, query: Query, running: RunningQuery, body: Body, account: Account | None
 ) -> web.StreamResponse:
-    """The answer with this body, of which the rest is made while it is sent."""
+    """The answer with this body, whose rest is made while it is sent."""
     running.enter("sending")
     if body.whole:
         return whole(body)

@@ -17,7 +17,7 @@ from coordinator.negotiation import content_type
 from coordinator.queries.running import RunningQuery
 from coordinator.series import remote_write
 from coordinator.series.label_sets import Limits
-from coordinator.series.remote_write import Cut
+from coordinator.series.split_request import SplitRequest
 from coordinator.transfer import arrow_reading, csv_reading, json_reading
 from coordinator.transfer.arrow import STREAM
 from coordinator.transfer.csv_reading import Columns
@@ -32,15 +32,15 @@ SLICE_BYTES = 4 << 20
 """Text that is read and stored at once: some 200,000 samples."""
 LINE_BYTES_MAX = 8 << 20
 WORKING_BYTES = 16 * SLICE_BYTES
-"""What two slices take, one of which is read while the other is stored: their arrays, bodies and frames."""
+"""The memory of two slices, one being read and the other being stored: their arrays, bodies and frames."""
 
 WRITTEN = "X-Prometheus-Remote-Write-Samples-Written"
-"""The header that says how many samples are stored, as of remote write."""
+"""The header that says how many samples were stored, as in remote write."""
 
 _SERIES = re.compile(r"^series (\d+) ")
 
 Parts = Generator[tuple[SeriesArrays, list[int]], None, None]
-"""Series, and the number of the line, or the row, of each: the first one where it has several."""
+"""Series, and for each the number of its line or row in the body: the first one if it has several."""
 
 
 async def import_samples(request: web.Request) -> web.Response:
@@ -54,7 +54,7 @@ async def import_samples(request: web.Request) -> web.Response:
 
 
 async def import_csv(request: web.Request) -> web.Response:
-    """As `import_samples`, of CSV: with a header as exports have it, or as the parameter `format` says."""
+    """As `import_samples`, for CSV: with a header line as exports have it, or as the parameter `format` describes."""
     text = request.query.get("format", "")
     columns = Columns.of_format(text) if text else None
     return await _imported(request, partial(_csv_parts, columns), "lines")
@@ -76,7 +76,7 @@ async def _imported(
                 context.telemetry.series_refused += refusals.count
                 raise Refused(refusals.text(f"{stored.samples} samples"))
         except TriptychError as error:
-            if error.status >= 500:  # nobody knows how much was stored
+            if error.status >= 500:  # it is not known how much was stored
                 raise
             if stored.samples and not isinstance(error, Refused):
                 error = type(error)(f"{error}; {stored.samples} samples before are stored")
@@ -90,7 +90,7 @@ async def _imported(
 
 
 class Refused(BadData):
-    """Items were refused, and all others are stored."""
+    """Some items were refused, and all others are stored."""
 
 
 class _Stored:
@@ -108,7 +108,7 @@ async def _source(request: web.Request, settings: Settings) -> TextSource:
         raise Malformed(f"Content-Encoding is {encoding!r}; it must be 'gzip' or 'identity'")
     body = await read_body(request, settings.body_bytes_max, encoding=encoding or "identity")
     is_gzip, bytes_max = encoding == "gzip", settings.decompressed_bytes_max
-    if content_type(request) == STREAM and is_gzip:  # which is decompressed as a whole
+    if content_type(request) == STREAM and is_gzip:  # a body that is decompressed as one piece
         bytes_max = settings.body_bytes_max
         hold(request, bytes_max)
     hold(request, WORKING_BYTES if is_gzip else min(WORKING_BYTES, 16 * len(body)))
@@ -118,33 +118,33 @@ async def _source(request: web.Request, settings: Settings) -> TextSource:
 async def _store_all(
     context: Context, parts: Parts, refusals: Refusals, stored: _Stored, running: RunningQuery
 ) -> None:
-    """Store one part after the other; the next one is read meanwhile. Raises what reading raises, after what came
-    before is stored."""
+    """Store one part after the other, and read the next one meanwhile. An error in reading is raised after the parts
+    before it are stored."""
     settings = context.settings
 
-    def next_cut() -> Cut | None:
-        part = next(parts, None)
-        return None if part is None else _cut(*part, settings, refusals)
+    def next_split() -> SplitRequest | None:
+        items = next(parts, None)
+        return None if items is None else _split(*items, settings, refusals)
 
-    coming = asyncio.ensure_future(context.decodings.run(SLICE_BYTES, next_cut))
+    coming = asyncio.ensure_future(context.decodings.run(SLICE_BYTES, next_split))
     try:
-        while (cut := await coming) is not None:
-            coming = asyncio.ensure_future(context.decodings.run(SLICE_BYTES, next_cut))
-            if cut.parts:
-                await context.samples.write(cut.parts)
-            stored.samples += cut.samples + cut.histograms
+        while (split_request := await coming) is not None:
+            coming = asyncio.ensure_future(context.decodings.run(SLICE_BYTES, next_split))
+            if split_request.parts:
+                await context.samples.write(split_request.parts)
+            stored.samples += split_request.samples + split_request.histograms
             running.samples_read = stored.samples
     finally:
         coming.cancel()
 
 
-def _cut(series: SeriesArrays, lines: list[int], settings: Settings, refusals: Refusals) -> Cut:
-    """The series as frames of the shards; what is not valid of them goes to `refusals`."""
-    cut = remote_write.cut(series.body(), settings.shard_count(), Limits.of(settings))
-    for text in cut.refused:
+def _split(series: SeriesArrays, lines: list[int], settings: Settings, refusals: Refusals) -> SplitRequest:
+    """The series as frames for the shards. Invalid series are added to `refusals`."""
+    split_request = remote_write.split(series.body(), settings.shard_count(), Limits.of(settings))
+    for text in split_request.refused:
         refusals.add(_SERIES.sub(lambda match: f"{refusals.item} {lines[int(match[1])]}, ", text))
-    refusals.count += cut.refused_count - len(cut.refused)
-    return cut
+    refusals.count += split_request.refused_count - len(split_request.refused)
+    return split_request
 
 
 def _json_parts(source: TextSource, label_sets: LabelSets, refusals: Refusals) -> Parts:
@@ -153,7 +153,7 @@ def _json_parts(source: TextSource, label_sets: LabelSets, refusals: Refusals) -
 
 
 def _csv_parts(columns: Columns | None, source: TextSource, label_sets: LabelSets, refusals: Refusals) -> Parts:
-    # Bytes that are not UTF-8 become surrogates, which are no part of a label or a number: their row alone is refused.
+    # Bytes that are not UTF-8 become surrogates, which no label or number may contain: only their row is refused.
     text = io.TextIOWrapper(io.BufferedReader(source), encoding="utf-8", errors="surrogateescape", newline="")
     yield from csv_reading.read(text, columns, label_sets, refusals)
 

@@ -16,8 +16,8 @@ T = TypeVar("T", bound=web.StreamResponse)
 
 
 async def listed(request: web.Request, kind: str, text: str, work: Callable[[RunningQuery], Awaitable[T]]) -> T:
-    """What `work` returns. Raises what it raises; when the query is canceled, Canceled, or ConnectionError if part of
-    the answer has been sent: the connection has been ended then, so that the answer does not look whole."""
+    """The result of `work`. Raises what it raises. When the query is canceled, raises Canceled, or ConnectionError if a
+    part of the answer has been sent: then the connection has been ended, so that the answer does not look complete."""
     try:
         return await request.app[CONTEXT].running.serve(kind, text, client_of(request), work)
     except Canceled as error:

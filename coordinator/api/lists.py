@@ -1,4 +1,4 @@
-"""Lists that all shards have a part of: asked for, whole or in part, merged, and answered with what is missing."""
+"""Lists of which each shard has a part: requested, merged, and answered with a warning for each missing shard."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ from shared.wire import pack, size_of
 
 LIMIT_WARNING = "results truncated due to limit"
 LIGHT_REPLY_BYTES_MAX = 64 << 10
-"""What workers send for a list that is merged as a light request: interpreted code merges it."""
+"""Bytes of the workers' replies up to which a list is merged as a light request. Interpreted code merges it."""
 
 INLINE_REPLY_BYTES_MAX = 4 << 10
-"""What workers send for a list that is merged on the event loop: that takes less time than to hand it to a thread."""
+"""Bytes of the workers' replies up to which a list is merged on the event loop, which takes less time than handing it
+to a thread."""
 
 Merge = Callable[[FanOut], tuple[object, bool]]
-"""(The list as it is answered, whether the limit left some of it out.)"""
+"""(The list as it is answered, whether it was cut at the limit.)"""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A list that is asked for. `body`: of the message to the workers, packed; `answered`: makes the answer of their
-    replies; `shards`: those that are asked, None for all; `is_partial`: an answer that lacks some of them is welcome;
-    `text`: what the running queries show."""
+    """A request for a list. `body`: the packed body of the message to the workers; `answered`: makes the answer from
+    their replies; `shards`: those that are asked, None for all; `is_partial`: whether an answer may lack some of them;
+    `text`: shown in the list of running queries."""
 
     method: str
     body: bytes
@@ -61,7 +62,7 @@ class Listing:
         shards: Sequence[int] | None = None,
         text: str | None = None,
     ) -> Listing:
-        """What a request with these parameters asks for; it is shown with its selectors if there is no `text`."""
+        """The listing that a request with these parameters asks for. Without `text`, its selectors are shown."""
         is_partial = parameters.partial_response(fields)
         return cls(method, pack(body), answered, shards, is_partial, selectors_of(fields) if text is None else text)
 
@@ -71,12 +72,12 @@ def selectors_of(fields: MultiDict[str]) -> str:
 
 
 def merged(merge: Merge) -> Callable[[FanOut], web.Response]:
-    """Makes the answer that has what `merge` returns, with a warning if the limit left some of it out."""
+    """Makes the answer from the result of `merge`, with a warning if the list was cut at the limit."""
     return partial(_answered, merge=merge)
 
 
 async def answer(request: web.Request, listing: Listing) -> web.Response:
-    """The list, listed among the running queries; see `made`."""
+    """The list. The request is listed among the running queries; see `made`."""
     context, holder = request.app[CONTEXT], connection_of(request).holder
 
     async def served(running: RunningQuery) -> web.Response:
@@ -88,9 +89,9 @@ async def answer(request: web.Request, listing: Listing) -> web.Response:
 async def made(
     context: Context, holder: Holder, listing: Listing, running: RunningQuery, *, gzip: bool
 ) -> web.Response:
-    """The answer to this holder's client, of the replies of the shards, when there is a place for it: merged in a
-    thread, unless they are short. Raises Unavailable when none of the shards answers, or when one does not and no
-    partial answer is welcome; Overloaded, DeadlineExceeded."""
+    """The answer to this holder's client from the replies of the shards, when there is a place for it. It is merged in
+    a thread, unless the replies are short. Raises Unavailable when no shard answers, or when one does not and the
+    answer may not be partial; Overloaded, DeadlineExceeded."""
     numbers = range(context.links.shards) if listing.shards is None else listing.shards
     if not listing.is_partial:
         context.links.require(numbers)

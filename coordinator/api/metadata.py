@@ -1,7 +1,9 @@
-"""GET /api/v1/metadata: type, help and unit of metric families, as remote write brought them.
+"""GET /api/v1/metadata: type, help and unit of metric families, as remote write sent them.
 
-Parameters and answer: https://prometheus.io/docs/prometheus/latest/querying/api/#querying-metric-metadata. As with the
-other lists, a limit of 0 is none.
+Parameters and answer: https:
+
+prometheus.io/docs/prometheus/latest/querying/api/#querying-metric-metadata. As in the other lists, a limit of 0 means
+no limit.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ async def metadata(request: web.Request) -> web.Response:
 
 
 def _merged(result: FanOut, limit: int, per_family: int) -> tuple[Families, bool]:
-    """(entries of each family, by name; whether the limits left some out)."""
+    """(entries of each family, by name; whether they were cut at the limits)."""
     replies = [unpack(reply.message.body, MetadataReply) for reply in result.replies]
     families: Families = {}
     for entry in sorted((entry for reply in replies for entry in reply.entries), key=lambda entry: entry.family):

@@ -33,7 +33,7 @@ async def _files() -> tuple[File, File, File]:
 
 @cache
 def _made() -> tuple[File, File, File]:
-    """Once in a process, in some 0.3 s."""
+    """Made once in a process, which takes some 0.3 s."""
     return file_of(document.text(), YAML), file_of(reading.page(), "text/html"), file_of(reading.STYLES, "text/css")
 
 
@@ -42,4 +42,4 @@ ROUTES: list[web.RouteDef] = [
     web.get("/docs", docs),
     web.get("/docs.css", styles),
 ]
-"""Open to everybody: they are the same everywhere."""
+"""These paths need no credential: their content is the same for everyone."""

@@ -20,26 +20,28 @@ from coordinator.negotiation import JSON, content_type
 from coordinator.otlp import answers, bodies, exemplars, logs, metrics, survey
 from coordinator.otlp.metrics import Prepared
 from coordinator.series import remote_write
-from coordinator.series.remote_write import NO_REFERENCES, Cut
+from coordinator.series.remote_write import NO_REFERENCES
+from coordinator.series.split_request import SplitRequest
 from shared.errors import TriptychError, UnsupportedMediaType
 from shared.wire import Frame
 
 INLINE_BYTES_MAX = 256 << 10
-"""A body of protobuf of at most so many bytes is walked on the event loop (2,000 points take half a millisecond); a
+"""A body of protobuf of at most this many bytes is walked on the event loop (2,000 points take half a millisecond); a
 larger one in a thread."""
 INLINE_WRITTEN_BYTES_MAX = 1 << 20
-"""The same body with all labels written out, which is cut by shard on the event loop."""
+"""Bytes of the same body with all labels written out, up to which it is split by shard on the event loop."""
 INLINE_STEPS_MAX = 100
-"""Things that interpreted code reads on the event loop, in some 10 to 30 µs each."""
+"""The number of items that interpreted code reads on the event loop, in some 10 to 30 µs each."""
 INLINE_LOGS_BYTES_MAX = 8 << 10
-"""A body of log records that is read on the event loop: interpreted code reads all of it."""
+"""Bytes of a body of log records up to which it is read on the event loop; interpreted code reads all of it."""
 
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
 def _answering_in_kind(handler: Handler) -> Handler:
-    """Errors of a request in protobuf are answered in protobuf; those that others see first are in JSON."""
+    """Errors of a request in protobuf are answered in protobuf. Errors that other parts of the service find first are
+    in JSON."""
 
     @wraps(handler)
     async def answered(request: web.Request) -> web.Response:
@@ -58,8 +60,8 @@ def _answering_in_kind(handler: Handler) -> Handler:
 
 @_answering_in_kind
 async def write_metrics(request: web.Request) -> web.Response:
-    """200 when every data point that is not refused is durable and visible. What is refused is named in the answer's
-    partial success. On 503 any part of the request may have been stored: sending it again changes nothing."""
+    """200 when every accepted data point is durable and visible. The partial success of the answer names what was
+    refused. On 503 any part of the request may have been stored: sending it again changes nothing."""
     context = request.app[CONTEXT]
     is_protobuf = _is_protobuf(request)
     body, size = await _held_body(request)
@@ -68,13 +70,13 @@ async def write_metrics(request: web.Request) -> web.Response:
     is_small = is_protobuf and size <= INLINE_BYTES_MAX
     surveyed = look() if is_small else await context.decodings.run(size, look)
     del body, look
-    prepared, cut, written = await _cut(request, surveyed)
-    if cut.parts:
+    prepared, split_request, written = await _split(request, surveyed)
+    if split_request.parts:
         limits, shards = context.otlp_translation.limits, context.settings.shard_count()
-        anew = partial(remote_write.cut, written, shards, limits, NO_REFERENCES)
-        await store(context, cut, partial(context.decodings.run, len(written), anew))
-    _count(context, cut)
-    await keep_metadata(context, cut)
+        anew = partial(remote_write.split, written, shards, limits, NO_REFERENCES)
+        await store(context, split_request, partial(context.decodings.run, len(written), anew))
+    _count(context, split_request)
+    await keep_metadata(context, split_request)
     refusals = prepared.refusals
     context.telemetry.series_refused += refusals.count
     body = answers.exported(
@@ -85,7 +87,7 @@ async def write_metrics(request: web.Request) -> web.Response:
 
 @_answering_in_kind
 async def write_logs(request: web.Request) -> web.Response:
-    """200 when every record that is not refused is on the disk of its shard (fsync)."""
+    """200 when every accepted record is on the disk of its shard (fsync)."""
     context = request.app[CONTEXT]
     is_protobuf = _is_protobuf(request)
     body, size = await _held_body(request)
@@ -112,7 +114,7 @@ def _is_protobuf(request: web.Request) -> bool:
 
 
 async def _held_body(request: web.Request) -> tuple[bytes, int]:
-    """The body as it was sent, and the bytes it has decompressed, which are held too."""
+    """The body as it was sent, and the size of what it has decompressed, which counts as held, too."""
     settings = request.app[CONTEXT].settings
     encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower() or "identity"
     if encoding not in ("gzip", "identity"):
@@ -121,7 +123,7 @@ async def _held_body(request: web.Request) -> tuple[bytes, int]:
     if encoding == "identity":
         return raw, len(raw)
     size = bodies.inflated_size(raw)
-    hold(request, min(size, settings.decompressed_bytes_max))  # more is refused before it is made
+    hold(request, min(size, settings.decompressed_bytes_max))  # larger bodies are refused before they are decompressed
     return raw, max(size, len(raw))
 
 
@@ -138,8 +140,9 @@ def _survey(context: Context, raw: bytes, encoding: str, is_protobuf: bool) -> s
     return survey.survey(body, context.known_sets, context.known_metadata, custom_buckets=custom_buckets)
 
 
-async def _cut(request: web.Request, surveyed: survey.Survey) -> tuple[Prepared, Cut, Frame]:
-    """The request cut by shard, and as remote write has it. What it takes is held as soon as that is known."""
+async def _split(request: web.Request, surveyed: survey.Survey) -> tuple[Prepared, SplitRequest, Frame]:
+    """The request split by shard, and in the form of remote write. Its memory counts as held as soon as its size is
+    known."""
     context = request.app[CONTEXT]
     settings, translation = context.settings, context.otlp_translation
     is_small = len(surveyed.body) <= INLINE_BYTES_MAX and surveyed.steps <= INLINE_STEPS_MAX
@@ -148,13 +151,13 @@ async def _cut(request: web.Request, surveyed: survey.Survey) -> tuple[Prepared,
     size = prepared.require_at_most(settings.decompressed_bytes_max)
     hold(request, size)
 
-    def cut() -> tuple[Cut, Frame]:
+    def split() -> tuple[SplitRequest, Frame]:
         written = prepared.written()
         context.known_sets.add(prepared.new, prepared.new_keys)
-        return metrics.cut(prepared, written, settings.shard_count(), translation, context.series_references), written
+        return metrics.split(prepared, written, settings.shard_count(), translation, context.series_references), written
 
     is_small = is_small and size <= INLINE_WRITTEN_BYTES_MAX
-    answer, written = cut() if is_small else await context.decodings.run(size, cut)
+    answer, written = split() if is_small else await context.decodings.run(size, split)
     return prepared, answer, written
 
 
@@ -167,13 +170,13 @@ def _logs(context: Context, raw: bytes, encoding: str, is_protobuf: bool) -> log
     return batch
 
 
-def _count(context: Context, cut: Cut) -> None:
+def _count(context: Context, split_request: SplitRequest) -> None:
     telemetry = context.telemetry
-    telemetry.samples_in += cut.samples + cut.histograms
-    telemetry.histograms_in += cut.histograms
-    telemetry.histograms_refused += cut.histograms_refused
-    telemetry.exemplars_in += cut.exemplars
-    telemetry.exemplars_refused += cut.exemplars_refused
+    telemetry.samples_in += split_request.samples + split_request.histograms
+    telemetry.histograms_in += split_request.histograms
+    telemetry.histograms_refused += split_request.histograms_refused
+    telemetry.exemplars_in += split_request.exemplars
+    telemetry.exemplars_refused += split_request.exemplars_refused
 
 
 def _answer(body: bytes, is_protobuf: bool) -> web.Response:

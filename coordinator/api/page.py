@@ -1,4 +1,4 @@
-"""The page at `/`, and the files that it is made of."""
+"""The page at `/`, and its files."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from shared.errors import NotFound
 FOR_EVER = "public, max-age=31536000, immutable"
 ASK_AGAIN = "no-cache"
 PATH_CHARS_SHOWN = 200
-"""Of a path that is not there: it may have 64 KiB."""
+"""Characters of an unknown path that an error repeats: a path may have 64 KiB."""
 
 
 async def index(request: web.Request) -> web.Response:
-    """The page. It names the files of this version, so that it is asked for anew each time."""
+    """The page. It names the files of this version, so browsers must revalidate it."""
     return answer(request, (await _files()).index, ASK_AGAIN)
 
 
 async def file(request: web.Request) -> web.Response:
-    """A file of the page. Raises NotFound for those of another version, too."""
+    """A file of the page. Raises NotFound, also for files of other versions."""
     files = await _files()
     wanted = files.files.get(request.match_info["path"])
     if wanted is None or request.match_info["version"] != files.version:
@@ -35,7 +35,8 @@ async def file(request: web.Request) -> web.Response:
 
 
 async def _files() -> Files:
-    """Loaded once, in a thread. From then on no thread is needed: all may be busy when the page is looked at."""
+    """Loaded once, in a thread. After that, no thread is needed, so the page can be shown while all of them are
+    busy."""
     return load() if load.cache_info().currsize else await asyncio.to_thread(load)
 
 

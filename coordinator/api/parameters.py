@@ -1,7 +1,8 @@
-"""Parameters of the time-series endpoints: where they are found; timestamps, durations and limits read from text.
+"""Parameters of the time-series endpoints: where requests have them, and how timestamps, durations and limits are read
+from text.
 
-Formats: the interface's "Common conventions". A parameter that cannot be read is `BadData` naming it, the value seen
-and what would be right.
+Formats: the interface's "Common conventions". A parameter that cannot be read raises BadData that names the parameter,
+the value seen and what would be right.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 FORM_FIELDS_MAX = 10_000
 FORM_BYTES_MAX = 2 << 20
 INLINE_BYTES_MAX = 64 << 10
-"""A form of at most this many bytes is read on the event loop, which takes 1 ms at the worst, a larger one in a
+"""A form of at most this many bytes is read on the event loop, which takes 1 ms at the worst; a larger one in a
 thread."""
 
 # The earliest and latest time of a Go program, which Prometheus's clients send for "no bound".
@@ -70,7 +71,7 @@ def pairs(body: bytes) -> list[tuple[str, str]]:
 
 
 def first_of_each(*forms: bytes) -> dict[str, str]:
-    """Of each parameter, the first in these forms and query strings. Raises BadData, Malformed."""
+    """For each parameter, the first value in these forms and query strings. Raises BadData, Malformed."""
     fields: dict[str, str] = {}
     for form in forms:
         for name, value in pairs(form):
@@ -110,8 +111,8 @@ def _rfc_3339_ms(match: re.Match[str]) -> int:
         offset = timedelta(hours=int(zone_hours), minutes=int(zone_minutes))
         zone = timezone(-offset if sign == "-" else offset)
     moment = datetime(year, month, day, hour, minute, second, tzinfo=zone)
-    whole = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
-    milliseconds = whole + int(((fraction or "0") + "00")[:3])
+    whole_ms = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    milliseconds = whole_ms + int(((fraction or "0") + "00")[:3])
     if not TIME_MS_MIN <= milliseconds <= TIME_MS_MAX:
         raise ValueError(match.group())
     return milliseconds
@@ -147,7 +148,7 @@ def seconds(query: Mapping[str, str], name: str, default_s: float, most_s: float
 
 
 def limit(text: str, name: str = "limit") -> int:
-    """A whole number ≥ 0, where 0 means no cap."""
+    """A whole number ≥ 0, where 0 means no limit."""
     if not _WHOLE.fullmatch(text):
         raise BadData(f"parameter {name!r} is {text!r}; it must be a whole number, 0 for no limit")
     return int(text)
@@ -168,5 +169,5 @@ def required(fields: Mapping[str, str], name: str) -> str:
 
 
 def partial_response(fields: Mapping[str, str]) -> bool:
-    """Whether an answer that lacks the shards that are down is welcome, with a warning: by default it is."""
+    """Whether the answer may lack missing shards, with a warning for each. It may by default."""
     return boolean(fields, "partial_response", True)

@@ -1,7 +1,7 @@
-"""Links to Prometheus's own page, `/graph?g0.expr=…` and `/query?g0.expr=…`, lead to the same queries on ours.
+"""Redirects links to Prometheus's own page, `/graph?g0.expr=…` and `/query?g0.expr=…`, to the same queries on our page.
 
-Alerts, Grafana and people's notes are full of them. What a link may say is in the notes of Prometheus on its page; all
-of it is text that the page reads again, and ignores where it makes no sense.
+Alerts, Grafana and people's notes contain many such links. The parameters of a link are those of Prometheus's page. All
+of them are text that our page reads again, and ignores where it makes no sense.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from coordinator.responses import PAGE_HEADERS
 
 PATHS = ("/graph", "/query")
 QUERIES_MAX = 20
-"""As many as the page shows."""
+"""As many queries as the page shows."""
 _TABS = {"0": "graph", "graph": "graph", "1": "table", "table": "table", "explain": "explain"}
 _CLOCK = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d+)?)?")
 """A time without a zone, which these links mean in UTC."""
 
 
 async def moved(request: web.Request) -> web.Response:
-    """The address is relative, so that it holds behind a proxy that serves this under a prefix."""
+    """The address is relative, so that it works behind a proxy that serves this under a prefix."""
     headers = {hdrs.LOCATION: f"./#{fragment(request.query)}", **PAGE_HEADERS}
     return web.Response(status=302, headers=headers)
 
 
 def fragment(fields: MultiMapping[str]) -> str:
-    """What stands after the `#` of our link: the queries g0, g1, … in order, with the times of the first that has
+    """The part after the `#` of our link: the queries g0, g1, … in order, with the times of the first query that has
     some."""
     numbers = [number for number in range(QUERIES_MAX) if f"g{number}.expr" in fields]
     pairs: list[tuple[str, str]] = []
@@ -44,7 +44,7 @@ def fragment(fields: MultiMapping[str]) -> str:
 
 
 def _view(fields: MultiMapping[str], name: str) -> str:
-    """The tab, and how the graph is drawn. Prometheus shows the table unless a link says otherwise."""
+    """The tab, and how the graph is drawn. Prometheus shows the table unless a link asks for the graph."""
     tab = _TABS.get(fields.get(f"{name}.tab", ""), "table")
     mode = fields.get(f"{name}.display_mode", "")
     is_stacked = mode == "stacked" or fields.get(f"{name}.stacked", "") in ("1", "true")
@@ -52,4 +52,4 @@ def _view(fields: MultiMapping[str], name: str) -> str:
 
 
 ROUTES = [web.get(path, moved) for path in PATHS]
-"""A request for one of them needs no credential: it says nothing but what was asked."""
+"""A redirect needs no credential: it contains nothing but what the request did."""

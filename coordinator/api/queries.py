@@ -10,12 +10,12 @@ from coordinator.responses import success
 from shared.errors import BadData, NotFound
 
 ID_SHOWN = 64
-"""Characters of an unknown id that are repeated: no id has more."""
+"""Characters of an unknown id that an error repeats: no id has more."""
 ORDERS = ("seconds", "samples", "start")
 
 
 async def listed(request: web.Request) -> web.Response:
-    """What is known of each, the oldest first, and then of those who follow the log."""
+    """The running queries, the oldest first, and after them the reads that follow the log."""
     context = request.app[CONTEXT]
     rows = context.running.listed(context.links.awaited())
     left_out = len(context.running) - len(rows)
@@ -24,8 +24,9 @@ async def listed(request: web.Request) -> web.Response:
 
 
 async def cancel(request: web.Request) -> web.Response:
-    """How many queries were canceled: those of the HTTP request with this id. Each is answered with 503 and the type
-    `canceled` as soon as the event loop comes to it. Raises NotFound when there is none, or not any more."""
+    """Cancel the queries of the HTTP request with this id, and answer how many there were. Each of them is answered
+    with 503 and the type `canceled` as soon as the event loop handles it. Raises NotFound when no such query is
+    running."""
     query_id = request.match_info["id"]
     count = request.app[CONTEXT].running.cancel(query_id)
     if not count:

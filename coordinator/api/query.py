@@ -60,13 +60,13 @@ _TYPE_NAMES = {ValueType.MATRIX: "range vector", ValueType.STRING: "string"}
 
 
 async def query(request: web.Request) -> web.StreamResponse:
-    """An expression at one time. Raises BadData, NotExecutable, Unavailable."""
+    """The result of an expression at one time. Raises BadData, NotExecutable, Unavailable."""
     fields = await parameters.form(request)
     return await _answer(request, fields, instant(fields, request.app[CONTEXT].settings))
 
 
 async def query_range(request: web.Request) -> web.StreamResponse:
-    """An expression over a range of times; the result is a matrix, sorted. Raises as `query`."""
+    """The result of an expression over a range of times: a sorted matrix. Raises as `query`."""
     fields = await parameters.form(request)
     return await _answer(request, fields, over_range(fields, request.app[CONTEXT].settings))
 
@@ -98,7 +98,7 @@ def over_range(fields: Mapping[str, str], settings: Settings) -> Query:
 
 
 async def format_query(request: web.Request) -> web.Response:
-    """The query as it is laid out by the book. Raises ParseError, NotExecutable."""
+    """The query formatted in the standard way. Raises ParseError, NotExecutable."""
     text = parameters.required(await parameters.form(request), "query")
     return success(await asyncio.to_thread(lambda: printer.pretty(parser.parse(text))))
 
@@ -126,7 +126,7 @@ def _read_query(fields: Mapping[str, str], grid: Grid, is_range: bool, settings:
 
 
 async def _answer(request: web.Request, fields: MultiDict[str], query: Query) -> web.StreamResponse:
-    beside_result = fields.get("stats") or fields.get("explain")  # which only JSON has
+    beside_result = fields.get("stats") or fields.get("explain")  # only JSON has them
     query.is_arrow = not beside_result and await arrow_answers.is_wanted(request)
     kind = "range" if query.is_range else "instant"
     return await listed(request, kind, query.text, partial(_served, request, fields, query))
@@ -152,10 +152,10 @@ class Told:
 async def evaluated(
     context: Context, holder: Holder, query: Query, told: Told, running: RunningQuery
 ) -> tuple[Body, Account | None]:
-    """The answer to the query of this holder's client, and the account of what the rest of it holds.
+    """The answer to the query of this holder's client, and the account of the memory that the rest of it holds.
 
-    Plans the query; when there is a place for it, asks the workers, merges what they reply and renders it. Merging and
-    the first piece of the rendering are work for one thread. Raises BadData, NotExecutable, Unavailable, Overloaded.
+    Plans the query. When there is a place for it, asks the workers, merges their replies and renders the result. One
+    thread does the merging and renders the first piece. Raises BadData, NotExecutable, Unavailable, Overloaded.
     """
     running.query = query
     query_plan = await planned(query)
@@ -185,7 +185,7 @@ async def evaluated(
         learn_whereabouts(context.whereabouts, replies, running.shares)
         return body, account
 
-    # What a query tells about itself, it tells of all workers.
+    # The facts about a query that it shows are those of all workers together.
     whereabouts = None if told.stats or told.explain else context.whereabouts
 
     async def attempt(place: Place) -> tuple[Body, Account | None]:
@@ -196,8 +196,8 @@ async def evaluated(
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """What an answer is to have beside its result. `estimate`: what the query was expected to cost; `of_leaves`: what
-    each leaf was, if it is to be explained."""
+    """What an answer is to have beside its result. `estimate`: the expected cost of the query; `of_leaves`: the facts
+    about each leaf, if the query is to be explained."""
 
     stats: bool
     explain: bool
@@ -206,7 +206,7 @@ class _Beside:
 
 
 def _chunks(query: Query, conclusion: Conclusion, beside: _Beside) -> tuple[str, Iterator[Chunk]]:
-    """(The content type of the answer, its bytes.) Writing happens where they are taken."""
+    """(The content type of the answer, its bytes.) The bytes are rendered as they are consumed."""
     started = time.perf_counter()
     value, cut = _shown(query, conclusion)
     conclusion.timings_s["resultSortTime"] = time.perf_counter() - started
@@ -231,7 +231,7 @@ def _chunks(query: Query, conclusion: Conclusion, beside: _Beside) -> tuple[str,
 
 
 def _shown(query: Query, conclusion: Conclusion) -> tuple[Value | Joined, bool]:
-    """(The value in the order in which it is shown, whether series were left out)."""
+    """(The value in the order of the answer, whether series were left out.)"""
     value = conclusion.merged.value
     if isinstance(value, Joined):
         return value, False

@@ -1,4 +1,4 @@
-"""`/-/reload`: the configuration file is read again, as Prometheus does at this request."""
+"""`/-/reload`: reads the configuration file again, as Prometheus does."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from coordinator.context import CONTEXT
 from shared.errors import ConfigError, Internal, NotFound
 
 BODY_BYTES_MAX = 1 << 10
-"""There is nothing to say in a body."""
+"""The answer has no body."""
 
 
 async def reload(request: web.Request) -> web.Response:
-    """200 once the file is in force. Raises NotFound without a file, Internal (500, as Prometheus answers) when the
-    file cannot be used: then what it said before stays in force."""
+    """200 once the file is in force. Raises NotFound without a file. Raises Internal (500, as Prometheus answers) when
+    the file cannot be used; then the earlier configuration stays in force."""
     await read_body(request, BODY_BYTES_MAX)
     config_file = request.app[CONTEXT].config_file
     if config_file.path is None:

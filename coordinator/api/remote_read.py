@@ -31,20 +31,20 @@ from shared.array_memory import Account
 from shared.promql.model import Grid
 
 BODY_BYTES_MAX = 1 << 20
-"""Of a request, decompressed. Those of Prometheus have some hundred bytes, with long regular expressions some
-thousand."""
+"""The limit on a decompressed request. Requests of Prometheus have some hundred bytes, or some thousand with long
+regular expressions."""
 INLINE_BYTES_MAX = 16 << 10
 """A larger request is decoded in a thread: the worst of this size takes 1 ms."""
 STREAMED = "application/x-streamed-protobuf; proto=prometheus.ChunkedReadResponse"
 
 
 async def read(request: web.Request) -> web.StreamResponse:
-    """The protocol has no place for warnings. A Prometheus would take what is missing for what never was, and rules
-    would fire or end. So an answer that lacks shards is none, 503, unless the URL has `partial_response=true`. Raises
-    BadData, NotExecutable, Unavailable."""
+    """The protocol has no place for warnings. A Prometheus would take missing series for ended ones, and alerts would
+    fire or end. So an answer that would lack shards is 503, unless the URL has `partial_response=true`. Raises BadData,
+    NotExecutable, Unavailable."""
     raw = await read_body(request, BODY_BYTES_MAX, encoding="snappy")
     size = decompression.decompressed_size(raw)
-    hold(request, min(size, BODY_BYTES_MAX))  # more is refused before it is made
+    hold(request, min(size, BODY_BYTES_MAX))  # larger bodies are refused before they are decompressed
     decoding = partial(_decoded, raw)
     context = request.app[CONTEXT]
     wanted = decoding() if size <= INLINE_BYTES_MAX else await context.decodings.run(size, decoding)
@@ -78,8 +78,7 @@ def _query(request: web.Request, wanted: ReadRequest) -> Query:
 async def _served(
     request: web.Request, wanted: ReadRequest, query_plan: Plan, query: Query, running: RunningQuery
 ) -> web.StreamResponse:
-    """As for a query: the samples are brought together and the first piece is written in a thread, the rest while it is
-    sent."""
+    """As for a query: a thread merges the samples and writes the first piece; the rest is written while it is sent."""
     context = request.app[CONTEXT]
     require_fitting(query, query_plan, context.links.worker_count())
     estimate = context.costs.estimate(query_plan.demands)

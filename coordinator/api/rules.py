@@ -1,7 +1,8 @@
-"""What Prometheus tells of its rules, alerts and Alertmanagers. Grafana's alert list and other clients ask for them.
+"""Rules, alerts and Alertmanagers in Prometheus's formats, which Grafana's alert list and other clients ask for.
 
-Parameters and shapes: https://prometheus.io/docs/prometheus/latest/querying/api/#rules. Without a configuration file
-the lists are empty.
+Parameters and shapes: https:
+
+prometheus.io/docs/prometheus/latest/querying/api/#rules. Without a configuration file the lists are empty.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _TRUE, _FALSE = ("1", "t", "T", "true", "TRUE", "True"), ("0", "f", "F", "false"
 
 
 async def rules(request: web.Request) -> web.Response:
-    """Raises BadData for filters that are malformed, and for a token of a page that leads nowhere."""
+    """Raises BadData for malformed filters, and for a page token that does not exist."""
     fields = await parameters.form(request)
     kind = fields.get("type", "").lower()
     if kind and kind not in RULE_TYPES:
@@ -47,13 +48,14 @@ async def rules(request: web.Request) -> web.Response:
     names, groups, files = (set(fields.getall(name, [])) for name in ("rule_name[]", "rule_group[]", "file[]"))
 
     def is_wanted(rule: RuleState) -> bool:
-        own = rule.definition
-        return (not kind or own.kind == kind) and (not names or own.name in names) and label_filter(own.labels)
+        definition = rule.definition
+        has_name = not names or definition.name in names
+        return (not kind or definition.kind == kind) and has_name and label_filter(definition.labels)
 
     chosen: list[tuple[Group, list[RuleState]]] = []
     for group in request.app[CONTEXT].rules.groups.values():
-        own = group.definition
-        if (groups and own.name not in groups) or (files and own.file not in files):
+        definition = group.definition
+        if (groups and definition.name not in groups) or (files and definition.file not in files):
             continue
         wanted = [rule for rule in group.rules if is_wanted(rule)]
         if wanted or not (kind or names or "match[]" in fields):
@@ -62,8 +64,8 @@ async def rules(request: web.Request) -> web.Response:
     has_alerts = exclude not in _TRUE
 
     def made() -> web.Response:
-        told: dict[str, Any] = {"groups": [_group(group, wanted, has_alerts=has_alerts) for group, wanted in page]}
-        return success({**told, "groupNextToken": next_token} if next_token else told)
+        content: dict[str, Any] = {"groups": [_group(*each, has_alerts=has_alerts) for each in page]}
+        return success({**content, "groupNextToken": next_token} if next_token else content)
 
     return await made_in_thread(request, made)
 
@@ -103,40 +105,45 @@ def _label_filter(chosen: Sequence[Sequence[Matcher]]) -> Callable[[Mapping[str,
 
 
 def _group(group: Group, rules: Sequence[RuleState], *, has_alerts: bool) -> dict[str, Any]:
-    own = group.definition
+    definition = group.definition
     return {
-        "name": own.name,
-        "file": own.file,
+        "name": definition.name,
+        "file": definition.file,
         "rules": [_rule(rule, has_alerts=has_alerts) for rule in rules],
-        "interval": own.interval_ms / 1000,
-        "limit": own.limit,
+        "interval": definition.interval_ms / 1000,
+        "limit": definition.limit,
         "evaluationTime": round(group.seconds, 9),
         "lastEvaluation": _time(group.evaluated_at_ms),
     }
 
 
 def _rule(rule: RuleState, *, has_alerts: bool) -> dict[str, Any]:
-    own = rule.definition
-    told: dict[str, Any] = {"name": own.name, "query": own.shown, "labels": dict(own.labels), "health": rule.health}
-    if own.kind == "alert":
-        told |= {
+    definition = rule.definition
+    content: dict[str, Any] = {
+        "name": definition.name,
+        "query": definition.shown,
+        "labels": dict(definition.labels),
+        "health": rule.health,
+    }
+    if definition.kind == "alert":
+        content |= {
             "state": rule.alerts.state(),
-            "duration": own.for_ms / 1000,
-            "keepFiringFor": own.keep_firing_for_ms / 1000,
-            "annotations": dict(own.annotations),
+            "duration": definition.for_ms / 1000,
+            "keepFiringFor": definition.keep_firing_for_ms / 1000,
+            "annotations": dict(definition.annotations),
             "alerts": [_alert(alert) for alert in rule.alerts.active()] if has_alerts else [],
         }
     if rule.error:
-        told["lastError"] = rule.error
-    return told | {
+        content["lastError"] = rule.error
+    return content | {
         "evaluationTime": round(rule.seconds, 9),
         "lastEvaluation": _time(rule.evaluated_at_ms),
-        "type": "alerting" if own.kind == "alert" else "recording",
+        "type": "alerting" if definition.kind == "alert" else "recording",
     }
 
 
 def _alert(alert: Alert) -> dict[str, Any]:
-    told = {
+    content = {
         "labels": dict(alert.labels),
         "annotations": dict(alert.annotations),
         "state": alert.state,
@@ -144,8 +151,8 @@ def _alert(alert: Alert) -> dict[str, Any]:
         "value": _value(alert.value),
     }
     if alert.keep_firing_since_ms:
-        told["keepFiringSince"] = _time(alert.keep_firing_since_ms)
-    return told
+        content["keepFiringSince"] = _time(alert.keep_firing_since_ms)
+    return content
 
 
 def _time(time_ms: int) -> str:
@@ -177,7 +184,7 @@ async def alertmanagers(request: web.Request) -> web.Response:
 
 
 async def notifications(request: web.Request) -> web.Response:
-    """Of Prometheus's own page; there are none."""
+    """Notifications that Prometheus shows on its own page; here there are none."""
     return success([])
 
 

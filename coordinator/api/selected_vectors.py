@@ -25,19 +25,19 @@ from coordinator.vectors.values import to_protobuf
 from proto import vector_pb2
 
 REQUEST_BYTES_MAX = 2 << 20
-"""The body of a read: its filter, and a page's token, which may contain a text of 1 MiB."""
+"""The limit on the body of a read: its filter, and a page's token, which may contain a text of 1 MiB."""
 
 
 @known_parameters("partial_response")
 async def read_scroll(request: web.Request) -> web.Response:
     """POST /api/v1/vector/scroll."""
-    wanted = await decoded_body(request, scroll.from_json, scroll.from_protobuf, REQUEST_BYTES_MAX)
+    query = await decoded_body(request, scroll.from_json, scroll.from_protobuf, REQUEST_BYTES_MAX)
 
     async def answered(running: RunningQuery) -> web.Response:
         running.enter("running")
-        page = await context_of(request).vectors.selected.scroll(wanted, partial=is_partial(request))
+        page = await context_of(request).vectors.selected.scroll(query, partial=is_partial(request))
         running.enter("rendering")
-        token = "" if page.end is None else scroll.token_of(wanted, page.end)
+        token = "" if page.end is None else scroll.token_of(query, page.end)
         if wants_protobuf(request):
             message = vector_pb2.ScrollResponse(next_page_token=token, warnings=page.warnings, infos=page.infos)
             await fill_protobuf(page.vectors, message.vectors)
@@ -47,43 +47,43 @@ async def read_scroll(request: web.Request) -> web.Response:
             content["nextPageToken"] = token
         return json_answer(content, page.warnings, page.infos)
 
-    return await listed(request, "vector.scroll", wanted.summary(), answered)
+    return await listed(request, "vector.scroll", query.summary(), answered)
 
 
 @known_parameters("partial_response")
 async def read_count(request: web.Request) -> web.Response:
     """POST /api/v1/vector/count."""
-    wanted = await decoded_body(request, facets.count_from_json, facets.count_from_protobuf, REQUEST_BYTES_MAX)
+    query = await decoded_body(request, facets.count_from_json, facets.count_from_protobuf, REQUEST_BYTES_MAX)
 
     async def answered(running: RunningQuery) -> web.Response:
         running.enter("running")
-        found = await context_of(request).vectors.selected.count(wanted, partial=is_partial(request))
+        total = await context_of(request).vectors.selected.count(query, partial=is_partial(request))
         if wants_protobuf(request):
-            message = vector_pb2.CountResponse(count=found.count, warnings=found.warnings, infos=found.infos)
+            message = vector_pb2.CountResponse(count=total.count, warnings=total.warnings, infos=total.infos)
             return protobuf_answer(message)
-        return json_answer({"count": found.count}, found.warnings, found.infos)
+        return json_answer({"count": total.count}, total.warnings, total.infos)
 
-    return await listed(request, "vector.count", wanted.summary(), answered)
+    return await listed(request, "vector.count", query.summary(), answered)
 
 
 @known_parameters("partial_response")
 async def read_facets(request: web.Request) -> web.Response:
     """POST /api/v1/vector/facets."""
-    wanted = await decoded_body(request, facets.facets_from_json, facets.facets_from_protobuf, REQUEST_BYTES_MAX)
+    query = await decoded_body(request, facets.facets_from_json, facets.facets_from_protobuf, REQUEST_BYTES_MAX)
 
     async def answered(running: RunningQuery) -> web.Response:
         running.enter("running")
-        found = await context_of(request).vectors.selected.facets(wanted, partial=is_partial(request))
+        answer = await context_of(request).vectors.selected.facets(query, partial=is_partial(request))
         if wants_protobuf(request):
-            message = vector_pb2.FacetsResponse(warnings=found.warnings, infos=found.infos)
-            for value, count in found.facets:
+            message = vector_pb2.FacetsResponse(warnings=answer.warnings, infos=answer.infos)
+            for value, count in answer.facets:
                 facet = message.facets.add(count=count)
                 to_protobuf(value, facet.value)
             return protobuf_answer(message)
-        values = [{"value": value, "count": count} for value, count in found.facets]
-        return json_answer({"facets": values}, found.warnings, found.infos)
+        values = [{"value": value, "count": count} for value, count in answer.facets]
+        return json_answer({"facets": values}, answer.warnings, answer.infos)
 
-    return await listed(request, "vector.facets", wanted.summary(), answered)
+    return await listed(request, "vector.facets", query.summary(), answered)
 
 
 @known_parameters()

@@ -19,8 +19,8 @@ SELECTORS_MAX = 1000
 
 
 async def selectors(fields: MultiDict[str], shown_as: str = "match[]") -> Selectors:
-    """Every `match[]`, which messages call `shown_as`; empty if there is none. Raises BadData for one that is malformed
-    or selects everything, NotExecutable for too costly regular expressions."""
+    """All `match[]`, which messages call `shown_as`; empty if there are none. Raises BadData for a selector that is
+    malformed or selects everything, NotExecutable for too costly regular expressions."""
     texts = fields.getall("match[]", [])
     if len(texts) > SELECTORS_MAX:
         raise BadData(f"there are {len(texts)} parameters 'match[]'; the limit is {SELECTORS_MAX}")
@@ -28,7 +28,7 @@ async def selectors(fields: MultiDict[str], shown_as: str = "match[]") -> Select
 
 
 async def parsed(texts: Sequence[str], shown_as: str) -> Selectors:
-    """As `selectors`, of these texts."""
+    """As `selectors`, for these texts."""
     if is_quickly_parsed("\n".join(texts)):
         return _parsed(texts, shown_as)
     return await asyncio.to_thread(_parsed, texts, shown_as)
@@ -53,14 +53,14 @@ def _parsed(texts: Sequence[str], shown_as: str) -> Selectors:
 
 
 async def required_selectors(fields: MultiDict[str]) -> Selectors:
-    given = await selectors(fields)
-    if not given:
+    selections = await selectors(fields)
+    if not selections:
         raise BadData("parameter 'match[]' is missing; give at least one series selector")
-    return given
+    return selections
 
 
 def time_range(fields: MultiDict[str]) -> tuple[int, int]:
-    """(start, end) in Unix ms; all time where they are not given."""
+    """(start, end) in Unix ms; without bounds where they are missing."""
     start_ms = parameters.optional(fields, "start", parameters.timestamp_ms, TIME_MS_MIN)
     end_ms = parameters.optional(fields, "end", parameters.timestamp_ms, TIME_MS_MAX)
     if end_ms < start_ms:

@@ -22,9 +22,9 @@ from shared.messages.series import ListReply, SelectBody, TextsReply
 from shared.wire import unpack
 
 SERIES, LABELS, VALUES = "series.list", "series.labels", "series.values"
-"""What the workers are asked for."""
+"""The kinds of lists that workers are asked for."""
 SETS_AT_ONCE = 1024
-"""Label sets that are written as JSON in one call, which keeps the interpreter from other threads."""
+"""Label sets that are written as JSON in one call, which blocks the interpreter's other threads."""
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 _ESCAPED = re.compile(r"U__(?:[a-zA-Z0-9]|__|_[0-9a-fA-F]{1,6}_)*", re.ASCII)
 _ESCAPE = re.compile(r"__|_([0-9a-fA-F]{1,6})_")
@@ -56,8 +56,8 @@ async def series_listing(fields: MultiDict[str], settings: Settings) -> Listing:
 async def texts_listing(fields: MultiDict[str], label: str = "") -> Listing:
     """The label names that these parameters ask for, or the values of this label. Raises BadData, NotExecutable.
 
-    A label that is no plain identifier is taken as Prometheus 3 escapes it (`U__…`), or as it stands if a series
-    carries it; otherwise it is invalid.
+    A label that is no plain identifier may be escaped as in Prometheus 3 (`U__…`), or be written as it is if a series
+    has it; otherwise it is invalid.
     """
     name = _unescaped(label)
     start_ms, end_ms = time_range(fields)
@@ -69,7 +69,8 @@ async def texts_listing(fields: MultiDict[str], label: str = "") -> Listing:
 
 
 def _merged_texts(result: FanOut, limit: int, name: str) -> tuple[list[str], bool]:
-    """(texts in order, whether the limit left some out). Raises BadData if there are none, and `name` is not empty."""
+    """(texts in order, whether they were cut at the limit). Raises BadData if there are none, and `name` is not
+    empty."""
     replies = [unpack(reply.message.body, TextsReply) for reply in result.replies]
     texts = sorted({text for reply in replies for text in reply.texts})
     if name and not texts:
@@ -79,7 +80,7 @@ def _merged_texts(result: FanOut, limit: int, name: str) -> tuple[list[str], boo
 
 
 def _label_sets(result: FanOut, limit: int) -> tuple[orjson.Fragment, bool]:
-    """(label sets in order as JSON, whether the limit left some out)."""
+    """(label sets in order as JSON, whether they were cut at the limit)."""
     symbols = Symbols()
     frame = concat([LabelFrame.from_frames(reply.message.frames, symbols) for reply in result.replies])
     cut = any(unpack(reply.message.body, ListReply).cut for reply in result.replies) or 0 < limit < frame.size

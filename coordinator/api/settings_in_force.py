@@ -1,4 +1,4 @@
-"""The settings in force: as Prometheus shows its flags and its configuration, and with what each of them means."""
+"""The settings in force: in Prometheus's formats of flags and configuration, and with the meaning of each setting."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ async def configuration(request: web.Request) -> web.Response:
 
 
 def in_force(settings: Settings) -> list[dict[str, Any]]:
-    """What is known of each setting, in the order of the documentation. Values that may hold secrets are hidden in
-    part."""
-    usual_shards = dataclasses.replace(settings, shards=0).shard_count()  # the directory's own number is in force
+    """The facts about each setting, in the order of the documentation. Values that may contain secrets are partly
+    hidden."""
+    usual_shards = dataclasses.replace(settings, shards=0).shard_count()  # the number of the data directory is in force
     rows = []
     for field, variable in zip(dataclasses.fields(settings), config.variables(), strict=True):
         value = getattr(settings, field.name)

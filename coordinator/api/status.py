@@ -26,7 +26,7 @@ async def healthy(request: web.Request) -> web.Response:
 
 
 async def ready(request: web.Request) -> web.Response:
-    """200 only when every shard is loaded; else 503 with a line for each that is not."""
+    """200 when every shard is loaded; otherwise 503 with a line for each shard that is not."""
     missing = request.app[CONTEXT].links.unready()
     if not missing:
         return web.Response(text=READY)
@@ -58,7 +58,7 @@ async def buildinfo(request: web.Request) -> web.Response:
 
 
 async def runtimeinfo(request: web.Request) -> web.Response:
-    """Those fields of Prometheus's that have a meaning here."""
+    """Those of Prometheus's fields that have a meaning here."""
     context = request.app[CONTEXT]
     await context.watch.refresh()
     damaged = context.telemetry.values().by_name.get("triptych_damaged", [])
@@ -87,7 +87,7 @@ def _retention(settings: Settings) -> str:
 
 
 async def walreplay(request: web.Request) -> web.Response:
-    """How many shards have been loaded, which is when their part of the write-ahead log has been replayed."""
+    """How many shards have been loaded, which includes the replay of their part of the write-ahead log."""
     shards = request.app[CONTEXT].links.states()
     loaded = sum(shard.state == "ready" for shard in shards)
     is_replaying = any(shard.state == "loading" for shard in shards)
@@ -96,7 +96,7 @@ async def walreplay(request: web.Request) -> web.Response:
 
 
 async def memory(request: web.Request) -> web.Response:
-    """For each process: resident, anonymous, shared and proportional bytes, and by owner what holds them."""
+    """For each process: resident, anonymous, shared and proportional bytes, and the bytes of each owner of memory."""
     context = request.app[CONTEXT]
     await context.watch.refresh()
     return success({"processes": watched_memory.report(context.telemetry.values())})

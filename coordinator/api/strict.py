@@ -1,7 +1,7 @@
 """Refuses query parameters that an endpoint of the log or of the vectors does not know.
 
-A parameter with a wrong name would be ignored otherwise, and the answer would be one to another question. The endpoints
-of the Prometheus interface go on ignoring what they do not know: Grafana and vmalert send parameters of their own.
+A misspelled parameter would otherwise be ignored, and the answer would be to another question. The endpoints of the
+Prometheus interface ignore unknown parameters: Grafana and vmalert send parameters of their own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shared.errors import BadData
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 NAME_LENGTH_MAX = 64
-"""A longer name is near to none that is known, and is shown cut to this length."""
+"""An unknown name that is longer than this resembles no known one, and messages show it cut to this length."""
 _KNOWN = "known"
 
 

@@ -1,6 +1,8 @@
-"""What Prometheus tells of its targets: those of the scrape jobs, and this service itself as the job `triptych`.
+"""Targets in Prometheus's formats: those of the scrape jobs, and this service itself as the job `triptych`.
 
-Parameters and shapes: https://prometheus.io/docs/prometheus/latest/querying/api/#targets.
+Parameters and shapes: https:
+
+prometheus.io/docs/prometheus/latest/querying/api/#targets.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ Item = dict[str, Any]
 
 
 async def targets(request: web.Request) -> web.Response:
-    """Raises BadData for a state that is none."""
+    """Raises BadData for an unknown state."""
     context = request.app[CONTEXT]
     fields = await parameters.form(request)
     state = fields.get("state", "").lower() or "any"
@@ -41,25 +43,25 @@ async def targets(request: web.Request) -> web.Response:
         raise BadData(f"parameter 'state' is {fields['state'][:100]!r}; it must be one of {', '.join(STATES)}")
     name = fields.get("scrapePool", "")
     pools = [pool for pool in context.scraper.pools.values() if name in ("", pool.job.name)]
-    own = _own_target(context) if name in ("", self_scrape.JOB) and state != "dropped" else []
+    own_targets = _own_target(context) if name in ("", self_scrape.JOB) and state != "dropped" else []
     loops = [] if state == "dropped" else [loop for pool in pools for loop in pool.shown()]
     dropped = [] if state == "active" else pools
-    counts = {pool.job.name: pool.found.dropped_count for pool in pools}
-    answer = partial(_targets, own, loops, dropped, counts)
-    if len(loops) + sum(len(pool.found.dropped) for pool in dropped) < 100:
+    counts = {pool.job.name: pool.discovered.dropped_count for pool in pools}
+    answer = partial(_targets, own_targets, loops, dropped, counts)
+    if len(loops) + sum(len(pool.discovered.dropped) for pool in dropped) < 100:
         return answer()
     return await made_in_thread(request, answer)
 
 
 def _targets(
-    own: list[Item], loops: Sequence[ScrapeLoop], pools: Sequence[Pool], counts: Mapping[str, int]
+    own_targets: list[Item], loops: Sequence[ScrapeLoop], pools: Sequence[Pool], counts: Mapping[str, int]
 ) -> web.Response:
     dropped = [
         {"discoveredLabels": dict(labels), "scrapePool": pool.job.name}
         for pool in pools
-        for labels in pool.found.dropped
+        for labels in pool.discovered.dropped
     ]
-    active = [*map(_active, loops), *own]
+    active = [*map(_active, loops), *own_targets]
     return success({"activeTargets": active, "droppedTargets": dropped, "droppedTargetCounts": counts})
 
 
@@ -81,17 +83,17 @@ def _active(loop: ScrapeLoop) -> Item:
 
 
 def _own_target(context: Context) -> list[Item]:
-    """The service's own metrics, which are stored without a request to itself."""
-    own = context.self_scrape
-    if own is None or not context.settings.self_scrape_ms:
+    """The target for the service's scrape metrics, which are stored without a request over HTTP."""
+    scrape = context.self_scrape
+    if scrape is None or not context.settings.self_scrape_ms:
         return []
     interval = format_duration(context.settings.self_scrape_ms)
-    labels = {"instance": own.instance, "job": self_scrape.JOB}
+    labels = {"instance": scrape.instance, "job": self_scrape.JOB}
     scheme = "https" if context.access.tls else "http"
-    url = f"{scheme}://{own.instance}/metrics"
+    url = f"{scheme}://{scrape.instance}/metrics"
     item = {
         "discoveredLabels": {
-            "__address__": own.instance,
+            "__address__": scrape.instance,
             "__metrics_path__": "/metrics",
             "__scheme__": scheme,
             **labels,
@@ -100,10 +102,10 @@ def _own_target(context: Context) -> list[Item]:
         "scrapePool": self_scrape.JOB,
         "scrapeUrl": url,
         "globalUrl": url,
-        "lastError": own.last_error,
-        "lastScrape": _shown_time(own.last_scrape),
-        "lastScrapeDuration": own.last_duration_s,
-        "health": own.health,
+        "lastError": scrape.last_error,
+        "lastScrape": _shown_time(scrape.last_scrape),
+        "lastScrapeDuration": scrape.last_duration_s,
+        "health": scrape.health,
         "scrapeInterval": interval,
         "scrapeTimeout": interval,
     }
@@ -116,12 +118,12 @@ def _shown_time(unix_s: float | None) -> str:
 
 async def scrape_pools(request: web.Request) -> web.Response:
     context = request.app[CONTEXT]
-    own = [self_scrape.JOB] if context.self_scrape is not None and context.settings.self_scrape_ms else []
-    return success({"scrapePools": sorted({*context.scraper.pools, *own})})
+    own_jobs = [self_scrape.JOB] if context.self_scrape is not None and context.settings.self_scrape_ms else []
+    return success({"scrapePools": sorted({*context.scraper.pools, *own_jobs})})
 
 
 async def target_metadata(request: web.Request) -> web.Response:
-    """What targets say of their metrics, by target. Raises BadData for a selector that is malformed."""
+    """The metadata of metrics by target. Raises BadData for a malformed selector."""
     fields = await parameters.form(request)
     limit = parameters.optional(fields, "limit", parameters.limit, 0)
     selector, metric = fields.get("match_target", ""), fields.get("metric", "")

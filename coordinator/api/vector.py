@@ -106,7 +106,7 @@ async def get_one(request: web.Request) -> web.Response:
         request.query.get("collection", ""), [id_bytes(name, "id")], None
     )
     if not entries:
-        require_whole(warnings)  # what is missing may have it
+        require_whole(warnings)  # a missing shard may have the vector
         raise NotFound(f"there is no vector {name!r}")
     if wants_protobuf(request):
         message = vector_pb2.GetResponse()
@@ -187,7 +187,7 @@ def _settings_json(collection: Collection) -> dict[str, Any]:
 
 @known_parameters()
 async def put_collection(request: web.Request) -> web.Response:
-    """PUT /api/v1/vector/collections/{name}: make it, or confirm that it is so."""
+    """PUT /api/v1/vector/collections/{name}: create the collection, or confirm that it exists with these settings."""
     context = context_of(request)
     kind = content_type(request)
     if kind not in JSON_TYPES:

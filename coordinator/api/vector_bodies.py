@@ -19,10 +19,10 @@ from coordinator.vectors.stored import StoredVector
 from shared.errors import BadData
 
 JSON_TYPES = (JSON, PROTOBUF_JSON)
-THREAD_BYTES_MIN = 64 << 10  # bodies from here on are decoded in a thread: 1 ms of the event loop
+THREAD_BYTES_MIN = 64 << 10  # bodies of this size or more are decoded in a thread: 1 ms of the event loop
 
 RENDERED = 250
-"""Vectors that are rendered in one piece: some milliseconds."""
+"""Vectors that are rendered in one piece, which takes some milliseconds."""
 
 T = TypeVar("T")
 
@@ -33,8 +33,8 @@ async def decoded_body(
     from_protobuf: Callable[[bytes], T],
     bytes_max: int | None = None,
 ) -> T:
-    """The body by its Content-Type. Raises BadData for another type, TooLarge for more than `bytes_max` bytes, which
-    are at most those of the setting."""
+    """The body by its Content-Type. Raises BadData for another type, TooLarge for more than `bytes_max` bytes, or than
+    the setting allows if that is less."""
     kind = content_type(request)
     if kind not in (PROTOBUF, *JSON_TYPES):
         raise BadData(f"Content-Type is {kind!r}; it must be {PROTOBUF}, {' or '.join(reversed(JSON_TYPES))}")
@@ -50,12 +50,12 @@ async def decoded_body(
 def json_answer(
     content: dict[str, Any], warnings: list[str] | None = None, infos: list[str] | None = None
 ) -> web.Response:
-    """A good answer; see `json_body`."""
+    """A successful answer; see `json_body`."""
     return web.Response(body=json_body(content, warnings, infos), content_type=JSON)
 
 
 def json_body(content: dict[str, Any], warnings: list[str] | None = None, infos: list[str] | None = None) -> bytes:
-    """The body of a good answer; `warnings` say what is missing from it, `infos` are hints."""
+    """The body of a successful answer. `warnings` say what is missing from it; `infos` are hints."""
     if warnings:
         content["warnings"] = warnings
     if infos:
@@ -64,7 +64,7 @@ def json_body(content: dict[str, Any], warnings: list[str] | None = None, infos:
 
 
 def protobuf_answer(message: Any) -> web.Response:
-    """A good answer."""
+    """A successful answer."""
     message.status = "success"
     return web.Response(body=message.SerializeToString(), content_type=PROTOBUF)
 
@@ -75,7 +75,7 @@ def context_of(request: web.Request) -> Context:
 
 
 def is_partial(request: web.Request) -> bool:
-    """Whether an answer may lack what missing shards have."""
+    """Whether an answer may lack the vectors of missing shards."""
     return not request.query_string or partial_response(request.query)
 
 

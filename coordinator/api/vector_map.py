@@ -22,34 +22,34 @@ from proto import vector_pb2
 @known_parameters("partial_response")
 async def read_map(request: web.Request) -> web.Response:
     """POST /api/v1/vector/map."""
-    wanted = await decoded_body(request, map_request.from_json, map_request.from_protobuf, REQUEST_BYTES_MAX)
+    query = await decoded_body(request, map_request.from_json, map_request.from_protobuf, REQUEST_BYTES_MAX)
 
     async def answered(running: RunningQuery) -> web.Response:
         running.enter("running")
-        made = await context_of(request).vectors.maps.compute(wanted, partial=is_partial(request))
+        vector_map = await context_of(request).vectors.maps.compute(query, partial=is_partial(request))
         if wants_protobuf(request):
-            return protobuf_answer(_protobuf(made, has_values=bool(wanted.attribute)))
+            return protobuf_answer(_protobuf(vector_map, has_values=bool(query.attribute)))
         points: dict[str, Any] = {
-            "ids": [name.decode() for name in made.ids],
-            "x": made.places[:, 0].tolist(),
-            "y": made.places[:, 1].tolist(),
+            "ids": [name.decode() for name in vector_map.ids],
+            "x": vector_map.places[:, 0].tolist(),
+            "y": vector_map.places[:, 1].tolist(),
         }
-        if wanted.attribute:
-            points["values"] = made.values
-        content = {"points": points, "variance": made.variance, "vectors": made.vectors}
-        return json_answer(content, made.warnings, made.infos)
+        if query.attribute:
+            points["values"] = vector_map.values
+        content = {"points": points, "variance": vector_map.variance, "vectors": vector_map.vectors}
+        return json_answer(content, vector_map.warnings, vector_map.infos)
 
-    return await listed(request, "vector.map", wanted.summary(), answered)
+    return await listed(request, "vector.map", query.summary(), answered)
 
 
-def _protobuf(made: VectorMap, *, has_values: bool) -> vector_pb2.MapResponse:
+def _protobuf(vector_map: VectorMap, *, has_values: bool) -> vector_pb2.MapResponse:
     message = vector_pb2.MapResponse(
-        variance=made.variance, vectors=made.vectors, warnings=made.warnings, infos=made.infos
+        variance=vector_map.variance, vectors=vector_map.vectors, warnings=vector_map.warnings, infos=vector_map.infos
     )
-    message.points.ids.extend([name.decode() for name in made.ids])
-    message.points.x.extend(made.places[:, 0].tolist())
-    message.points.y.extend(made.places[:, 1].tolist())
-    for value in made.values if has_values else ():
+    message.points.ids.extend([name.decode() for name in vector_map.ids])
+    message.points.x.extend(vector_map.places[:, 0].tolist())
+    message.points.y.extend(vector_map.places[:, 1].tolist())
+    for value in vector_map.values if has_values else ():
         into = message.points.values.add()
         if value is None:
             into.MergeFrom(vector_pb2.AttributeValue(null_value="NULL_VALUE"))

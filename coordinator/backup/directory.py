@@ -106,7 +106,7 @@ class Directory:
 
 def _write_all(descriptor: int, piece: bytes) -> int:
     """Write the whole piece. Returns its length. Raises OSError."""
-    rest = memoryview(piece)
-    while len(rest):
-        rest = rest[os.write(descriptor, rest) :]
+    unwritten = memoryview(piece)
+    while len(unwritten):
+        unwritten = unwritten[os.write(descriptor, unwritten) :]
     return len(piece)

@@ -25,7 +25,7 @@ class BackupError(Exception):
     """An error that is shown as one line."""
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class InventoryFile(msgspec.Struct, frozen=True, array_like=True):
     """One file. `path`: in the data directory. `digest`: xxh3-128 of the content, in hex. `changed_ns` and `inode` are
     of the file that was copied: the next backup does not read it again if they are the same."""
 
@@ -53,7 +53,7 @@ class Inventory(msgspec.Struct, frozen=True):
     shards: int
     data_format: int
     warnings: list[str]
-    files: list[Entry]
+    files: list[InventoryFile]
 
     @property
     def size(self) -> int:
@@ -96,8 +96,8 @@ class Unusable:
 
 def number_in(content: bytes) -> int:
     """The number of the backup in an inventory that cannot be used; 0 if it cannot be read."""
-    found = _NUMBER.search(content)
-    return 0 if found is None else int(found[1])
+    match = _NUMBER.search(content)
+    return 0 if match is None else int(match[1])
 
 
 def is_object(name: str) -> bool:

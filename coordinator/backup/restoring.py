@@ -11,7 +11,7 @@ import msgspec
 import xxhash
 
 from coordinator.backup.directory import SYNC_BYTES
-from coordinator.backup.inventory import BackupError, Entry, Inventory
+from coordinator.backup.inventory import BackupError, Inventory, InventoryFile
 from coordinator.backup.place import Place
 from coordinator.backup.sending import Report, look_through
 from coordinator.log import sequencer
@@ -107,7 +107,7 @@ def _begin(beside: Path, inventory: Inventory) -> None:
         )
 
 
-def _is_whole(path: Path, entry: Entry) -> bool:
+def _is_whole(path: Path, entry: InventoryFile) -> bool:
     """Whether the file has the entry's content."""
     hashed, size = xxhash.xxh3_128(), 0
     try:
@@ -126,7 +126,7 @@ def _require_room(beside: Path, size: int) -> None:
         raise BackupError(f"{beside} needs {size} bytes, and its disk has {free} free")
 
 
-def _write(place: Place, entry: Entry, path: Path) -> None:
+def _write(place: Place, entry: InventoryFile, path: Path) -> None:
     os.makedirs(path.parent, mode=DIRECTORY_MODE, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
     with open(descriptor, "wb", buffering=0) as file:
@@ -144,9 +144,9 @@ def _write(place: Place, entry: Entry, path: Path) -> None:
 
 def _remove_others(beside: Path, inventory: Inventory) -> None:
     """Remove what is not of this backup: of a restore that was killed when it had changed identities."""
-    wanted = {entry.path for entry in inventory.files}
+    inventory_paths = {entry.path for entry in inventory.files}
     for path in list(files_below(beside)):
-        if path.relative_to(beside).as_posix() not in wanted and path != beside / NOTE:
+        if path.relative_to(beside).as_posix() not in inventory_paths and path != beside / NOTE:
             path.unlink()
 
 

@@ -19,8 +19,8 @@ from coordinator.backup.inventory import (
     OBJECTS,
     SUFFIX,
     BackupError,
-    Entry,
     Inventory,
+    InventoryFile,
     Unusable,
     is_object,
     number_in,
@@ -57,13 +57,13 @@ class Sent:
 def backup(api: Api, place: Place, report: Report) -> Sent:
     """Make a backup of the cluster. Raises BackupError, OSError; the place then has the backups that it had before."""
     with place.locked():
-        known, unusable = look_through(place)
+        earlier, unusable = look_through(place)
         present = dict(place.names(OBJECTS))
         answer = api.call("POST", "/api/v1/admin/backup", {})["data"]
         with _kept(api, answer["view"]):
             source = source_of(api, answer["view"], Path(answer["path"]))
-            files, copied = _copy(source, place, known[-1] if known else None, present, report)
-            numbers = [one.number for one in known] + [one.number for one in unusable]
+            files, copied = _copy(source, place, earlier[-1] if earlier else None, present, report)
+            numbers = [one.number for one in earlier] + [one.number for one in unusable]
             inventory = _inventory(1 + max(numbers, default=0), source, answer, files)
         _verify(place, copied, report)
         place.publish(f"{INVENTORIES}{inventory.name}{SUFFIX}", inventory.encode())
@@ -119,12 +119,12 @@ def _kept(api: Api, view: str) -> Iterator[None]:
 
 def _copy(
     source: Source, place: Place, previous: Inventory | None, present: dict[str, int], report: Report
-) -> tuple[list[Entry], dict[str, int]]:
+) -> tuple[list[InventoryFile], dict[str, int]]:
     """Returns (an entry for every file, the objects that were not there before with their sizes)."""
     unchanged = {entry.path: entry for entry in previous.files} if previous is not None else {}
     rows = source.files()
     total, done = sum(size for _, size, _, _ in rows), 0
-    entries: list[Entry] = []
+    entries: list[InventoryFile] = []
     copied: dict[str, int] = {}
     for path, size, changed_ns, inode in rows:
         entry = unchanged.get(path)
@@ -133,7 +133,7 @@ def _copy(
             digest, read_size = place.put(source.read(path), present)
             if read_size != size:
                 raise BackupError(f"{path} has changed while it was copied: {read_size} bytes instead of {size}")
-            entry = Entry(path, size, digest, changed_ns, inode)
+            entry = InventoryFile(path, size, digest, changed_ns, inode)
             if entry.object not in present:
                 copied[entry.object] = present[entry.object] = size
         entries.append(entry)
@@ -143,7 +143,7 @@ def _copy(
     return entries, copied
 
 
-def _inventory(number: int, source: Source, answer: dict[str, Any], files: list[Entry]) -> Inventory:
+def _inventory(number: int, source: Source, answer: dict[str, Any], files: list[InventoryFile]) -> Inventory:
     identity = Manifest.decode(b"".join(source.read(manifest.NAME)))
     return Inventory(
         FORMAT,
@@ -219,8 +219,8 @@ def prune(place: Place, keep: int) -> tuple[list[str], int]:
     """Remove all backups but the newest `keep`, and objects that no backup names. Returns (names of the backups
     removed, bytes freed). Raises OSError, BackupError."""
     with place.locked():
-        known = inventories(place)
-        removed, kept = known[: max(0, len(known) - keep)], known[max(0, len(known) - keep) :]
+        earlier = inventories(place)
+        removed, kept = earlier[: max(0, len(earlier) - keep)], earlier[max(0, len(earlier) - keep) :]
         place.delete([f"{INVENTORIES}{inventory.name}{SUFFIX}" for inventory in removed])
         needed = {entry.object for inventory in kept for entry in inventory.files}
         objects = {name: size for name, size in place.names(OBJECTS).items() if is_object(name)}

@@ -196,14 +196,14 @@ class Views:
         path = self._base / view_id
         self._links.require(range(self._links.shards))
         await self._log.recovery.wait_complete(RECOVERY_S)
-        made = False
+        is_made = False
         try:
             await asyncio.to_thread(shutil.rmtree, self._base, True)  # what late workers have written to earlier views
             await asyncio.to_thread(_begin, path, self._identity)
             await self._ask("backup.prepare", ViewBody(view_id), PREPARE_S)
             pause_ms = await self._freeze(view_id, path)
             replies = await self._ask("backup.finish", ViewBody(view_id, skip_head), FINISH_S)
-            made = True
+            is_made = True
         except TimeoutError:
             raise Unavailable(
                 f"the workers did not freeze their part within {PAUSE_MAX_S:g} s, and writes are not held back longer; "
@@ -212,7 +212,7 @@ class Views:
         except OSError as error:
             raise Unavailable(f"a view of the data directory cannot be made: {error.strerror or error}") from error
         finally:
-            if not made:
+            if not is_made:
                 await asyncio.shield(asyncio.to_thread(shutil.rmtree, path, True))
         warnings = [text for reply in replies for text in reply.message.warnings]
         event(logging.INFO, "view of the data directory", view=view_id, held_back_ms=round(pause_ms, 1))

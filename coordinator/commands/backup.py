@@ -128,7 +128,8 @@ def _list(location: str, output: TextIO, *, as_json: bool) -> int:
 
 def _prune(location: str, keep: int | None, output: TextIO) -> int:
     if keep is None or keep < 1:
-        raise BackupError(f"--keep is {keep}; prune needs the number of backups that stay, at least 1")
+        seen = "missing" if keep is None else keep
+        raise BackupError(f"--keep is {seen}; prune needs the number of backups that stay, at least 1")
     removed, freed = sending.prune(open_place(location), keep)
     for name in removed:
         output.write(f"{name} removed\n")

@@ -99,8 +99,8 @@ def _batches(records: Iterator[tuple[Record, int]]) -> Iterator[tuple[list[Recor
     is_slow = sys.stdin.isatty()
     while first := next(records, None):
         batch, size_bytes = [first[0]], first[1]
-        rest = islice(records, 0 if is_slow else BATCH_RECORDS - 1)
-        while size_bytes < BATCH_BYTES and (following := next(rest, None)):
+        later_records = islice(records, 0 if is_slow else BATCH_RECORDS - 1)
+        while size_bytes < BATCH_BYTES and (following := next(later_records, None)):
             batch.append(following[0])
             size_bytes += following[1]
         yield batch, size_bytes

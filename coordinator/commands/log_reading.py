@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import click
 
 from coordinator import rfc_3339
-from coordinator.command_client import Away, Client, CommandError, is_cut
+from coordinator.command_client import Away, Client, CommandError, is_truncated
 from coordinator.commands.connection import refuse_both, require_one, with_client
 from coordinator.commands.output import json_option, write_json
 from coordinator.commands.progress import Counting
@@ -92,7 +92,7 @@ class Reading:
             records = msgspec.json.decode(answer.pop("records"), type=list[msgspec.Raw])
             return {name: msgspec.json.decode(content) for name, content in answer.items()} | {"records": records}
         except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, RecursionError) as error:
-            refusal = Away if is_cut(body) else CommandError
+            refusal = Away if is_truncated(body) else CommandError
             raise refusal(f"{client.url} answers with what is not the JSON of a scan: {error!r}") from error
 
     def page(self, read: int) -> int:
@@ -173,8 +173,8 @@ def scan(client: Client, reading: Reading, end: int | None, until: str | None, r
     with Counting("records read", beside_output=True) as progress:
         while limit := reading.page(progress.count):
             bounds = {"start_seq": start, "end_seq": end}
-            known = {name: number for name, number in bounds.items() if number is not None}
-            answer = reading.scanned(client, **parameters, **known, limit=limit)
+            given_bounds = {name: number for name, number in bounds.items() if number is not None}
+            answer = reading.scanned(client, **parameters, **given_bounds, limit=limit)
             _warn(answer)
             reading.write(answer["records"], sys.stdout.buffer)
             progress.add(len(answer["records"]))
@@ -194,9 +194,9 @@ def scan(client: Client, reading: Reading, end: int | None, until: str | None, r
 def keys(client: Client, prefix: str | None, limit: int | None, as_json: bool) -> None:
     """Print the keys, in order."""
     parameters: Parameters = {"prefix_base64": _base64(prefix or "")}
-    left = limit
-    while left is None or left > 0:
-        parameters["limit"] = PAGE_RECORDS if left is None else min(left, PAGE_RECORDS)
+    keys_left = limit
+    while keys_left is None or keys_left > 0:
+        parameters["limit"] = PAGE_RECORDS if keys_left is None else min(keys_left, PAGE_RECORDS)
         answer = client.call("GET", "/api/v1/log/keys", **parameters)
         _warn(answer)
         if as_json:
@@ -206,7 +206,7 @@ def keys(client: Client, prefix: str | None, limit: int | None, as_json: bool) -
         if not answer["more"]:
             return
         parameters["after_base64"] = answer["keys"][-1]["key"]
-        left = None if left is None else left - len(answer["keys"])
+        keys_left = None if keys_left is None else keys_left - len(answer["keys"])
 
 
 def _base64(text: str) -> str:

@@ -127,7 +127,8 @@ def _request(
     end = time.time() if end is None else end
     if end < start:
         raise click.UsageError(f"the range ends {start - end:.3f} s before it begins")
-    times = {"start": f"{start:.3f}", "end": f"{end:.3f}", "step": seconds(step or step_of(end - start))}
+    step = step_of(end - start) if step is None else step
+    times = {"start": f"{start:.3f}", "end": f"{end:.3f}", "step": seconds(step)}
     return "/api/v1/query_range", times
 
 

@@ -62,11 +62,11 @@ class Samples:
         if text.startswith("#"):
             self._read_comment(text)
         elif text.startswith("{") and text.endswith("}"):  # a line of the text format ends with a number
-            own, samples = _json_samples(line, now_ms)
-            self._add(own, labels, samples)
+            line_labels, samples = _json_samples(line, now_ms)
+            self._add(line_labels, labels, samples)
         elif text:
-            own, time_ms, value = parse(text)
-            self._add(own, labels, [(now_ms if time_ms is None else time_ms, value)])
+            line_labels, time_ms, value = parse(text)
+            self._add(line_labels, labels, [(now_ms if time_ms is None else time_ms, value)])
 
     def _add(self, own: dict[str, str], more: Mapping[str, str], samples: list[tuple[int, float]]) -> None:
         for time_ms, _ in samples:

@@ -38,8 +38,8 @@ def _write(data: dict[str, Any]) -> None:
         _row(worker["worker"], str(worker["pid"]), [one for one in shards if one["worker"] == worker["worker"]])
         for worker in data["workers"]
     ]
-    known = {worker["worker"] for worker in data["workers"]}
-    orphans = [one for one in shards if one["worker"] not in known]
+    worker_names = {worker["worker"] for worker in data["workers"]}
+    orphans = [one for one in shards if one["worker"] not in worker_names]
     if orphans:
         rows.append(_row("none", "", orphans))
     write_table(("worker", "pid", "shards", *HELD, "memory"), rows, right=("pid", *HELD, "memory"))

@@ -40,10 +40,10 @@ def _format(formats: tuple[str, ...]) -> Any:
 
 def _kind(kind: str | None, path: Path | None, formats: tuple[str, ...]) -> str:
     """The format: what was asked for, or what the file's name says. Raises click.UsageError."""
-    found = kind or (_SUFFIXES.get(path.suffix, "") if path is not None else "jsonl")
-    if found not in formats:
+    format_name = kind or (_SUFFIXES.get(path.suffix, "") if path is not None else "jsonl")
+    if format_name not in formats:
         raise click.UsageError(f"the format of {path} is not known; --format says it: one of {', '.join(formats)}")
-    return found
+    return format_name
 
 
 @click.group("export", no_args_is_help=True)

@@ -47,7 +47,7 @@ def upsert(client: Client, lines: BufferedReader, collection: str, as_json: bool
 
 
 @dataclass(slots=True)
-class Batch:
+class UpsertBatch:
     """`first`: the line of its first vector. `vectors`: as the interface takes them."""
 
     first: int
@@ -55,7 +55,7 @@ class Batch:
     size_bytes: int = 0
 
 
-def _write(client: Client, collection: str, batch: Batch) -> int:
+def _write(client: Client, collection: str, batch: UpsertBatch) -> int:
     body = {"collection": collection, "upsertVectors": batch.vectors}
     try:
         answer = until_answered(partial(client.call, "POST", PATH, body), patience_s=PATIENCE_S)
@@ -67,15 +67,15 @@ def _write(client: Client, collection: str, batch: Batch) -> int:
     return upserted
 
 
-def _batches(stream: BufferedReader) -> Iterator[Batch]:
+def _batches(stream: BufferedReader) -> Iterator[UpsertBatch]:
     for lines in read_lines(stream):
-        batch = Batch(lines[0][0] if lines else 0)
+        batch = UpsertBatch(lines[0][0] if lines else 0)
         for number, line in lines:
             if not line.strip():
                 continue
             if len(batch.vectors) >= BATCH_VECTORS:
                 yield batch
-                batch = Batch(number)
+                batch = UpsertBatch(number)
             batch.vectors.append(_vector(number, line))
             batch.size_bytes += len(line)
         if batch.vectors:

@@ -148,13 +148,13 @@ def requests(samples: Samples) -> Iterator[tuple[bytes, int]]:
         request.metadata.add(metric_family_name=name, help=family.help, type=family.type)  # type: ignore[arg-type]
     for labels, points in samples.series.items():
         while points:
-            part, points = points[: REQUEST_SAMPLES - count], points[REQUEST_SAMPLES - count :]
+            request_points, points = points[: REQUEST_SAMPLES - count], points[REQUEST_SAMPLES - count :]
             series = request.timeseries.add()
             for name, value in labels:
                 series.labels.add(name=name, value=value)
-            for time_ms, number in part:
+            for time_ms, number in request_points:
                 series.samples.add(timestamp=time_ms, value=number)
-            count += len(part)
+            count += len(request_points)
             if count == REQUEST_SAMPLES:
                 yield request.SerializeToString(), count
                 request, count = remote_write_pb2.WriteRequest(), 0

@@ -110,8 +110,8 @@ class Appender:
         return await self.begin(append)
 
     def begin(self, append: Append) -> PromptFuture[int]:
-        """As `append`, for a caller that does not wait: the future has the answer or the error. Until the batch is on
-        its way, cancelling the future takes it back. Raises the errors that are known at once."""
+        """As `append`, for a caller that does not wait: the future gets the answer or the error. Until the batch is
+        sent, cancelling the future withdraws it. Raises the errors that are known at once."""
         answer = self._submit(append)
         self._deadlines.add(answer)
         return answer
@@ -127,7 +127,7 @@ class Appender:
             raise Unavailable(f"records cannot be appended: {self._revoker.refusal}")
         blocks = append.take_blocks(self._links.shards)
         if append.producer:
-            # The shard of the producer's id takes part even without records: it remembers the answer.
+            # The shard of the producer's id takes part even without records, because it remembers the answer.
             blocks.setdefault(shard_of(append.producer.encode(), self._links.shards), EMPTY)
         self._links.require(blocks)
         durable, buffered = self._queues[True], self._queues[False]
@@ -156,7 +156,7 @@ class Appender:
                 return
             batches = self._take()
             if not batches:
-                continue  # every one was cancelled or has expired
+                continue  # all of them were cancelled or have expired
             if not self._sequencer.ready_for(sum(w.append.count for w in batches)):
                 self._preparing = True
                 self._spawn(self._prepare(batches))
@@ -167,7 +167,7 @@ class Appender:
         """The next group's batches, all durable or all not; the two queues take turns."""
         self._turn = not self._turn
         queue = self._queues[self._turn if self._queues[self._turn].is_due else not self._turn]
-        taken: list[Waiting] = []
+        batches: list[Waiting] = []
         records = size = 0
         now = time.monotonic()
         while queue.batches and records < GROUP_RECORDS_MAX and size < GROUP_BYTES_MAX:
@@ -177,13 +177,13 @@ class Appender:
             if waiting.expires < now:
                 waiting.answer.set_exception(DeadlineExceeded("the records waited too long and were not appended"))
                 continue
-            taken.append(waiting)
+            batches.append(waiting)
             records += waiting.append.count
             size += waiting.size_bytes
-        return taken
+        return batches
 
     async def _prepare(self, batches: list[Waiting]) -> None:
-        """Have the sequencer write its state in a thread, then launch these batches."""
+        """Let the sequencer write its state in a thread, then launch these batches."""
         try:
             await self._writes.run(partial(self._sequencer.prepare, sum(w.append.count for w in batches)))
         except Exception as error:
@@ -263,8 +263,8 @@ class Appender:
             self._frontier.synced(self._frontier.readable)
 
     def _landed(self, queue: Queue, batches: int, records: int, size_bytes: int) -> None:
-        """Dispatch what waits, before the clients of the group that has landed are answered: the shards work on the
-        next group meanwhile."""
+        """Dispatch the next group before the clients of the landed group are answered, so that the shards work on it
+        meanwhile."""
         queue.landed(batches, records, size_bytes)
         if queue.hold(batches) and not self._hold_ends:
             self._hold_ends = True
@@ -334,7 +334,7 @@ class Appender:
             self._syncing = False
             self._unsynced.update(unsynced)
         if not unsynced:
-            # Without a newer unsynced shard, every append meanwhile was durable: all readable records are on disk.
+            # If no shard has become unsynced since, every append since was durable: all readable records are on disk.
             self._frontier.synced(upto if self._unsynced else self._frontier.readable)
 
 

@@ -29,7 +29,8 @@ from shared.telemetry import event
 from shared.wall_clock import Ages
 
 STOP_WRITE_S = 5.0
-"""How long a stop waits until the log's state is written. If it is not, the next start leaves a gap in the numbers."""
+"""How long a stop waits for the write of the log's state. Without this write, the next start leaves a gap in the
+numbers."""
 
 
 class LogArea:
@@ -81,7 +82,7 @@ class LogArea:
 
     async def _recover(self) -> None:
         await self.recovery.run()
-        # Records that a crash of the machine did not damage are whole, but perhaps not on disk yet.
+        # The shards may have undamaged records of an earlier life that are not on disk yet.
         self._appender.must_sync(range(self._links.shards))
         await self._appender.sync_forever()
 
@@ -135,9 +136,9 @@ class LogArea:
 
     @property
     def readable(self) -> int:
-        """Records below this can be read now and at any later time. Until all shards have reported after a start, this
-        is the number below which everything was settled before the start: a shard may hold nothing of a batch above it,
-        and such a batch is never read."""
+        """Records below this number can be read now and at any later time. Until all shards have reported after a
+        start, it is the number below which everything was settled before the start: a shard may lack its part of a
+        batch above it, and such a batch is never read."""
         visible = self.frontier.visible
         return visible if self.recovery.complete.is_set() else min(visible, self.sequencer.settled)
 

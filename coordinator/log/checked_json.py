@@ -1,4 +1,4 @@
-"""A document beside the log's state: a checksum, and JSON that says its format."""
+"""The format of the log's small documents: a checksum, and then JSON with the number of its format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T", bound=_Formatted)
 
 
 def decode(content: bytes, kind: type[T], format: int) -> T:
-    """The document, a struct of this kind, in a file. Raises ValueError that says what is wrong."""
+    """The document in the content of a file, as a struct of this kind. Raises ValueError that says what is wrong."""
     checksum, payload = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
     if xxhash.xxh64_digest(payload) != checksum:
         raise ValueError("its checksum does not match")

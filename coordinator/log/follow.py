@@ -25,10 +25,10 @@ QUEUE_RECORDS_MAX = 1000
 QUEUE_BYTES_MAX = 256 << 10
 """Records and bytes in one follower's queue; with more, the follower reads from the store."""
 PAGE_BYTES_FIRST, PAGE_BYTES_MAX = 16 << 10, 256 << 10
-"""About so many bytes are read from the store at once for a follower that lags: few at first, and twice as many each
-time it comes back for more. A follower that does not take what it is sent holds a small page."""
+"""About how many bytes are read from the store at once for a follower that lags: few at first, and twice as many for
+each next page. So a follower whose client does not read holds a small page only."""
 ROW_BYTES, VALUE_BYTES_USUAL = 128, 128
-"""What a row takes beside its value; and values until a page has shown how long they are."""
+"""The memory of a row beside its value; and the assumed length of values until the first page."""
 CATCHING_UP_MAX = 3
 """Pages read from the store at once for followers; other requests wait for no more than these."""
 
@@ -73,20 +73,20 @@ class Follower:
         self.wake.set()
 
     def trim(self, key: bytes, start: int) -> None:
-        """The key's records below `start` have been deleted."""
+        """Remove the key's records below `start`, which have been deleted, from the queue."""
         self._queue = [row for row in self._queue if row[1] != key or row[0] >= start]
         self._bytes = sum(map(self._size, self._queue))
 
     def _size(self, row: Row) -> int:
-        """Bytes that the row takes. Those who follow one key share the bytes of it."""
+        """Bytes that the row takes. All rows of a follower of one key share the bytes of the key."""
         return size_of(row[2]) + (len(row[1]) if self.selection.key is None else 0)
 
     def take(self, limit: int) -> list[Row]:
-        taken, self._queue = self._queue[:limit], self._queue[limit:]
+        rows, self._queue = self._queue[:limit], self._queue[limit:]
         self._bytes = sum(map(self._size, self._queue))
-        if taken:
-            self.position = taken[-1][0] + 1
-        return taken
+        if rows:
+            self.position = rows[-1][0] + 1
+        return rows
 
 
 class Followers:
@@ -99,7 +99,7 @@ class Followers:
         self._count = 0
         self._trimmed_upto = 0
         self._turns = asyncio.Semaphore(CATCHING_UP_MAX)
-        # In the order they came: the first is woken first.
+        # In the order of arrival: the first follower is woken first.
         self._by_key: dict[bytes, dict[Follower, None]] = {}
         self._by_prefix: dict[Follower, None] = {}
         self._hashes: NDArray[np.uint64] | None = None  # of the keys that are followed, ascending; None: out of date
@@ -171,7 +171,7 @@ class Followers:
         return rows
 
     def trim(self, key: bytes, start: int) -> None:
-        """The key's records below `start` have been deleted: no follower is given one from now on."""
+        """Note that the key's records below `start` have been deleted: no follower gets one of them any more."""
         for follower in (*self._by_prefix, *self._by_key.get(key, ())):
             follower.trim(key, start)
         if start > self._frontier.visible:
@@ -182,7 +182,7 @@ class Followers:
         if not self._count:
             return
         if group.start < self._trimmed_upto:
-            # It was not visible yet when records of it, perhaps, were deleted. The store knows which.
+            # Some of its records may have been deleted before the group was visible. The store knows which.
             self.publish_gap()
             return
         for start, records in group.batches:

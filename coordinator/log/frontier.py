@@ -71,7 +71,7 @@ class Frontier:
         self.show()
 
     def skip_to(self, number: int) -> None:
-        """Go on at `number`: no batch that is not open now will have a number below it."""
+        """Continue at `number`: only batches that are open now have numbers below it."""
         if not self._open:
             self.readable = max(self.readable, number)
         self.show()
@@ -96,8 +96,8 @@ class Frontier:
         self._open.append(group)
 
     def close(self, group: Group) -> None:
-        """Close a group: nothing of it is under way any more. Answers are given in order: a batch is acknowledged when
-        everything before it is decided too."""
+        """Close a group, of which nothing is under way any more. Answers are given in order: a batch is acknowledged
+        once everything before it is decided, too."""
         group.closed = True
         while self._open and self._open[0].closed:
             first = self._open.popleft()
@@ -106,22 +106,22 @@ class Frontier:
             self._unseen_bytes += first.memory_bytes
             if first.when_closed is not None:
                 first.when_closed()
-                first.when_closed = None  # it holds the batches as they were sent
+                first.when_closed = None  # it would keep the batches in memory as they were sent
         self.show()
 
     def synced(self, upto: int) -> None:
-        """Everything below `upto` is on disk."""
+        """Note that everything below `upto` is on disk."""
         self.durable = max(self.durable, upto)
         self.show()
 
     def show(self) -> None:
         """Publish everything that has become visible. Every change of the frontier ends with this.
 
-        Most of it are groups that were closed since the start. Other records are in no group in memory: those that a
-        start found in the shards and decided or synced since, and those of groups beyond UNSEEN_MAX or
+        Most records are in groups that were closed since the start. Others are in no group in memory: records that a
+        start found in the shards and that have been decided or synced since, and those of groups beyond UNSEEN_MAX or
         UNSEEN_BYTES_MAX. These are published as a gap. When `visible` falls, because a shard has reported batches in
-        doubt, a new follower may begin below the numbers already published, so publishing begins again at the lower
-        number.
+        doubt, a new follower may begin below the numbers already published. So publishing then continues from the
+        lower number.
         """
         visible = self.visible
         while self._unseen and self._unseen[0].end <= visible:
@@ -144,8 +144,8 @@ class Frontier:
         return group
 
     def end_before(self, time_ms: int) -> int:
-        """The number that groups in memory end with which were appended before this time; 0: there are none. Times do
-        not fall from one group to the next."""
+        """The end of the last group in memory that was appended before this time; 0 if there is none. Times never
+        decrease from one group to the next."""
         groups = chain(reversed(self._open), reversed(self._unseen))
         return next((group.end for group in groups if group.time_ms < time_ms), 0)
 

@@ -10,7 +10,7 @@ from shared.log_headers import TOMBSTONE
 
 PAIRS_MAX = 64
 BYTES_MAX = 16 << 10
-"""Of the names and values of one record's headers and of its content type, in UTF-8."""
+"""Bytes of the names and values of one record's headers and of its content type, in UTF-8."""
 
 
 def packed(headers: Mapping[str, str], content_type: str, where: str, tombstone: bool = False) -> bytes:

@@ -1,5 +1,5 @@
-"""Policies of the log: of the keys with a prefix, which records are kept. A document that only the coordinator writes,
-and the background work that has the shards apply it."""
+"""Policies of the log, which say which records of the keys with a prefix are kept: a document that only the coordinator
+writes, and the background work that has the shards apply it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from shared.wall_clock import Ages
 from shared.wire import pack, unpack
 
 POLICIES_MAX = 100
-"""Every key of new records is compared with the prefixes of all."""
+"""The keys of new records are compared with the prefixes of all policies."""
 KEEP_MAX = 1_000_000
 SHARD_PASS_S = 60.0
-"""A pass over one shard that takes longer goes on after the others have had their turn."""
+"""A pass over one shard that takes longer continues after the other shards have had their turn."""
 REST_S = 0.02
-"""A rest between two slices of a pass, at least: a slice takes about 0.1 s."""
+"""The shortest rest between two slices of a pass. A slice takes about 0.1 s."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -47,7 +47,7 @@ class Policies:
         self._changing = asyncio.Lock()
 
     def load(self) -> None:
-        """Raises ConfigError when the document is there and cannot be used."""
+        """Read the document, if it exists. Raises ConfigError when it cannot be used."""
         where = self._control.location(policy_document.NAME)
         try:
             if not self._control.exists(policy_document.NAME):
@@ -74,7 +74,7 @@ class Policies:
         return self._by_name[name]
 
     async def put(self, policy: Policy) -> None:
-        """Add the policy, in place of one with the same name. Raises BadData, Unavailable."""
+        """Add the policy, or replace the one with the same name. Raises BadData, Unavailable."""
         if not _NAME.fullmatch(policy.name):
             raise BadData(f"the policy's name is {policy.name!r}; it has 1 to 64 letters, digits, '_', '-' and '.'")
         if not policy.keep_newest and not policy.max_age_ms:
@@ -128,7 +128,7 @@ class PolicyPasses:
 
     @property
     def age_s(self) -> float:
-        """Time since the begin of the last pass that was complete on all shards; 0 without policies."""
+        """Time since the beginning of the last pass that was complete on all shards; 0 without policies."""
         return time.monotonic() - self._complete_at if self._policies.all() else 0.0
 
     async def run(self) -> None:
@@ -140,7 +140,7 @@ class PolicyPasses:
             await asyncio.sleep(self._settings.log_policies_interval_ms / 1000)
 
     async def _pass(self) -> bool:
-        """Whether it is complete on all shards."""
+        """Run a pass on each shard. Returns whether it is complete on all of them."""
         policies = self._policies.all()
         if not policies:
             return True
@@ -153,7 +153,7 @@ class PolicyPasses:
                 made_ms = self._ages.before_ms(age_ms)
                 first = 0 if made_ms is None else await self._reader.sequence_at(made_ms, KeySelection(None))
                 below[age_ms] = min(first, settled)
-        except TriptychError as error:  # a shard is away: nothing is too old yet, and only the newest are kept
+        except TriptychError as error:  # a shard is missing: this pass applies `keep_newest` only
             event(logging.DEBUG, "ages in policies of the log will be applied later", why=error)
         body = log.PoliciesBody(
             policies=[log.KeyPolicy(one.prefix, one.keep_newest, one.max_age_ms) for one in policies],
@@ -167,7 +167,8 @@ class PolicyPasses:
         return all(complete) and len(below) == len(ages)
 
     async def _shard_pass(self, shard: int, body: log.PoliciesBody) -> bool:
-        """Whether the pass is complete. A shard that is away, and one that fails, has its turn in the next round."""
+        """Run slices on one shard. Returns whether the pass is complete. A shard that is missing or fails has its turn
+        in the next pass."""
         give_up = time.monotonic() + SHARD_PASS_S
         is_new = True
         while time.monotonic() < give_up:
@@ -182,6 +183,6 @@ class PolicyPasses:
             if not unpack(reply.message.body, log.PoliciesReply).more:
                 return True
             is_new = False
-            # No more than about half of the time of one thread is for policies.
+            # So policies take at most about half of the time of one thread.
             await asyncio.sleep(max(REST_S, time.monotonic() - began))
         return False

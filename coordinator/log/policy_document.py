@@ -16,8 +16,8 @@ TOMBSTONE_AGE_MS = 86_400_000
 
 class Policy(msgspec.Struct, frozen=True):
     """Of each key with `prefix`, the `keep_newest` newest records are kept (0: all), as long as they are not older than
-    `max_age_ms` (0: for ever). With `keep_newest`, a key's tombstone makes all older records go, and goes itself after
-    `tombstone_age_ms` if it is still the newest."""
+    `max_age_ms` (0: for ever). With `keep_newest`, a key's tombstone removes all older records, and is itself removed
+    after `tombstone_age_ms` if it is still the newest record."""
 
     name: str
     prefix: bytes

@@ -1,9 +1,9 @@
 """Idempotent appends: a producer numbers its batches, and a batch that is sent again gets the first answer again.
 
-The answer is stored with the batch, on the shard of the producer's id, so that it survives what the batch survives. A
-shard stores its part before the batch is decided. So an answer of the shard counts only if the batch's group is closed
-and the batch was not revoked: the coordinator knows every batch that is under way, revoked or in doubt, and ignores its
-answer.
+The answer is stored with the batch, on the shard of the producer's id, so that it survives whatever the batch survives.
+A shard stores its part before the batch is decided. So an answer from the shard counts only if the batch's group is
+closed and the batch was not revoked: the coordinator knows every batch that is under way, revoked or in doubt, and
+ignores its answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from shared.messages import log
 from shared.wire import pack, unpack
 
 PRODUCERS_CACHED_MAX = 100_000
-"""Producers whose answers are kept in memory, at less than 1 KB each. Any other one costs one read of its shard."""
+"""Producers whose answers are kept in memory, at less than 1 KB each. An append of any other producer first reads its
+answers from the shard."""
 
 Answer = tuple[int, int, int]
 """(producer_seq, start, count)."""
@@ -34,9 +35,9 @@ Answer = tuple[int, int, int]
 class _Producer:
     """One producer's batches, by producer_seq.
 
-    `answers`: of batches that were stored. Once `is_loaded`, these are all answers that the shard remembers; before,
-    only those since this process started. `under_way`: batches whose outcome is not known. `refused`: numbers whose
-    last attempt failed since this process started, so that nothing of these batches will ever be read.
+    `answers`: those of stored batches. Once `is_loaded`, they are all answers that the shard remembers; before, only
+    those given since this process started. `under_way`: batches whose outcome is not known. `refused`: numbers whose
+    last attempt has failed since this process started, so that nothing of these batches will ever be read.
     """
 
     answers: dict[int, Answer] = field(default_factory=dict)
@@ -73,8 +74,8 @@ class _Producer:
 
 
 class Producers:
-    """Answers of all producers. An append goes on when its client disconnects, and a client that sends the same batch
-    again shares its outcome. For the event loop's thread only."""
+    """The answers to all producers. An append continues after its client has disconnected, and a client that sends the
+    same batch again gets its outcome. For the event loop's thread only."""
 
     def __init__(self, settings: Settings, links: Links, recovery: Recovery, log_start: Callable[[], int]) -> None:
         """`log_start`: records below it have been dropped by retention, and with them the answers about them."""
@@ -83,7 +84,7 @@ class Producers:
         self._recovery = recovery
         self._log_start = log_start
         self._producers: OrderedDict[str, _Producer] = OrderedDict()
-        self._newest_start = -1  # of all answers in memory
+        self._newest_start = -1  # the highest `start` of the answers in memory
 
     @property
     def _timeout_s(self) -> float:
@@ -93,8 +94,8 @@ class Producers:
         """(start, count, whether it is a repeat) of the batch, which is sent unless it has an answer or is under way.
         `send` returns when the batch is stored for good, and raises when nothing of it will ever be read.
 
-        Raises BadData for a producer_seq below all whose answers are remembered, DeadlineExceeded when the outcome is
-        not known in time, and Unavailable while an earlier attempt is not decided, and what `send` raises.
+        Raises BadData for a producer_seq below all those whose answers are remembered, DeadlineExceeded when the
+        outcome is not known in time, Unavailable while an earlier attempt is not decided, and what `send` raises.
         """
         try:
             async with asyncio.timeout(ORDER_WAIT_FACTOR * self._timeout_s):
@@ -170,8 +171,8 @@ class Producers:
         try:
             shard = shard_of(name.encode(), self._links.shards)
             await self._recovery.wait_for([shard])
-            # The shard may answer before, between or after the messages that write and revoke a batch. So its reply
-            # counts only for batches that were decided before the request was sent.
+            # The shard may process this request before, between or after the messages that write and revoke a batch.
+            # So its reply counts only for batches that were decided before the request was sent.
             decided_below = self._recovery.decided_below
             in_doubt = self._recovery.batches_in_doubt()
             revoked = self._recovery.hidden(0, log.SEQUENCE_MAX)
@@ -182,7 +183,7 @@ class Producers:
             undecided: set[int] = set()
             decided: list[Answer] = []
             log_start = self._log_start()
-            producer.forget_below(log_start)  # before they count among the highest numbers
+            producer.forget_below(log_start)  # before `remember`, which keeps the answers with the highest numbers
             for answer in unpack(reply.message.body, log.ProducerReply).answers:
                 if answer[1] < log_start or any(begin <= answer[1] < end for begin, end in revoked):
                     continue

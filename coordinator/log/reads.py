@@ -21,10 +21,11 @@ from shared.messages.log_pages import NO_NUMBERS, Page, Records, check_progress,
 from shared.wire import pack, unpack
 
 PAGE_RECORDS = 8192
-"""Records requested from the shards at once: a page of short ones takes some ms, and what each page and each write cost
-is a small share of that."""
+"""Records requested from the shards at once. A page of short records takes some ms, so the fixed cost of a page and of
+a write to the client is a small share."""
 PAGE_RECORDS_FIRST = 1024
-"""Of the first page of several. Each next page has twice as many, so that a reader that takes none holds little."""
+"""Records of the first page. Each next page has twice as many, so a client that does not read its answer costs little
+memory."""
 
 WARNINGS_MAX = 100
 """Warning texts in one answer; further ones are only counted."""
@@ -66,9 +67,9 @@ class Warnings:
 class Reader:
     """Reads the log. Every method that asks shards raises Unavailable when one of them is missing.
 
-    A reader never reads an earlier part of the log again, so it would miss the records of an absent shard for good:
-    unlike a query's answer, a read of the log is never partial. Damage on disk is the exception, because waiting for it
-    would take for ever: `warnings` collects texts that say what is missing.
+    A reader never reads an earlier part of the log again, so it would miss the records of an absent shard for good.
+    Therefore a read of the log is never partial, unlike the answer to a query. Damage on disk is the exception, because
+    no waiting repairs it: `warnings` collects texts that say what is missing.
     """
 
     def __init__(
@@ -100,8 +101,8 @@ class Reader:
 
     @property
     def visible(self) -> int:
-        """Records below this may be read now. It may fall while shards report after a start: an answer about what was
-        waited for uses it as it is after the wait."""
+        """Records below this number may be read now. It may fall while shards report after a start, so an answer after
+        a wait uses the number that it has after the wait."""
         return self._frontier.visible
 
     def _range(self, start: int, end: int) -> log.Range | None:
@@ -167,7 +168,7 @@ class Reader:
         give_up: float | None = None,
     ) -> AsyncGenerator[Page, None]:
         """All pages, up to `limit` records. The next page is requested while the caller uses the last one. There is
-        always at least one page. `give_up` is of `time.monotonic()`, by default `scan_deadline`.
+        always at least one page. `give_up` is a time of `time.monotonic()`, by default `scan_deadline`.
 
         Raises DeadlineExceeded between two pages when they take longer than TRIPTYCH_LOG_SCAN_TIMEOUT together.
         """
@@ -200,7 +201,7 @@ class Reader:
             upcoming.cancel()
 
     def scan_deadline(self) -> float:
-        """When a scan that begins now must be over, of `time.monotonic()`."""
+        """When a scan that begins now must be over, in seconds of `time.monotonic()`."""
         return time.monotonic() + self._settings.log_scan_timeout_ms / 1000
 
     async def sequence_at(self, time_ms: int, selection: KeySelection, warnings: Warnings | None = None) -> int:
@@ -224,12 +225,13 @@ class Reader:
         return min(above, *(unpack(reply.message.body, log.FirstAtReply).number for reply in replies))
 
     async def _wait_until_seen(self, time_ms: int) -> None:
-        """Return when reads see what was appended before this time and is under way: a read that ends at the time would
-        miss it, and so would the next one, which begins there. Raises Unavailable."""
+        """Return when reads see all records that were appended before this time, also those that are still under way
+        now. Otherwise a read that ends at this time would miss them, and so would the next one, which begins there.
+        Raises Unavailable."""
         upto = self._frontier.end_before(time_ms)
-        is_whole = self._recovery.complete.is_set() and not self._links.unready()
-        if self._settings.log_visibility == "durable" and not is_whole:
-            return  # nothing becomes visible until all shards are there
+        has_all_shards = self._recovery.complete.is_set() and not self._links.unready()
+        if self._settings.log_visibility == "durable" and not has_all_shards:
+            return  # nothing becomes visible until all shards are ready
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._frontier.wait_visible(upto)

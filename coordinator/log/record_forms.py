@@ -1,7 +1,8 @@
 """A record of an append in JSON and in ProtoJSON: its key and its value in one of their forms.
 
 A key is `key`, base64 of any bytes, or `keyText`, plain text. A value is `value`, base64, or `text`, plain text, or
-`json`, any JSON value, which is stored as it was sent but for the white space around its parts. A tombstone has none.
+`json`, any JSON value, which is stored as it was sent but without the white space around its parts. A tombstone has no
+value.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from coordinator.log.headers import packed
 from shared.errors import BadData
 
 HINT_BYTES_MAX = 48
-"""Keys and values up to this size are looked at for a hint: a word is short."""
+"""Keys and values up to this size are checked for a hint, because a word is short."""
 _WORD = re.compile(rb"[A-Z]?[a-z]+[A-Z/]?[a-z]+/?[0-9]*|[A-Z]+")
-"""What reads as a word or a path, and is base64 as well."""
+"""Matches base64 that reads as a word or a path."""
 
 
 _NOT_VALID = "the body is not a valid append request"
@@ -184,8 +185,8 @@ def _base64(text: str, where: str) -> bytes:
 
 
 def hints(records: BatchRecords) -> list[str]:
-    """What a sender of base64 may have meant otherwise: `{"key": "user"}` is valid base64, and is stored as other bytes
-    than the word. All of a few records are looked at, and the first one of many."""
+    """Hints about base64 that may have been meant as text: the key in `{"key": "user"}` is valid base64, so other bytes
+    are stored than the word. All records of a small batch are checked, and the first one of a large batch."""
     count = len(records)
     for at in range(count if count <= FEW_RECORDS else min(count, 1)):
         for form, text_form, octets in (("key", "keyText", records.key(at)), ("value", "text", records.value(at))):
@@ -200,7 +201,7 @@ def hints(records: BatchRecords) -> list[str]:
 
 
 def _reads_as_word(octets: bytes) -> bool:
-    """Whether bytes that are not ASCII are not UTF-8 either, and are a word in base64."""
+    """Whether bytes that are not ASCII are not UTF-8 either, and their base64 reads as a word."""
     if _WORD.fullmatch(base64.b64encode(octets)) is None:
         return False
     try:

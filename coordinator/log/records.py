@@ -46,9 +46,9 @@ _RECORD_BYTES_MIN = 21  # a record in JSON with its comma, an empty key and an e
 _PROTO_RECORD_BYTES_MIN = 4
 _SPANS_MAX = 16
 ENCODED_BESIDE_BYTES_MAX = 4096
-"""Of one record in a body, beside its key and its value: names, white space, fields that are not known."""
+"""Bytes of one record in a body beside its key and its value: names, white space, unknown fields."""
 ENCODED_HEADERS_BYTES_MAX = 6 * BYTES_MAX
-"""Of one record's headers: a character may be written as `\\u0000`."""
+"""Bytes of one record's headers in a body: a character may be written as `\\u0000`."""
 
 T = TypeVar("T")
 
@@ -184,12 +184,12 @@ def _walked_json(body: bytes, settings: Settings) -> Append | None:
 def _walked_protobuf(body: bytes, settings: Settings) -> Append | None:
     octets = np.frombuffer(body, np.uint8)
     table = np.empty((min(len(body) // _PROTO_RECORD_BYTES_MIN + 1, settings.log_records_max), 4), np.int64)
-    rest = np.empty((_SPANS_MAX, 2), np.int64)
-    count, spans = walk.walk_protobuf(octets, table, rest)
+    other_spans = np.empty((_SPANS_MAX, 2), np.int64)
+    count, spans = walk.walk_protobuf(octets, table, other_spans)
     if count <= 0:
         return None
     try:
-        parsed = log_pb2.AppendRequest.FromString(b"".join(body[a:b] for a, b in rest[:spans].tolist()))
+        parsed = log_pb2.AppendRequest.FromString(b"".join(body[a:b] for a, b in other_spans[:spans].tolist()))
         seq = _producer_seq(parsed.producer_id, _integer(parsed.producer_seq) if parsed.producer_id else None)
     except (DecodeError, BadData):
         return None
@@ -241,8 +241,8 @@ def _from_proto_json(body: bytes) -> _Lists:
 
 def _proto_request(parsed: _ProtoAppend, records: RecordColumns) -> _Lists:
     producer = parsed.producer_id or parsed.producer_id_ or ""
-    given = parsed.producer_seq if parsed.producer_seq is not None else parsed.producer_seq_
-    seq = _producer_seq(producer, _integer(given))
+    sent_seq = parsed.producer_seq if parsed.producer_seq is not None else parsed.producer_seq_
+    seq = _producer_seq(producer, _integer(sent_seq))
     return _Lists(*records, bool(parsed.await_durable or parsed.await_durable_), producer, seq)
 
 
@@ -264,12 +264,12 @@ def _from_sliced_proto_json(body: bytes, settings: Settings) -> _Lists:
 
 
 def _gathered(pieces: Iterable[RecordColumns]) -> RecordColumns:
-    whole = RecordColumns([], [], {})
+    joined = RecordColumns([], [], {})
     for piece in pieces:
-        whole.keys.extend(piece.keys)
-        whole.values.extend(piece.values)
-        whole.headers.update(piece.headers)
-    return whole
+        joined.keys.extend(piece.keys)
+        joined.values.extend(piece.values)
+        joined.headers.update(piece.headers)
+    return joined
 
 
 def _sliced(
@@ -283,8 +283,8 @@ def _sliced(
 
 
 def _require_few(records: Slices, settings: Settings, growth: float) -> None:
-    """Raises BadData for too many records, TooLarge for one whose key and value must be too large, as they are encoded
-    in `growth` times their size."""
+    """Raises BadData for too many records, and TooLarge for a record that is so long that its key or value is over its
+    limit. `growth`: the factor by which the encoding lengthens them."""
     _check_count(records.count, settings)
     most = growth * (KEY_BYTES_MAX + settings.log_record_bytes_max)
     records.require_elements_within(int(most) + ENCODED_BESIDE_BYTES_MAX + ENCODED_HEADERS_BYTES_MAX)

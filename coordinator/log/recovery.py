@@ -1,8 +1,8 @@
-"""What makes batches whole or nothing across crashes.
+"""Makes batches atomic across crashes: a batch is read completely or not at all.
 
-Every shard keeps, with its part of a group, which shards take part in each batch. After a start, each shard reports the
-groups that were not settled; a batch is whole when every shard it names holds it, and is revoked when one does not.
-Until all shards that it names have reported it is in doubt, and readers stop below it.
+Every shard stores, with its part of a group, which shards take part in each batch. After a start, each shard reports
+the groups that were not settled. A batch is complete when every shard that it names holds it, and is revoked when one
+does not. Until all shards that it names have reported, it is in doubt, and readers stop below it.
 
 A revoked batch is hidden from readers at once, on disk, and then removed from the shards as they become available.
 """
@@ -57,7 +57,7 @@ class Recovery:
         self._damaged: set[int] = set()
         self._epoch = 0
         self._opened_bytes: dict[int, int] = {}
-        """Segment → its bytes when this start began, as the state file says: after a crash these may be too few."""
+        """Segment → its bytes when this start began, according to the state file. After a crash this may be too low."""
         self._progress = asyncio.Event()
         self._complete = asyncio.Event()
         self._to_remove = asyncio.Event()
@@ -66,7 +66,7 @@ class Recovery:
         """Shards that hold segments which have been dropped."""
         self._refusal = ""
         self.notices: list[str] = []
-        """What an operator should know of this start."""
+        """What an operator should know about this start."""
         self.when_revoked: Callable[[Sequence[log.Span]], None] = lambda spans: None
 
     @property
@@ -75,7 +75,7 @@ class Recovery:
 
     @property
     def refusal(self) -> str:
-        """Why what is taken back cannot be written down at the moment: the disk refuses, or does not answer."""
+        """Why revocations cannot be written at the moment: the disk refuses, or does not answer; "" when they can."""
         return self._refusal or self._writes.overdue
 
     @property
@@ -83,8 +83,8 @@ class Recovery:
         return self._complete
 
     async def wait_for(self, shards: Sequence[int]) -> None:
-        """Return when these shards have reported, and what is in doubt about them is known. Raises Unavailable when one
-        is not there or does not in time. Without a state file all shards have to report."""
+        """Return when these shards have reported, so that their batches in doubt are known. Raises Unavailable when one
+        is not ready or does not report in time. Without a state file, all shards have to report."""
         if self._has_reported(shards):
             return
         self._links.require(range(self._links.shards) if self._sequencer.is_new else shards)
@@ -93,8 +93,8 @@ class Recovery:
                 await self._progress.wait()
 
     async def wait_for_state(self) -> None:
-        """Return when it is known which segments there are: at once, unless there was no state file. Then all shards
-        have to report, however long that takes."""
+        """Return when the segments are known. With a state file this is at once; without one, all shards have to report
+        first, however long that takes."""
         if self._sequencer.is_new:
             await self._complete.wait()
 
@@ -118,7 +118,7 @@ class Recovery:
         return self._frontier.readable
 
     def batches_in_doubt(self) -> set[int]:
-        """The first numbers of batches of an earlier life of which it is not known yet whether they are whole."""
+        """The first numbers of batches of an earlier life that may be incomplete."""
         return set(self._in_doubt)
 
     async def run(self) -> None:
@@ -132,7 +132,7 @@ class Recovery:
         await self._finish()
 
     async def _ask_all(self, take_in: Callable[[FanOut], Awaitable[set[int]]]) -> None:
-        """Ask every shard what it holds, until `take_in` has had an answer of each."""
+        """Ask every shard what it holds, until `take_in` has had a reply from each of them."""
         reported: set[int] = set()
         while len(reported) < self._links.shards:
             waiting = [n for n in range(self._links.shards) if n not in reported]
@@ -152,8 +152,8 @@ class Recovery:
             reported |= await take_in(result)
 
     async def _find_numbers(self) -> None:
-        """Have the sequencer go on above everything that any shard holds. Only then batches can be told to be of an
-        earlier life, and what still comes of them be refused."""
+        """Set the sequencer above everything that any shard holds. Only then can batches of an earlier life be told
+        apart, and late messages with them be refused."""
         highest, is_lost = 0, False
 
         async def look(result: FanOut) -> set[int]:
@@ -181,7 +181,7 @@ class Recovery:
         event(logging.ERROR, text)
 
     async def _recover(self, result: FanOut) -> set[int]:
-        """Take in what shards have reported; they count as recovered when what is in doubt about them is known."""
+        """Take in the reports of shards. They count as recovered when their batches in doubt are known."""
         reported: set[int] = set()
         for reply in result.replies:
             report = unpack(reply.message.body, log.RecoverReply)
@@ -221,7 +221,7 @@ class Recovery:
                 del self._in_doubt[start]
             elif reported.issuperset(item.batch.shards):
                 if lacking <= self._damaged:
-                    # It may have been acknowledged. The damaged shards' part is missing, and their answers say so.
+                    # The batch may have been acknowledged, so it stays. Reads of the damaged shards warn of what lacks.
                     event(logging.ERROR, "a batch lacks what a damaged shard had of it", start=start, shards=lacking)
                     del self._in_doubt[start]
                 else:
@@ -231,17 +231,18 @@ class Recovery:
             event(logging.WARNING, "incomplete batches taken back after a crash", group=group, batches=len(batches))
             await self.revoke(segment, group, spans, sorted({s for batch in batches for s in batch.shards}))
             for batch in batches:
-                self._in_doubt.pop(batch.start, None)  # retention may have dropped it meanwhile
+                self._in_doubt.pop(batch.start, None)  # retention may have dropped it since
 
     def segments_dropped(self) -> None:
-        """Retention has dropped segments from the log: no shard has to report what it holds of them."""
+        """Note that retention has dropped segments from the log, so that no shard has to report what it holds of
+        them."""
         self._in_doubt = {start: item for start, item in self._in_doubt.items() if item.segment >= self._first_segment}
         self.stale.update(range(self._links.shards))
         self._announce(set())
 
     def _announce(self, reported: set[int]) -> None:
         self._recovered |= reported
-        # The group, not the batch: shards report groups, so what is settled has to end between two of them.
+        # The number of the group, not of the batch: shards report groups, so the settled mark is between two groups.
         self._frontier.in_doubt = min((item.group for item in self._in_doubt.values()), default=log.SEQUENCE_MAX)
         self._frontier.show()
         self._tell_progress()
@@ -261,7 +262,7 @@ class Recovery:
         segments = self._sequencer.segments
         for listed in segments:
             if listed.id in sizes and listed.id in self._opened_bytes:
-                # What was appended since the start counts already, and came after nearly all reports.
+                # Bytes appended since the start are counted already, and nearly all reports came before them.
                 listed.bytes += max(sizes[listed.id].bytes - self._opened_bytes[listed.id], 0)
         if self._sequencer.is_new:
             await self._write_state([] if segments else list(sizes.values()))
@@ -272,12 +273,14 @@ class Recovery:
         self._tell_progress()
 
     async def _write_state(self, sizes: list[Segment]) -> None:
-        """Make the state that was not there, or lost: the shards know which segments there are, and since when, unless
-        they were begun before records kept their time. Returns when it is on the disk."""
+        """Create the state that did not exist or was lost. The shards know the segments, and when they began unless
+        that was before records had times. Returns when the state is on the disk."""
         now, dropped = self._sequencer.time_ms(), max(self._dropped.values(), default=0)
         segments = _with_times([s for s in sizes if s.id >= dropped], now)
         if dropped and not segments and not self._sequencer.segments:
-            segments = [Segment(dropped, self._sequencer.next, now)]  # a new one must not be among those dropped
+            segments = [
+                Segment(dropped, self._sequencer.next, now)
+            ]  # so that the new segment is above all dropped ones
         while True:
             try:
                 if segments:
@@ -291,11 +294,11 @@ class Recovery:
     # Batches given up
 
     async def revoke(self, segment: int, group: int, spans: Sequence[log.Span], shards: Sequence[int]) -> None:
-        """Hide the batches from every reader, and return when that is on disk: until then the caller lets nobody read
-        past them. Then have them removed from these shards.
+        """Hide the batches from every reader, and return when that is on disk: until then, the caller lets no reader
+        pass them. After that, the batches are removed from these shards.
 
-        No shard removes anything before: a message that it carries out late, after a crash that took the revocation,
-        would remove what the next coordinator has found whole.
+        No shard is asked to remove anything before that. Otherwise a crash might lose the revocation, and a shard might
+        then carry out a late message and remove a batch that the next coordinator has found complete.
         """
         item = Revoked(segment, group, list(spans), list(shards))
         self._sequencer.revoked.append(item)

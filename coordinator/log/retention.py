@@ -44,9 +44,9 @@ class Retention:
         self._ages = ages
 
     async def run(self) -> None:
-        """Every CHECK_EVERY_S, once the segments are known: drop those that are due, then have the shards remove the
-        records of dropped segments. A shard that is away does so when it is back: the others must not fill the disk
-        meanwhile."""
+        """Every CHECK_EVERY_S, once the segments are known: drop the segments that are due, then have the shards remove
+        their records. A missing shard does so when it is back, and the others do not wait for it: they would fill the
+        disk."""
         await self._recovery.wait_for_state()
         while True:
             try:

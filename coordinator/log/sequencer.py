@@ -1,8 +1,8 @@
 """The log's sequence numbers and its segments.
 
-Numbers are taken from a range that was reserved on disk before, so a number that was handed out is never handed out
-again, whatever crashed; what a crash leaves of the range is a gap. The state is one document, replaced atomically,
-with a checksum.
+Numbers are taken from a range that was reserved on disk before, so no number is ever handed out twice, whatever
+crashes. The rest of the range that a crash leaves is a gap. The state is one document with a checksum, replaced
+atomically.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from shared.messages.log import Span
 RESERVE_AHEAD = 1 << 20
 """Numbers reserved at once: at a million records a second one small file a second, a gap of at most this in 2^64."""
 LOST_AHEAD = 1 << 32
-"""How far above everything that the shards hold numbers go on when the state file is lost or the data is restored from
-a backup. Numbers that nothing is stored of (reserved before a crash, taken back, given after the backup) may have been
-shown to readers, which never look below them again; a crash leaves a gap of 2^20 at most."""
+"""The distance from the highest number that the shards hold to the next number, when the state file is lost or the data
+is restored from a backup. Readers may have seen higher numbers of which nothing is stored (reserved before a crash,
+taken back, or given after the backup), and never look below them again. A crash leaves a gap of 2^20 at most."""
 DIRECTORY, STATE = "sequencer", "state"
 """The place of the state in the data directory, and its name there."""
 FORMAT = 1
@@ -51,9 +51,9 @@ class Revoked(msgspec.Struct):
 
 
 class State(msgspec.Struct):
-    """`limit`: every number below it may have been handed out, unless `next` (after an orderly stop) says more.
-    `confirmed`: all shards have been asked since there was no file, so that numbers are above all that they hold.
-    `time_ms`: no record was appended later when this was written."""
+    """`limit`: every number below it may have been handed out. `next`: after an orderly stop, the next number, more
+    precisely than `limit`. `confirmed`: whether all shards have been asked since there was no file, so that numbers are
+    above all that they hold. `time_ms`: no record had been appended later than this when the state was written."""
 
     format: int
     limit: int
@@ -98,9 +98,10 @@ class Sequencer:
         self._time_lock = Lock()
         self._segment_since = time.monotonic()
         self.life = time.monotonic_ns()
-        """Higher than that of any coordinator whose messages may still be under way: they end with the system."""
+        """Higher than the life of any coordinator whose messages may still be under way. It may begin again after a
+        restart of the machine, because no message survives that."""
         self.is_new = True
-        """Whether there was no state, and not all shards have been asked yet what they hold."""
+        """Whether there was no state, and some shards have not been asked yet what they hold."""
 
     def open(self) -> None:
         """Read the state and reserve the first range. Raises ConfigError when the file is damaged or not writable."""
@@ -135,11 +136,11 @@ class Sequencer:
         return self.control.location(STATE)
 
     def confirm(self) -> None:
-        """All shards have been asked, and numbers and segments are above what they hold. Writes the file; raises
-        Unavailable, and it is as before then.
+        """Note that all shards have been asked, and that numbers and segments are above what they hold. Writes the
+        file. Raises Unavailable, and then nothing has changed.
 
-        When it returns, no later start goes on below `next`: readers may have been told of it, and shards refuse what
-        is below.
+        After this, no later start continues below `next`: readers may have seen that number, and shards refuse lower
+        ones.
         """
         with self._lock:
             limit = max(self._limit, self.next)
@@ -182,7 +183,7 @@ class Sequencer:
         return self.take(count, size_bytes)
 
     def take(self, count: int, size_bytes: int = 0) -> int:
-        """As `reserve`, after `ready_for(count)` was true: touches no disk, whatever the time is now."""
+        """As `reserve`, after `ready_for(count)` was true: never touches the disk, even if a segment has become due."""
         assert self.segments and self.next + count <= self._limit, "numbers are taken that are not reserved on disk"
         start = self.next
         self.next += count
@@ -196,8 +197,8 @@ class Sequencer:
     # Times
 
     def time_ms(self) -> int:
-        """The time of a group that is appended now, in Unix ms. It never falls: when the clock has jumped back, this is
-        the last time again until the clock has passed it."""
+        """The time of a group that is appended now, in Unix ms. It never decreases: after the clock has been set back,
+        it stays at the last time until the clock has passed it."""
         return self.not_before(self.wall_ms())
 
     @property
@@ -219,7 +220,7 @@ class Sequencer:
         return self.segments[0].start_seq if self.segments else 0
 
     def segment_is_due(self) -> bool:
-        """Whether the last segment, holding something, is large or old enough to end."""
+        """Whether the last segment is not empty, and large or old enough to end."""
         if not self.segments or self.segments[-1].start_seq == self.next:
             return False
         last = self.segments[-1]
@@ -244,7 +245,7 @@ class Sequencer:
         self._change_segments(lambda segments: segments[min(count, len(segments) - 1) :])
 
     def add_segments(self, held: list[Segment]) -> None:
-        """Take in segments that the shards hold and a lost state file does not know. Writes the file."""
+        """Add segments that the shards hold and that were lost with the state file. Writes the file."""
         self._change_segments(lambda segments: sorted([*held, *segments], key=lambda s: s.id))
 
     def _change_segments(self, change: Callable[[list[Segment]], list[Segment]]) -> None:
@@ -267,7 +268,8 @@ class Sequencer:
         segments: list[Segment] | None = None,
         confirmed: bool | None = None,
     ) -> None:
-        """With what is in memory, where nothing else is given. Memory follows the disk: see the callers."""
+        """Write the state: the values given, and those in memory for the rest. The callers change memory only after
+        this, so that it never runs ahead of the disk."""
         state = State(
             FORMAT,
             limit,

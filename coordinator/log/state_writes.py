@@ -1,7 +1,7 @@
-"""Writes of the log's state file, one at a time, whose disk may not answer.
+"""Writes of the log's state file, one at a time, to a disk that may stop answering.
 
-The thread of a write that hangs cannot be ended. So there is at most one: later writes wait for it on the event loop,
-and once it has taken too long, appends are refused instead of waiting with it.
+The thread of a write that hangs cannot be ended. So there is at most one such thread: later writes wait for it on the
+event loop, and once it has taken too long, appends are refused instead of waiting as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class StateWrites:
         self._since: float | None = None
 
     async def run(self, write: Callable[[], None]) -> None:
-        """Have `write` done in a thread; raises what it raises. It is done, or goes on, also when the caller leaves."""
+        """Run `write` in a thread; raises what it raises. A caller that is cancelled does not stop it."""
         writing = asyncio.create_task(self._write(write))
         writing.add_done_callback(_seen)
         await asyncio.shield(writing)
@@ -34,12 +34,12 @@ class StateWrites:
                 self._since = None
 
     def held(self) -> asyncio.Lock:
-        """The turn to write: no write begins while somebody else has it."""
+        """The turn to write: no write begins while another task has it."""
         return self._turn
 
     @property
     def overdue(self) -> str:
-        """Why the state cannot be written at the moment: the disk does not answer. "" as long as it does."""
+        """Why the state cannot be written at the moment: the disk does not answer; "" when it does."""
         if self._since is None or time.monotonic() - self._since < self._patience_s:
             return ""
         waited_s = time.monotonic() - self._since
@@ -47,6 +47,6 @@ class StateWrites:
 
 
 def _seen(task: asyncio.Task[None]) -> None:
-    """Nobody may be waiting for its error."""
+    """Mark the task's error as retrieved: its waiter may have been cancelled."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""Deletion of a key's records: all there are now, or those below a number."""
+"""Deletion of a key's records: all present ones, or those below a number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from shared.wire import pack, unpack
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """Every record of the key below `start` is gone. `records`: how many went; None if they were too many to count."""
+    """Every record of the key below `start` is gone. `records`: how many were removed; None if they were too many to
+    count."""
 
     start: int
     records: int | None
@@ -38,13 +39,13 @@ class Trims:
         """Delete the key's records below `before` that have been appended by now. When this returns, no read that
         begins later sees them, whatever crashes, including a loss of power.
 
-        Raises Unavailable, DeadlineExceeded: then they may be gone, or may go in a moment.
+        Raises Unavailable, DeadlineExceeded; the records may then be gone already, or disappear a moment later.
         """
         selection = KeySelection(key)
         await self._reader.wait_for(selection)
         shard = shard_of(key, self._links.shards)
         self._links.require([shard])
-        # Below, no record comes any more: appends get higher numbers. Records that are acknowledged are below.
+        # All acknowledged records are below this number, and appends get higher ones: no record is added below it.
         closed = self._frontier.readable
         start = min(before, closed)
         span = self._reader.range(0, start)

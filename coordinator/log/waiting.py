@@ -24,8 +24,8 @@ are faster for all requests. Without load, no request waits."""
 
 HOLD_S = 0.001
 """Most clients that were answered together send their next append at once. So after a group of more than FEW_BATCHES
-batches, the queue waits for as many batches as were in it and waited behind it, unless what waits is worth a message
-already (SMALL_RECORDS, SMALL_BYTES), and for at most this time."""
+batches, the queue waits for as many batches as were in the group and waited behind it. It waits for at most this time,
+and not if its records or bytes justify a message already (SMALL_RECORDS, SMALL_BYTES)."""
 
 ORDER_WAIT_FACTOR = 3
 """An append waits in the queue, for the shards, and for the groups before it: each for at most the write timeout."""
@@ -46,9 +46,9 @@ class Waiting:
 
 @dataclass(slots=True)
 class Queue:
-    """Waiting batches, all durable or all not, in the order of arrival. `in_flight`: groups of this queue under way;
-    the other fields that end so: what is in them. `expected`: how many batches the queue is held for (HOLD_S); 0: it
-    is not held."""
+    """Waiting batches, all durable or all not, in the order of arrival. `in_flight`: the groups of this queue that are
+    under way; `…_in_flight`: what they contain. `expected`: how many batches the queue is held for (HOLD_S); 0: it is
+    not held."""
 
     batches: deque[Waiting] = field(default_factory=deque)
     records: int = 0
@@ -84,7 +84,8 @@ class Queue:
         self.bytes_in_flight -= size_bytes
 
     def hold(self, batches: int) -> bool:
-        """Wait for the clients of so many batches, which are answered now. Returns whether the queue is held."""
+        """Hold the queue for the next appends of the clients of so many batches, which are answered now. Returns
+        whether the queue is held."""
         self.expected = batches + len(self.batches) if batches > FEW_BATCHES else 0
         return self.expected > 0
 

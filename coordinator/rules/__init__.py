@@ -1,1 +1,2 @@
-"""Rules as Prometheus has them: expressions evaluated on schedule, whose results are stored or make alerts."""
+"""Recording and alerting rules as in Prometheus: expressions that are evaluated on schedule, whose results are stored
+or become alerts."""

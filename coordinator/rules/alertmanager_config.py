@@ -1,7 +1,9 @@
-"""The section `alerting` of the configuration file: which Alertmanagers get alerts, and how these are relabelled.
+"""The section `alerting` of the configuration file: the Alertmanagers that get alerts, and how alerts are relabelled.
 
-https://prometheus.io/docs/prometheus/latest/configuration/configuration/#alertmanager_config. Alertmanagers are named
-in `static_configs`.
+https:
+
+prometheus.io/docs/prometheus/latest/configuration/configuration/#alertmanager_config. Alertmanagers are named in
+`static_configs`.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ API_PATH = "/api/v2/alerts"
 
 @dataclass(frozen=True, slots=True)
 class Alertmanager:
-    """`url`: alerts are posted there. `relabelling`: of the alerts for this one, after that for all."""
+    """`url`: where alerts are posted. `relabelling`: of the alerts for this Alertmanager, after the relabelling for
+    all."""
 
     url: str
     timeout_ms: int
@@ -72,23 +75,23 @@ def _read_one(section: Section, managers: dict[str, Alertmanager], dropped: dict
         raise section.error("must be v2; Alertmanagers have had it since 0.16", "api_version")
     client = http_client_config.read(section)
     rules = relabelling.read(section.sections("relabel_configs"))
-    own = relabelling.read(section.sections("alert_relabel_configs"))
+    alert_rules = relabelling.read(section.sections("alert_relabel_configs"))
     for static in section.sections("static_configs"):
         targets, labels = static.texts("targets"), static.mapping("labels")
         static.finish()
         for target in targets:
-            given = {
+            target_labels = {
                 **labels,
                 "__address__": target,
                 "__scheme__": scheme,
                 "__alerts_path__": f"/{prefix.strip('/')}{API_PATH}" if prefix else API_PATH,
             }
-            kept = relabelling.apply(given, rules)
-            url = _url(static, kept or given)
-            if kept is None:
+            relabelled = relabelling.apply(target_labels, rules)
+            url = _url(static, relabelled or target_labels)
+            if relabelled is None:
                 dropped[url] = None
             else:
-                managers[url] = Alertmanager(url, timeout_ms, client, own)
+                managers[url] = Alertmanager(url, timeout_ms, client, alert_rules)
     section.finish()
 
 

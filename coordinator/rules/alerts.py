@@ -19,13 +19,14 @@ from shared.promql.ast import Matcher, VectorSelector
 ALERTS, ALERTS_FOR_STATE = "ALERTS", "ALERTS_FOR_STATE"
 ALERT_NAME, ALERT_STATE = "alertname", "alertstate"
 RESOLVED_KEPT_MS = 15 * 60_000
-"""A resolved alert is sent again so long: an Alertmanager that was away hears of it."""
+"""A resolved alert is sent again for this time, so that an Alertmanager that was down gets it."""
 ALERTS_MAX = 10_000
-"""Active alerts of one rule: nobody reads more, and each has its templates expanded."""
+"""The limit on the active alerts of one rule: nobody reads more, and the templates of each are expanded."""
 OUTAGE_MAX_MS = 3_600_000
-"""The time for which an alert has been pending is taken over after an outage that was not longer."""
+"""The pending time of an alert is continued after an outage that was not longer than this."""
 GRACE_MAX_MS = 600_000
-"""An alert that would fire sooner after a start is given so long to go away, but no longer than its `for`."""
+"""An alert that would fire soon after a start stays pending for at least this time, so that it can resolve, but not
+longer than its `for`."""
 
 State = Literal["pending", "firing", "inactive"]
 Vector = Sequence[tuple[Labels, float]]
@@ -33,7 +34,7 @@ Vector = Sequence[tuple[Labels, float]]
 
 
 class TooManyAlerts(NotExecutable):
-    """A rule has more alerts than it may have, and keeps none of them."""
+    """A rule has more alerts than it may have. It keeps none of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +63,14 @@ _MOMENTS = ("active_at_ms", "fired_at_ms", "resolved_at_ms", "keep_firing_since_
 
 @dataclass(frozen=True, slots=True)
 class Alerts:
-    """Alerts by label set, those that are resolved but still kept included; `series`: what is stored of them."""
+    """Alerts by label set, including resolved ones that are still kept; `series`: the series of each that are
+    stored."""
 
     by_labels: Mapping[Labels, Alert] = field(default_factory=dict)
     series: Vector = ()
 
     def active(self) -> list[Alert]:
-        """Pending and firing ones."""
+        """Pending and firing alerts."""
         return [alert for alert in self.by_labels.values() if alert.state != "inactive"]
 
     def state(self) -> State:
@@ -95,19 +97,19 @@ def updated(
     equal labels, or too many."""
     current = _of_vector(rule, vector, time_ms, around)
     alerts: dict[Labels, Alert] = {}
-    known = {labels: _no_later(alert, time_ms) for labels, alert in before.by_labels.items()}
+    earlier = {labels: _no_later(alert, time_ms) for labels, alert in before.by_labels.items()}
     for labels, new in current.items():
-        old = known.get(labels)
+        old = earlier.get(labels)
         if old is not None and old.state != "inactive":
             new = replace(old, value=new.value, annotations=new.annotations, keep_firing_since_ms=0)
         else:
             new = replace(new, active_at_ms=min(active_since_ms.get(labels, time_ms), time_ms))
         alerts[labels] = _fired(new, rule, time_ms)
-    for labels, old in known.items():
+    for labels, old in earlier.items():
         if labels not in alerts:
-            kept = _ended(old, rule, time_ms)
-            if kept is not None:
-                alerts[labels] = kept
+            ended = _ended(old, rule, time_ms)
+            if ended is not None:
+                alerts[labels] = ended
     active = [alert for alert in alerts.values() if alert.state != "inactive"]
     most = min(limit, ALERTS_MAX) if limit else ALERTS_MAX
     if len(active) > most:
@@ -116,8 +118,8 @@ def updated(
 
 
 def _no_later(alert: Alert, time_ms: int) -> Alert:
-    """The alert with none of its moments after `time_ms`: the clock may have been set back, and an alert that has
-    been pending since a time that is yet to come would not fire before that."""
+    """The alert with no moment after `time_ms`. After the clock has been set back, an alert that has been pending since
+    a future time would not fire before that time."""
     later = {name: time_ms for name in _MOMENTS if getattr(alert, name) > time_ms}
     return replace(alert, **later) if later else alert  # type: ignore[arg-type]
 
@@ -129,11 +131,11 @@ def _of_vector(rule: RuleDefinition, vector: Vector, time_ms: int, around: Surro
     annotation_templates = {name: _template(text) for name, text in rule.annotations.items()}
     alerts: dict[Labels, Alert] = {}
     for series, value in vector:
-        given = dict(series)
-        labels = {name: text for name, text in given.items() if name != METRIC_NAME}
-        labels |= {name: expand(given, value, around) for name, expand in label_templates.items()}
+        series_labels = dict(series)
+        labels = {name: text for name, text in series_labels.items() if name != METRIC_NAME}
+        labels |= {name: expand(series_labels, value, around) for name, expand in label_templates.items()}
         labels[ALERT_NAME] = rule.name
-        annotations = {name: expand(given, value, around) for name, expand in annotation_templates.items()}
+        annotations = {name: expand(series_labels, value, around) for name, expand in annotation_templates.items()}
         key = tuple(sorted((name, text) for name, text in labels.items() if text))
         if key in alerts:
             raise NotExecutable("vector contains metrics with the same labelset after applying alert labels")
@@ -145,7 +147,8 @@ def _template(text: str) -> Callable[[Mapping[str, str], float, Surroundings], s
     template = Template.of(text)
 
     def expand(labels: Mapping[str, str], value: float, around: Surroundings) -> str:
-        """An alert with a broken text is better than none. The text is valid UTF-8."""
+        """The text of a template, or a text with the error, because an alert with a broken text is better than none.
+        The text is valid UTF-8."""
         try:
             text = template.expand(labels, value, around)
         except TemplateError as error:
@@ -162,7 +165,7 @@ def _fired(alert: Alert, rule: RuleDefinition, time_ms: int) -> Alert:
 
 
 def _ended(alert: Alert, rule: RuleDefinition, time_ms: int) -> Alert | None:
-    """An alert whose series is not there any more; None: it is forgotten."""
+    """The state of an alert whose series has disappeared; None: the alert is forgotten."""
     if alert.state == "firing" and rule.keep_firing_for_ms:
         since_ms = alert.keep_firing_since_ms or time_ms
         if time_ms - since_ms < rule.keep_firing_for_ms:
@@ -187,13 +190,14 @@ def _named(labels: Labels, *pairs: tuple[str, str]) -> Labels:
 
 
 def last_seen_query(rule: RuleDefinition) -> str:
-    """Gives the Unix time in seconds at which each alert of this name was active last."""
+    """An expression for the Unix time in seconds at which each alert of this name was last active."""
     return f"timestamp({_states(rule)})"
 
 
 def states_query(rule: RuleDefinition) -> str:
-    """Gives since when each alert of this name is active, as Unix time in seconds. Whoever may write samples may write
-    such series too: the comparison leaves out what is no time, such as NaN and native histograms."""
+    """An expression for the Unix time in seconds since when each alert of this name has been active. Any client that
+    may write samples may write such series, too. So the comparison leaves out values that are no times, such as NaN and
+    native histograms."""
     return f"{_states(rule)} >= 0"
 
 
@@ -205,8 +209,8 @@ def _states(rule: RuleDefinition) -> str:
 def restored(
     rule: RuleDefinition, states: Vector, last_seen_ms: Mapping[Labels, int], time_ms: int
 ) -> dict[Labels, int]:
-    """Since when alerts count as active that were so when they were seen last. The time of the outage does not count,
-    and an alert that would fire soon after it gets a period of grace."""
+    """Since when alerts count as active that were active when they were last seen. The time of the outage does not
+    count, and an alert that would fire soon after it gets a grace period."""
     grace_ms = min(GRACE_MAX_MS, rule.for_ms)
     since: dict[Labels, int] = {}
     for series, seconds in states:

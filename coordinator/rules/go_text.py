@@ -13,7 +13,7 @@ EXPONENT_FROM = 6
 WIDTH_MAX = 1_000
 """The widest field and the most digits of `printf`."""
 COMPOSED_CHARS_MAX = 64 << 10
-"""Of the text of a map or a list."""
+"""The limit on the text of a map or a list."""
 _VERB = re.compile(r"%(?P<flags>[-+# 0]*)(?P<width>\*|\d+)?(?:\.(?P<precision>\*|\d+)?)?(?P<verb>.)|%$", re.DOTALL)
 _LARGE, _LARGE_BINARY = "kMGTPEZY", ("ki", "Mi", "Gi", "Ti", "Pi", "Ei", "Zi", "Yi")
 _SMALL = "munpfazy"
@@ -60,15 +60,15 @@ class GoDuration:
 
 def _duration(seconds: float) -> str:
     """As Go's Duration.String, to the microsecond."""
-    sign, left = ("-", -seconds) if seconds < 0 else ("", seconds)
-    if left == 0:
+    sign, magnitude = ("-", -seconds) if seconds < 0 else ("", seconds)
+    if magnitude == 0:
         return "0s"
     for limit, factor, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (1.0, 1e3, "ms")):
-        if left < limit:
-            return f"{sign}{_plain(round(left * factor, 6))}{unit}"
-    minutes, rest = divmod(round(left, 6), 60)
+        if magnitude < limit:
+            return f"{sign}{_plain(round(magnitude * factor, 6))}{unit}"
+    minutes, seconds_left = divmod(round(magnitude, 6), 60)
     hours, minutes = divmod(int(minutes), 60)
-    text = f"{_plain(round(rest, 6))}s"
+    text = f"{_plain(round(seconds_left, 6))}s"
     return sign + (f"{hours}h{minutes}m{text}" if hours else f"{minutes}m{text}" if minutes else text)
 
 
@@ -77,7 +77,7 @@ def _plain(number: float) -> str:
 
 
 def number(value: float) -> str:
-    """As Go's %v: the shortest text that stands for the number, with an exponent below 1e-4 and from 1e+06 on."""
+    """As Go's %v: the shortest text that represents the number, with an exponent below 1e-4 and from 1e+06 on."""
     if not math.isfinite(value):
         return special(value)
     sign, digits, exponent = _digits(repr(value))
@@ -155,13 +155,15 @@ def humanize_duration(value: float) -> str:
                 break
             prefix, value = step, value * 1000
         return f"{significant(value)}{prefix}s"
-    sign, left = ("-", -value) if value < 0 else ("", value)
-    seconds = int(left)
+    sign, magnitude = ("-", -value) if value < 0 else ("", value)
+    seconds = int(magnitude)
     parts = (seconds // 86_400, seconds // 3_600 % 24, seconds // 60 % 60, seconds % 60)
     for first in range(3):
         if parts[first]:
-            return sign + " ".join(f"{part}{own}" for part, own in zip(parts[first:], "dhms"[first:], strict=True))
-    return f"{sign}{significant(left)}s"
+            return sign + " ".join(
+                f"{amount}{unit}" for amount, unit in zip(parts[first:], "dhms"[first:], strict=True)
+            )
+    return f"{sign}{significant(magnitude)}s"
 
 
 def humanize_timestamp(value: float) -> str:
@@ -183,20 +185,20 @@ def text_of(value: object) -> str:
 
 
 def _pieces(value: object) -> Iterator[str]:
-    """The text of a value, piece by piece: a map that contains another one several times may have a text of any
+    """The text of a value, in pieces, because a map that contains another one several times may have a text of any
     length."""
     if isinstance(value, dict):
         yield "map["
-        for number, (name, own) in enumerate(sorted(value.items())):
+        for number, (name, element) in enumerate(sorted(value.items())):
             yield f"{' ' if number else ''}{name}:"
-            yield from _pieces(own)
+            yield from _pieces(element)
         yield "]"
     elif isinstance(value, list):
         yield "["
-        for number, own in enumerate(value):
+        for number, element in enumerate(value):
             if number:
                 yield " "
-            yield from _pieces(own)
+            yield from _pieces(element)
         yield "]"
     else:
         yield _simple_text(value)
@@ -264,7 +266,7 @@ def _verb(verb: str, flags: str, width: int | None, precision: int | None, value
 
 
 def _converted(verb: str, flags: str, precision: int | None, value: object) -> str | None:
-    """None: the verb does not fit the value."""
+    """The text of a value for this verb; None if the verb does not fit the value."""
     plus = "+" if "+" in flags else " " if " " in flags else ""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if verb == "T":

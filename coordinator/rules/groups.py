@@ -1,7 +1,7 @@
-"""One group of rules: its rules are evaluated in order, and what they give is stored.
+"""One group of rules: its rules are evaluated in order, and their results are stored.
 
-Rules in a row of which none reads what another one writes are evaluated at once, and their results are written
-together: that gives what one after another would, and messages and wake-ups of processes are shared.
+Consecutive rules of which none reads what another one writes are evaluated at once, and their results are written
+together. The result is the same as one after another, with fewer messages and wake-ups of processes.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from shared.labels import METRIC_NAME, Labels
 from shared.telemetry import event
 
 BATCH_RULES = 6
-"""Rules whose queries are asked together."""
+"""The limit on the rules whose queries are sent together."""
 INLINE_ALERTS, INLINE_CHARS = 5, 1_000
-"""More alerts, and longer templates, are expanded in a thread."""
+"""More alerts, or longer templates, are expanded in a thread."""
 SLOW_WORDS = ("range", "query", "args")
-"""And so are templates with these: loops, queries, and maps that contain others."""
+"""Templates with these are expanded in a thread as well: loops, queries, and maps that contain others."""
 RESTORING_EVALUATIONS, RESTORING_MS = 2, 120_000
 """A new alert is looked up among those from before the start until so many evaluations of its rule have succeeded and
 so much time has passed: targets may be scraped for the first time after the first evaluations, and a rate needs two
 scrapes. Prometheus looks once, after the second evaluation, however soon that is."""
 TEMPLATES_S_MAX = 10.0
-"""Time for all templates of one evaluation of a rule, with their queries. After that, alerts are sent with a text that
-says so."""
+"""The time for all templates of one evaluation of a rule, with their queries. After that, alerts are sent with a text
+that says so."""
 
 
 class Storage(Protocol):
-    """What rules read and write."""
+    """The storage that rules read and write."""
 
     async def query(self, expr: str, time_ms: int, lookback_ms: int | None = None) -> Vector:
-        """The vector at this time, a scalar as a series without labels. `lookback_ms`: for how long the query sees a
-        sample of a series that has not ended, if not for the usual time. Raises TriptychError."""
+        """The vector at this time; a scalar is a series without labels. `lookback_ms`: for how long the query sees a
+        sample of a series that has not ended, if it is not the usual time. Raises TriptychError."""
 
     async def query_all(self, exprs: Sequence[str], time_ms: int) -> Sequence[Vector | TriptychError]:
-        """The same for several expressions at once, with errors in place of what fails."""
+        """The same for several expressions at once; an expression that fails gives its error."""
 
     async def write(self, time_ms: int, series: Vector, ended: Sequence[Labels]) -> None:
         """Store samples and the ends of series. Raises TriptychError."""
 
 
 class RuleState:
-    """A rule and what is known of it. `series`: that its last evaluation has written, or may have. Until it
-    `is_restored`, its new alerts are looked up among those from before the start; `restoring_evaluations`: those that
-    have succeeded meanwhile; `known`: the series that these were given, and the labels of their alerts."""
+    """A rule and its state. `series`: those that its last evaluation has written, or may have written. Until it
+    `is_restored`, its new alerts are looked up among those from before the start; `restoring_evaluations`: how many
+    evaluations have succeeded since the start; `known`: the series that these gave, and the labels of their alerts."""
 
     def __init__(self, definition: RuleDefinition) -> None:
         self.definition = definition
@@ -74,7 +74,7 @@ class RuleState:
         self.writes = {definition.name} if definition.kind == "record" else {alerting.ALERTS, alerting.ALERTS_FOR_STATE}
 
     def take_over(self, before: RuleState) -> None:
-        """Go on where a rule of the same name and labels was."""
+        """Continue from the state of a rule with the same name and labels."""
         for name in ("series", "alerts", "is_restored", "restoring_evaluations", "known"):
             setattr(self, name, getattr(before, name))
 
@@ -111,7 +111,7 @@ class Group:
         self._external_url = external_url
         self._began_ms = began_ms
         self.ended: dict[Labels, None] = {}
-        """Series of rules that are gone, whose end is not stored yet."""
+        """Series of removed rules whose end is not stored yet."""
         self.iterations = self.missed = 0
         self.evaluations = self.failures = 0
         self.samples = 0
@@ -123,7 +123,7 @@ class Group:
         return f"{self.definition.file};{self.definition.name}"
 
     def take_over(self, before: Group) -> None:
-        """Go on where the group was before its definition changed."""
+        """Continue from the state of the group before its definition changed."""
         known: dict[object, list[RuleState]] = {}
         for old in before.rules:
             known.setdefault(old.definition.identity(), []).append(old)
@@ -146,7 +146,7 @@ class Group:
         return now_ms + (offset_ms - now_ms) % interval_ms
 
     async def evaluate(self, time_ms: int) -> None:
-        """Evaluate all rules at this time. A rule that fails harms no other."""
+        """Evaluate all rules at this time. A rule that fails does not affect the others."""
         started = time.perf_counter()
         self.samples = 0
         written: set[Labels] = set()
@@ -161,7 +161,7 @@ class Group:
         self.seconds_total += self.seconds
 
     async def _evaluate_batch(self, rules: Sequence[RuleState], time_ms: int) -> list[tuple[RuleState, Vector]]:
-        """The rules that do not fail, with the series that they give."""
+        """The rules that have not failed, with their series."""
         async with self._slots:
             started = time.perf_counter()
             query_ms = time_ms - self.definition.query_offset_ms
@@ -183,7 +183,7 @@ class Group:
     async def _evaluate_rule(
         self, rule: RuleState, answer: Vector | TriptychError, time_ms: int, asking_s: float
     ) -> Vector | None:
-        """The series that the rule gives, None if it fails."""
+        """The series of the rule's result; None if it fails."""
         started = time.perf_counter()
         self.evaluations += 1
         series: Vector | None = None
@@ -214,8 +214,8 @@ class Group:
 
     async def _alerts(self, rule: RuleState, vector: Vector, time_ms: int) -> Vector:
         since: Mapping[Labels, int] = {}
-        given = frozenset(() if rule.is_restored else (labels for labels, _ in vector))
-        if given - rule.known:
+        result_labels = frozenset(() if rule.is_restored else (labels for labels, _ in vector))
+        if result_labels - rule.known:
             states = await self._active_since(rule.definition, time_ms)
             # An alert that was there after the start, and has gone since, is not one from before any more.
             since = {labels: active_ms for labels, active_ms in states.items() if labels not in rule.known}
@@ -224,7 +224,7 @@ class Group:
         deadline = time.monotonic() + TEMPLATES_S_MAX
 
         def query(expr: str) -> list[Sample]:
-            """For templates, in a thread. Raises ValueError."""
+            """Runs a query for templates, which are expanded in a thread. Raises ValueError."""
             query_ms = time_ms - self.definition.query_offset_ms
             asked = asyncio.run_coroutine_threadsafe(self._storage.query(expr, query_ms), loop)
             try:
@@ -251,7 +251,7 @@ class Group:
             # The clock may have been set back by long since the start.
             is_late = self._began_ms is None or abs(time_ms - self._began_ms) >= RESTORING_MS
             rule.is_restored = is_late and rule.restoring_evaluations >= RESTORING_EVALUATIONS
-            rule.known = frozenset() if rule.is_restored else rule.known | given | alerts.by_labels.keys()
+            rule.known = frozenset() if rule.is_restored else rule.known | result_labels | alerts.by_labels.keys()
         rule.alerts = self._sent(rule.definition, alerts, time_ms)
         return alerts.series
 
@@ -271,7 +271,7 @@ class Group:
         return alerting.restored(rule, states, seen_ms, time_ms)
 
     def _sent(self, rule: RuleDefinition, alerts: Alerts, time_ms: int) -> Alerts:
-        """Hand over the alerts that are due."""
+        """Send the alerts that are due."""
         due = [alert for alert in alerts.by_labels.values() if alert.needs_sending(time_ms, self._resend_ms)]
         if not due:
             return alerts
@@ -283,8 +283,8 @@ class Group:
     async def _write(
         self, results: Sequence[tuple[RuleState, Vector]], time_ms: int, written: set[Labels], *, is_last: bool
     ) -> None:
-        """Store the results, and the ends of series that their rules gave before and give no more. `written`: the
-        series of this evaluation so far, to which those of the results are added."""
+        """Store the results, and the ends of the series that their rules gave before and do not give any more.
+        `written`: the series of this evaluation so far, to which those of the results are added."""
         samples = [sample for _, series in results for sample in series]
         written.update(labels for labels, _ in samples)
         gone = {labels for rule, _ in results for labels in rule.series}
@@ -310,7 +310,7 @@ class Group:
             self.ended = {}
 
     async def _fail_refused(self, results: Sequence[tuple[RuleState, Vector]], time_ms: int) -> None:
-        """The rules of which the store refuses series have failed, and no others: each is written again by itself."""
+        """Only the rules whose series the store refuses have failed. So each rule is written again on its own."""
         for rule, series in results:
             try:
                 if series:
@@ -320,7 +320,7 @@ class Group:
 
 
 def _waves(rules: Sequence[RuleState]) -> list[list[RuleState]]:
-    """The rules in order, in lists of those that may be evaluated at once; at least one list."""
+    """The rules in order, in lists of rules that may be evaluated at once; there is at least one list."""
     waves: list[list[RuleState]] = [[]]
     written: set[str] = set()
     for rule in rules:
@@ -337,13 +337,13 @@ def _with_validity(alert: Alert, time_ms: int, valid_ms: int) -> Alert:
 
 
 def _recorded(rule: RuleDefinition, vector: Vector, limit: int) -> list[tuple[Labels, float]]:
-    """The series that a recording rule writes. Raises NotExecutable for equal ones, or too many."""
+    """The series that a recording rule writes. Raises NotExecutable for equal label sets, or too many series."""
     if limit and len(vector) > limit:
         raise NotExecutable(f"exceeded limit of {limit} with {len(vector)} series")
-    own = {METRIC_NAME: rule.name, **rule.labels}
+    rule_labels = {METRIC_NAME: rule.name, **rule.labels}
     series: dict[Labels, float] = {}
     for labels, value in vector:
-        merged = {**dict(labels), **own}
+        merged = {**dict(labels), **rule_labels}
         series[tuple(sorted((name, text) for name, text in merged.items() if text))] = value
     if len(series) < len(vector):
         raise NotExecutable("vector contains metrics with the same labelset after applying rule labels")

@@ -1,4 +1,4 @@
-"""A storage of rules in memory, for their unit tests: series of the test, and what rules have written."""
+"""A storage for rules in memory, for their unit tests: the series of the test, and those that rules have written."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from shared.promql.regex import Regex
 
 
 class MemoryStorage:
-    """A `Source` of the engine, and what groups of rules read and write."""
+    """A `Source` of the engine, and the storage that groups of rules read and write."""
 
     def __init__(self, lookback_ms: int = LOOKBACK_MS) -> None:
         self._series: dict[Labels, tuple[list[int], list[float]]] = {}
         self._lookback_ms = lookback_ms
 
     def add(self, labels: Labels, time_ms: int, value: float) -> None:
-        """Samples of a series come in order of time; one at the same time replaces the one before."""
+        """Add samples. Those of a series come in the order of time; a sample replaces one at the same time."""
         times, values = self._series.setdefault(labels, ([], []))
         if times and times[-1] == time_ms:
             values[-1] = value
@@ -84,7 +84,7 @@ def _regex(pattern: str) -> Regex:
 
 
 class Selection:
-    """Series that a selector matches."""
+    """The series that a selector matches."""
 
     def __init__(
         self, labels: LabelFrame, samples: Sequence[tuple[list[int], list[float]]], start_ms: int, end_ms: int

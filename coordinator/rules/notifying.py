@@ -1,7 +1,10 @@
-"""Sends alerts to Alertmanagers (https://prometheus.io/docs/alerting/latest/clients/, API v2).
+"""Sends alerts to Alertmanagers (https:
 
-Each Alertmanager has a queue of its own, so one that is slow or away keeps alerts from no other. A queue has the newest
-state of each alert: one that could not be sent is sent again, unless a newer state has come or its own time has passed.
+prometheus.io/docs/alerting/latest/clients/, API v2).
+
+Each Alertmanager has a queue of its own, so one that is slow or down does not delay the alerts of the others. A queue
+has the newest state of each alert. An alert that could not be sent is sent again, unless a newer state has come or it
+is out of date.
 """
 
 from __future__ import annotations
@@ -28,18 +31,18 @@ from shared.measurements import Latencies, Values
 from shared.telemetry import event
 
 QUEUE_ALERTS_MAX = 10_000
-"""Alerts that wait for one Alertmanager; the oldest are dropped."""
+"""The limit on the alerts that wait for one Alertmanager; the oldest are dropped."""
 BATCH_ALERTS = 64
 REPLY_BYTES_MAX = 64 << 10
 BACK_OFF_FIRST_S, BACK_OFF_MAX_S = 1.0, 30.0
-"""How long an Alertmanager that does not take alerts is left alone: twice as long each time."""
+"""The pause after an Alertmanager has not taken alerts: twice as long each time."""
 STOP_S = 1.0
 FAILED_LOG_INTERVAL_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """One alert as it is sent. It is of no use after `until_ms`, Unix ms."""
+    """One alert as it is sent. It is out of date after `until_ms`, Unix ms."""
 
     labels: Labels
     body: Mapping[str, Any]
@@ -47,7 +50,7 @@ class Notification:
 
 
 class Refused(Exception):
-    """The Alertmanager does not want these alerts, now or later."""
+    """The Alertmanager has refused these alerts for good."""
 
 
 class Queue:
@@ -76,7 +79,7 @@ class Queue:
         self._has_some.set()
 
     async def run(self) -> None:
-        """Send what comes, until this is cancelled."""
+        """Send alerts as they come, until this is cancelled."""
         back_off_s = BACK_OFF_FIRST_S
         while True:
             await self._has_some.wait()
@@ -87,7 +90,7 @@ class Queue:
                 back_off_s = min(2 * back_off_s, BACK_OFF_MAX_S)
 
     async def send_batch(self) -> bool:
-        """Send some of the alerts. False: the Alertmanager did not take them, and they wait again."""
+        """Send some of the alerts. False: the Alertmanager did not take them, and they stay in the queue."""
         now_ms = int(time.time() * 1000)
         batch: list[Notification] = []
         while self._waiting and len(batch) < BATCH_ALERTS:
@@ -169,7 +172,7 @@ class Notifier:
         self._queues: dict[str, Queue] = {}
         self._session: aiohttp.ClientSession | None = None
         self.dropped = 0
-        """Alerts that could not be relabelled."""
+        """The number of alerts that could not be relabelled."""
 
     def start(self) -> None:
         self._session = aiohttp.ClientSession(
@@ -179,7 +182,7 @@ class Notifier:
         self.use(self.alerting)
 
     def use(self, alerting: Alerting) -> None:
-        """Send to these Alertmanagers from now on; what waits for one that stays is kept."""
+        """Send to these Alertmanagers from now on. The queue of one that stays is kept."""
         self.alerting = alerting
         if self._session is None:
             return
@@ -232,7 +235,7 @@ class Notifier:
         return [target.url for target in self.alerting.alertmanagers]
 
     async def stop(self) -> None:
-        """Send what waits, for a moment, and end."""
+        """Send the waiting alerts for a moment, and stop."""
         tasks = [queue.task for queue in self._queues.values() if queue.task is not None]
         if any(len(queue) for queue in self._queues.values()):
             await asyncio.sleep(STOP_S)
@@ -243,7 +246,7 @@ class Notifier:
             await self._session.close()
 
     def put(self, values: Values) -> None:
-        """Add what the metrics say about this."""
+        """Add the metrics about this."""
         values.put("triptych_rule_alertmanagers", len(self._queues))
         values.put("triptych_rule_alerts_dropped_total", self.dropped, "")
         for url, queue in self._queues.items():

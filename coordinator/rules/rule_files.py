@@ -23,18 +23,18 @@ from shared.promql.ast import Call, Expr, VectorSelector, children
 FILES_MAX = 1_000
 GROUPS_MAX = 5_000
 RULES_MAX = 20_000
-"""Of all files together."""
+"""Limits for all files together."""
 TEXTS_MAX = 256
-"""Labels, and annotations, of one rule."""
+"""The limit on the labels, and on the annotations, of one rule."""
 
 Kind = Literal["record", "alert"]
 
 
 @dataclass(frozen=True, slots=True)
 class RuleDefinition:
-    """One rule. `expr`: as it was written; `shown`: as it is shown, in the language's own form. `labels` and
-    `annotations`: texts of an alert are templates. The labels of its group are among its labels. `reads`: the metrics
-    that it may read, None: any."""
+    """One rule. `expr`: as it was written; `shown`: as it is shown, in PromQL's standard form. `labels` and
+    `annotations`: those of an alert are templates; the labels of the group are among them. `reads`: the metrics that
+    the rule may read, None: any."""
 
     kind: Kind
     name: str
@@ -48,14 +48,15 @@ class RuleDefinition:
     reads: frozenset[str] | None = None
 
     def identity(self) -> tuple[str, str, tuple[tuple[str, str], ...]]:
-        """The same for the rule before and after a change of its file, and for rules that write the same series."""
+        """A key that is the same for a rule before and after a change of its file, and for rules that write the same
+        series."""
         return self.kind, self.name, tuple(sorted(self.labels.items()))
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDefinition:
-    """Rules that are evaluated one after another, at the same time. `file`: its name as it is shown. `limit`: of the
-    series or alerts of each rule, 0: none."""
+    """Rules that are evaluated in order, at the same time. `file`: its name as it is shown. `limit`: on the series or
+    alerts of each rule, 0: none."""
 
     file: str
     name: str
@@ -68,14 +69,15 @@ class GroupDefinition:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What the configuration file says for groups that do not say it."""
+    """The values of the configuration file for groups that do not set them."""
 
     interval_ms: int = 60_000
     query_offset_ms: int = 0
 
 
 def paths_of(patterns: Sequence[str]) -> list[Path]:
-    """The files that the patterns match, each once; a name without wildcards need not exist. Raises ConfigError."""
+    """The files that the patterns match, each once. A name without wildcards is included even if the file does not
+    exist. Raises ConfigError."""
     paths: dict[Path, None] = {}
     for pattern in patterns:
         matching = sorted(islice(glob.iglob(pattern), FILES_MAX + 1))
@@ -92,9 +94,9 @@ def read_all(patterns: Sequence[str], defaults: Defaults) -> list[GroupDefinitio
     groups: list[GroupDefinition] = []
     rules = 0
     for path in paths_of(patterns):
-        own = parse(yaml_fields.read(path, "the rule file"), path, defaults)
-        groups += own
-        rules += sum(len(group.rules) for group in own)
+        file_groups = parse(yaml_fields.read(path, "the rule file"), path, defaults)
+        groups += file_groups
+        rules += sum(len(group.rules) for group in file_groups)
         if len(groups) > GROUPS_MAX or rules > RULES_MAX:
             raise ConfigError(
                 f"{regular_files.shown(path)} and the rule files before it have {len(groups)} groups and {rules} "
@@ -235,7 +237,7 @@ def _require_templates(section: Section, texts: Mapping[str, str], name: str) ->
 
 
 def duplicates(groups: Sequence[GroupDefinition]) -> Iterator[tuple[RuleDefinition, int]]:
-    """Rules of the same name and labels, of which the results would overwrite each other, and how many there are."""
+    """The rules with the same name and labels, whose results would overwrite each other, and how many there are."""
     counted: dict[tuple[str, str, tuple[tuple[str, str], ...]], list[RuleDefinition]] = {}
     for group in groups:
         for rule in group.rules:

@@ -1,6 +1,8 @@
-"""Series as unit tests of rules write them: `metric{a="b"} 0+10x5 _ stale`.
+"""Series in the notation of unit tests of rules: `metric{a="b"} 0+10x5 _ stale`.
 
-https://prometheus.io/docs/prometheus/latest/configuration/unit_testing_rules/#series.
+https:
+
+prometheus.io/docs/prometheus/latest/configuration/unit_testing_rules/#series.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from shared.labels import METRIC_NAME, Labels
 H = TypeVar("H")
 
 POINTS_MAX = 10_000_000
-"""Of one series."""
+"""The limit on the points of one series."""
 NUMBER = r"(?:inf|nan|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)"
 _POINTS = re.compile(rf"([+-]?{NUMBER})([+-]{NUMBER})?(?:x([0-9]{{1,9}}))?", re.IGNORECASE)
 _GAPS = re.compile(r"_x([0-9]{1,9})")
@@ -53,7 +55,7 @@ def parse_labels(text: str) -> Labels:
 
 
 def parse_points(text: str, histograms: Callable[[str], list[H]]) -> list[float | H | None]:
-    """`1 _ _x3 stale a+bxN axN {{…}}` → one entry a point, None for a gap. `histograms`: reads a word that is
+    """`1 _ _x3 stale a+bxN axN {{…}}` → one entry for each point, None for a gap. `histograms`: reads a word such as
     `{{…}}`. Raises ValueError."""
     points: list[float | H | None] = []
     for word in _WORD.findall(text):

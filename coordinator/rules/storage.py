@@ -1,7 +1,7 @@
-"""How rules read and write: queries take the path of all queries, results the path of remote write.
+"""How rules read and write: their queries take the path of all queries, and their results the path of remote write.
 
-Rules are one client at the gate (coordinator/queries/gate.py), so others take turns with all of them together. They ask
-for whole answers: a rule that misses a shard would fire or resolve alerts by mistake.
+All rules together are one client at the gate (coordinator/queries/gate.py), so other clients take turns with them. They
+ask for complete answers: a rule whose query lacks a shard would fire or resolve alerts by mistake.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from coordinator.rules.vectors import vector_of
 from coordinator.series import remote_write
 from coordinator.series.groups import SampleWrites
 from coordinator.series.own_samples import STALE, body, sample
-from coordinator.series.remote_write import Cut, Limits
+from coordinator.series.remote_write import Limits
+from coordinator.series.split_request import SplitRequest
 from shared import labels as label_sets
 from shared.config import Settings
 from shared.errors import BadData, Canceled, NotExecutable, Overloaded, TriptychError
@@ -48,17 +49,19 @@ from shared.promql.model import Grid
 from shared.telemetry import REQUEST_ID
 
 CLIENT = "rules"
-"""As the list of running queries shows it."""
+"""The name of rules in the list of running queries."""
 LEAVES_TOGETHER_MAX = 16
-"""Sub-queries of rules that are asked together: some milliseconds of a worker, which light queries may take."""
+"""The limit on the sub-queries of rules that are sent together: some milliseconds of a worker, as light queries may
+take."""
 PLANS_MAX = 20_000
-"""Rules have plans of their own: so many would drive those of dashboards out of their cache."""
+"""Rules have a cache of plans of their own, because so many plans would drive those of dashboards out of the common
+cache."""
 ENCODED_MAX = 200_000
 """Label sets whose canonical bytes are remembered, some 300 bytes each."""
 WRITTEN_AT_ONCE = 20_000
-"""Samples of one message to the workers, some megabytes."""
+"""Samples in one message to the workers, some megabytes."""
 INLINE_SERIES = 200
-"""More are brought into their form in a thread."""
+"""More samples are encoded in a thread."""
 
 
 class RuleStorage:
@@ -89,8 +92,8 @@ class RuleStorage:
     # Reading
 
     async def query_all(self, exprs: Sequence[str], time_ms: int) -> Sequence[Vector | TriptychError]:
-        """What `query` gives or raises for each of these. Light ones are asked together: a message, its reply and the
-        wake-ups of processes cost more than what most rules read."""
+        """The result or the error of `query` for each of these. Light queries are sent together: a message, its reply
+        and the wake-ups of processes cost more than most rules read."""
         if len(exprs) > 1:
             try:
                 together = await self._together(exprs, time_ms)
@@ -109,7 +112,8 @@ class RuleStorage:
             return error
 
     async def _together(self, exprs: Sequence[str], time_ms: int) -> Sequence[Vector | TriptychError] | None:
-        """None: they are better asked one by one, since one of them is not known to be light."""
+        """The results of one message for all; None if they should be sent one by one, since one of them may not be
+        light."""
         plans = [await self._plan(self._query(expr, time_ms)) for expr in exprs]
         plan = joined(plans)
         workers = self._links.worker_count()
@@ -155,8 +159,8 @@ class RuleStorage:
         )
 
     async def query(self, expr: str, time_ms: int, lookback_ms: int | None = None) -> Vector:
-        """The vector at this time, a scalar as a series without labels. `lookback_ms`: for how long the query sees a
-        sample of a series that has not ended, if not for the time of the settings. Raises TriptychError."""
+        """The vector at this time; a scalar is a series without labels. `lookback_ms`: for how long the query sees a
+        sample of a series that has not ended, if it is not the time of the settings. Raises TriptychError."""
         REQUEST_ID.set(new_id())
         query = self._query(expr, time_ms, lookback_ms)
         return await self._running.serve("rule", expr, CLIENT, partial(self._served, query))
@@ -210,8 +214,8 @@ class RuleStorage:
     # Writing
 
     async def write(self, time_ms: int, series: Vector, ended: Sequence[Labels]) -> None:
-        """Return when the samples and the ends of series are stored. Raises BadData when all are stored but those that
-        are not valid, and other TriptychErrors when some may not be stored."""
+        """Return when the samples and the ends of series are stored. Raises BadData when all valid ones are stored and
+        others are not, and other TriptychErrors when some may not be stored."""
         if self._pressure.memory_level >= Level.WRITES:
             raise Overloaded("memory is short, and writes are refused; the result was not stored").because("memory")
         pieces: list[tuple[Vector, Sequence[Labels]]] = [(series, ended)]
@@ -231,24 +235,24 @@ class RuleStorage:
     async def _write_some(self, time_ms: int, series: Vector, ended: Sequence[Labels]) -> tuple[int, Sequence[str]]:
         """(how many series are refused, why)."""
         if len(series) + len(ended) > INLINE_SERIES:
-            cut = await asyncio.to_thread(self._cut, time_ms, series, ended)
+            split_request = await asyncio.to_thread(self._split, time_ms, series, ended)
         else:
-            cut = self._cut(time_ms, series, ended)
-        if cut.parts:
-            await self._samples.write(cut.parts)
-        return cut.refused_count, cut.refused
+            split_request = self._split(time_ms, series, ended)
+        if split_request.parts:
+            await self._samples.write(split_request.parts)
+        return split_request.refused_count, split_request.refused
 
-    def _cut(self, time_ms: int, series: Vector, ended: Sequence[Labels]) -> Cut:
+    def _split(self, time_ms: int, series: Vector, ended: Sequence[Labels]) -> SplitRequest:
         messages = [self._canonical(labels) + sample(value, time_ms) for labels, value in series]
         end = sample(STALE, time_ms)
         messages += [self._canonical(labels) + end for labels in ended]
         settings = self._settings
-        return remote_write.cut(body(messages), settings.shard_count(), Limits.of(settings))
+        return remote_write.split(body(messages), settings.shard_count(), Limits.of(settings))
 
     def _canonical(self, labels: Labels) -> bytes:
-        own = self._encoded.get(labels)
-        if own is None:
+        label_bytes = self._encoded.get(labels)
+        if label_bytes is None:
             if len(self._encoded) >= ENCODED_MAX:
                 self._encoded.clear()  # those in use are back after one evaluation
-            own = self._encoded[labels] = label_sets.encode(labels)
-        return own
+            label_bytes = self._encoded[labels] = label_sets.encode(labels)
+        return label_bytes

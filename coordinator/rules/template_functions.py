@@ -25,7 +25,7 @@ from coordinator.rules.go_text import GoDuration, GoTime, printf, text_of
 from shared.durations import parse_duration_ms
 
 ARGUMENT_CHARS_MAX = 64 << 10
-"""Of all arguments of a call together: no call makes much more than it gets."""
+"""The limit on all arguments of a call together. No call makes much more text than it gets."""
 ARGUMENTS_MAX = 100
 PATTERN_CHARS_MAX = 1_000
 REPLACEMENT_CHARS_MAX = 256
@@ -119,11 +119,11 @@ def _pattern(text: str) -> Any:
 
 _REFERENCE = re.compile(r"\$(?:\$|([A-Za-z0-9_]+)|\{([A-Za-z0-9_]+)\})")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
-"""Of a group. As in Go's `Regexp.Expand`, digits behind a zero, or more of them, are a name."""
+"""The number or name of a group. As in Go's `Regexp.Expand`, digits after a zero, or more digits, are a name."""
 
 
 def _replaced(pattern: str, replacement: str, text: str) -> str:
-    """As Go's ReplaceAllString: `$1`, `${name}` and `$$`; an empty match directly behind another one is left out."""
+    """As Go's ReplaceAllString: `$1`, `${name}` and `$$`. An empty match directly after another match is left out."""
     if len(replacement) > REPLACEMENT_CHARS_MAX:
         raise ValueError(f"the replacement has {len(replacement)} characters; the limit is {REPLACEMENT_CHARS_MAX}")
     compiled = _pattern(pattern)
@@ -144,11 +144,11 @@ def _replaced(pattern: str, replacement: str, text: str) -> str:
             number = int(name) if _NUMBER.fullmatch(name) else names.get(name, -1)
             return (match[number] or "") if 0 <= number <= compiled.groups else ""
 
-        own = _REFERENCE.sub(group, replacement)
-        size += len(own)
+        replaced = _REFERENCE.sub(group, replacement)
+        size += len(replaced)
         if size > ARGUMENT_CHARS_MAX:
             raise ValueError(f"the result has more than {ARGUMENT_CHARS_MAX} characters")
-        return own
+        return replaced
 
     return str(compiled.sub(one, text))
 

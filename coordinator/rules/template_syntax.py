@@ -18,7 +18,7 @@ DEPTH_MAX = 40
 
 
 class TemplateError(Exception):
-    """A text that is no template, or a template that cannot be executed."""
+    """A text that is no template, or a template that fails when it is executed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,21 +127,21 @@ def parse(text: str, functions: Collection[str], variables: Collection[str]) -> 
 
 
 def _pieces(text: str) -> Iterator[str | list[_Token]]:
-    """Texts between actions, and the tokens of each action; white space is trimmed where `{{-` and `-}}` say so."""
+    """Texts between actions, and the tokens of each action. White space is trimmed at `{{-` and `-}}`."""
     at = 0
     trims = False
     while True:
         start = text.find("{{", at)
-        own = text[at:] if start < 0 else text[at:start]
+        text_before = text[at:] if start < 0 else text[at:start]
         if trims:
-            own = own.lstrip()
+            text_before = text_before.lstrip()
         if start < 0:
-            yield own
+            yield text_before
             return
         at = start + 2
         if text.startswith("-", at) and text[at + 1 : at + 2].isspace():
-            own, at = own.rstrip(), at + 1
-        yield own
+            text_before, at = text_before.rstrip(), at + 1
+        yield text_before
         comment = re.compile(r"\s*/\*.*?\*/\s*?(\s-)?}}", re.DOTALL).match(text, at)
         if comment is not None:
             at, trims = comment.end(), comment[1] is not None
@@ -243,7 +243,7 @@ class _Parser:
             self._tokens.pop()
 
     def _next(self) -> _Token:
-        """The next token, and the white space behind it is gone."""
+        """Take the next token, and skip the white space after it."""
         if not self._tokens:
             raise TemplateError("an action ends too early")
         token = self._tokens.pop()

@@ -1,7 +1,9 @@
-"""Templates of labels and annotations: Go's text/template with the functions that Prometheus gives it.
+"""Templates of labels and annotations: Go's text/template with Prometheus's functions.
 
-https://prometheus.io/docs/prometheus/latest/configuration/template_reference/. A template is bounded in its size, its
-steps, its output and its queries, so the worst one of the allowed size costs some tenths of a second.
+https:
+
+prometheus.io/docs/prometheus/latest/configuration/template_reference/. A template is bounded in its size, its steps,
+its output and its queries, so the worst template of the allowed size costs some tenths of a second.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ __all__ = ["Sample", "Surroundings", "Template", "TemplateError"]
 STEPS_MAX = 20_000
 OUTPUT_CHARS_MAX = 256 << 10
 MADE_CHARS_MAX = 4 << 20
-"""Of the texts that functions give, also those that are not part of the output."""
+"""The limit on the texts that functions return, including those that are not part of the output."""
 QUERIES_MAX = 20
 PARSED_MAX = 4096
 VARIABLES = ("$labels", "$externalLabels", "$externalURL", "$value")
@@ -30,8 +32,8 @@ VARIABLES = ("$labels", "$externalLabels", "$externalURL", "$value")
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What is the same for all alerts of an evaluation. `query`: the vector that an expression gives at the time of
-    the evaluation; may raise ValueError. `deadline`: of `time.monotonic()`, after which no template goes on."""
+    """What all alerts of an evaluation share. `query`: returns the vector of an expression at the time of the
+    evaluation; may raise ValueError. `deadline`: of `time.monotonic()`, after which no template continues."""
 
     query: Callable[[str], list[Sample]]
     external_labels: Mapping[str, str] = field(default_factory=dict)
@@ -162,8 +164,8 @@ class _Run:
         dot, depth = self._dot, len(self._scopes)
         for key, item in pairs:
             self._step()
-            own = (item,) if len(pipeline.names) == 1 else (key, item)[: len(pipeline.names)]
-            self._assign(pipeline, own)
+            assigned = (item,) if len(pipeline.names) == 1 else (key, item)[: len(pipeline.names)]
+            self._assign(pipeline, assigned)
             self._dot = item
             try:
                 self.nodes(node.body)
@@ -259,7 +261,7 @@ class _Run:
 
 
 class _Data:
-    """What `.` is at the beginning."""
+    """The value of `.` at the beginning."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self.fields = fields
@@ -279,5 +281,5 @@ def _field(base: Any, name: str) -> Any:
 
 
 def is_true(value: Any) -> bool:
-    """Whether Go's templates take the value as true: not if it is zero or empty."""
+    """Whether a value counts as true in Go's templates: not if it is zero or empty."""
     return bool(value)

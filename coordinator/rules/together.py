@@ -1,4 +1,4 @@
-"""Queries of several rules as one: their leaves are asked in one message, and each is merged by itself."""
+"""Sends the queries of several rules as one: their leaves go in one message, and each result is merged on its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shared.wire import Frame, unpack
 
 
 def joined(plans: Sequence[Plan]) -> Plan:
-    """A plan with the leaves of all; it is only for asking, and has no meaning of its own."""
+    """A plan with the leaves of all plans. It is only for sending, and has no meaning of its own."""
     return Plan(
         "; ".join(plan.text for plan in plans),
         plans[0].expr,
@@ -35,8 +35,8 @@ def joined(plans: Sequence[Plan]) -> Plan:
 
 
 def merged_apart(plans: Sequence[Plan], replies: Replies) -> tuple[Sequence[Vector | TriptychError], Conclusion]:
-    """(The vector of each plan, or its error; what is learned from the replies to all). Work for a thread. Raises what
-    concerns all of them: DeadlineExceeded, TooHeavy, AskAgain."""
+    """(The vector of each plan, or its error; what is learned from the replies for all). Work for a thread. Raises
+    errors that concern all of them: DeadlineExceeded, TooHeavy, AskAgain."""
     shares = []
     pieces: list[list[tuple[EvaluateReply, Sequence[Frame]]]] = [[] for _ in plans]
     for reply in replies.fan_out.replies:
@@ -45,16 +45,16 @@ def merged_apart(plans: Sequence[Plan], replies: Replies) -> tuple[Sequence[Vect
             WorkerShare(reply.worker, tuple(reply.shards), reply.elapsed_ms, reply.message.timings_ms, evaluated)
         )
         answer_at = frame_at = 0
-        for plan, own in zip(plans, pieces, strict=True):
+        for plan, plan_pieces in zip(plans, pieces, strict=True):
             answers = evaluated.answers[answer_at : answer_at + len(plan.leaves)]
             frames_end = frame_at + sum(answer.shape.frames for answer in answers)
-            own.append((EvaluateReply(answers, evaluated.samples_peak), frames[frame_at:frames_end]))
+            plan_pieces.append((EvaluateReply(answers, evaluated.samples_peak), frames[frame_at:frames_end]))
             answer_at, frame_at = answer_at + len(plan.leaves), frames_end
         assert answer_at == len(evaluated.answers) and frame_at == len(frames)
     vectors: list[Vector | TriptychError] = []
-    for plan, own in zip(plans, pieces, strict=True):
+    for plan, plan_pieces in zip(plans, pieces, strict=True):
         try:
-            value = evaluate_plan(plan, own, replies.terms).value
+            value = evaluate_plan(plan, plan_pieces, replies.terms).value
             assert not isinstance(value, Joined)  # arrays were asked for
             vectors.append(vector_of(value))
         except (NotExecutable, BadData) as error:

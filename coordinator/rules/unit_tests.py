@@ -1,7 +1,8 @@
 """Unit tests of rules, in the format of promtool.
 
-https://prometheus.io/docs/prometheus/latest/configuration/unit_testing_rules/. Native histograms are not served in
-them.
+https:
+
+prometheus.io/docs/prometheus/latest/configuration/unit_testing_rules/. Native histograms are not supported in them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class ExpectedAlert:
 
 @dataclass(frozen=True, slots=True)
 class AlertTest:
-    """The alerts of this name that fire at a time."""
+    """The alerts of this name that should fire at a time."""
 
     time_ms: int
     name: str
@@ -151,7 +152,7 @@ def _sorted(labels: Mapping[str, str]) -> Labels:
 
 
 def failures(path: Path) -> Iterator[str]:
-    """What is wrong, in words. Raises ConfigError for a file that cannot be used."""
+    """The failures, in words. Raises ConfigError for a file that cannot be used."""
     file = parse(yaml_fields.read(path, "the test file"), path)
     groups = rule_files.read_all(file.rule_files, Defaults(file.interval_ms))
     groups = [replace(group, interval_ms=file.interval_ms) for group in groups]

@@ -1,1 +1,1 @@
-"""Scraping: jobs, their targets, and what is read from them."""
+"""Scraping: jobs, their targets, and the samples that are read from them."""

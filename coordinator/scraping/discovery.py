@@ -1,7 +1,8 @@
-"""Where the targets of a job are: in the configuration, in files that are watched, or behind a URL that is asked.
+"""Discovers the targets of a job: in the configuration, in files that are watched, or behind a URL.
 
-A file or an answer that cannot be used changes nothing: what it said before stays. Formats:
-https://prometheus.io/docs/prometheus/latest/http_sd/ and …/configuration/configuration/#file_sd_config.
+A file or an answer that cannot be used changes nothing: the earlier targets stay. Formats: https:
+
+prometheus.io/docs/prometheus/latest/http_sd/ and …/configuration/configuration/#file_sd_config.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from shared.errors import ConfigError
 from shared.telemetry import event
 
 LOOK_S = 5.0
-"""How often files of targets are looked at, to see whether they have changed."""
+"""How often files of targets are checked for changes."""
 FILES_MAX = 1_000
-"""Files of one discovery, of those that match its patterns."""
+"""The limit on the files of one discovery that match its patterns."""
 URL_BYTES_MAX = 8 << 20
 URL_TIMEOUT_S = 30.0
 """An answer must come within this time."""
 READ_TIMEOUT_S = 30.0
-"""Files on a network may answer late or never."""
+"""The time limit for reading files, because a network file system may answer late or never."""
 
 Groups = tuple[Group, ...]
 FILE_PATH, URL = "__meta_filepath", "__meta_url"
@@ -40,7 +41,7 @@ Stamp = tuple[int, int, int]
 
 
 class Discovery:
-    """One source of groups. `tried`: set when it has been asked once, with success or without."""
+    """One source of groups. `tried`: set after the first attempt, whether it succeeded or failed."""
 
     def __init__(self, job: str, changed: Callable[[], None]) -> None:
         self.groups: Groups = ()
@@ -56,7 +57,7 @@ class Discovery:
             self._changed()
 
     def _failed(self, what: str, why: object) -> None:
-        """Count it, and log it unless that is what the last line was."""
+        """Count a failure, and log it unless it is the same as the last one that was logged."""
         self.failures += 1
         text = f"{what}: {why}"
         if text != self._why:
@@ -65,7 +66,7 @@ class Discovery:
 
 
 class Files(Discovery):
-    """Files of groups, looked at every LOOK_S."""
+    """Files of groups, checked every LOOK_S."""
 
     def __init__(self, config: FileDiscovery, job: str, changed: Callable[[], None]) -> None:
         super().__init__(job, changed)

@@ -1,4 +1,4 @@
-"""An answer of a target as samples, by the format that its Content-Type names."""
+"""Reads the answer of a target into samples, in the format that its Content-Type names."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def read(
     keeps_classic: bool,
     honors_times: bool,
 ) -> Samples:
-    """The samples of an answer. `fallback`: the protocol of PROTOCOLS that it is in where its Content-Type says none of
-    them, or "". `honors_times`: as in `protobuf_families.read`; times of the text formats are always given. Raises
-    BadData for what cannot be read."""
+    """The samples of an answer. `fallback`: the protocol of PROTOCOLS that it is in if its Content-Type names none of
+    them, or "". `honors_times`: as in `protobuf_families.read`; the text formats always use the target's times. Raises
+    BadData for an answer that cannot be read."""
     kind = _kind(content_type) or _kind(PROTOCOLS.get(fallback, ""))
     if kind == PROTOBUF:
         return protobuf_families.read(

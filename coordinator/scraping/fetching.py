@@ -1,4 +1,5 @@
-"""What a target answers, within bounds of time and size: targets are slow, huge, endless, and say what is not so."""
+"""Fetches the answers of targets within bounds of time and size: targets may be slow, send huge or endless answers, or
+announce wrong sizes."""
 
 from __future__ import annotations
 
@@ -17,21 +18,21 @@ from shared.errors import ConfigError
 from shared.version import version
 
 SCRAPES_MAX = 500
-"""Requests to targets under way at once. Others wait, which counts towards their timeouts."""
+"""Requests to targets that are under way at once. Others wait, and the wait counts towards their timeouts."""
 BODIES_BYTES_MAX = 256 << 20
-"""Answers of all targets that are being read or wait to be parsed, as they were sent."""
+"""The limit on the answers of all targets, as they were sent, that are being read or wait to be parsed."""
 REDIRECTS_MAX = 10
 KEPT_CONNECTIONS_MAX = 500
-"""A job with more targets opens a connection for each scrape: each that is kept is an open file."""
+"""A job with more targets opens a connection for each scrape, because each kept connection is an open file."""
 CHUNK_BYTES = 256 << 10
 
 
 class FetchFailed(Exception):
-    """A target has not answered as it should; the text says why."""
+    """A target has not answered properly; the text says why."""
 
 
 @dataclass(slots=True)
-class Answer:
+class ScrapeResponse:
     """`body` as it was sent. `held` bytes count towards BODIES_BYTES_MAX until `Fetches.release`."""
 
     body: bytes
@@ -61,7 +62,7 @@ class Fetches:
 
     async def get(
         self, client: Client, url: str, headers: Mapping[str, str], timeout_s: float, bytes_max: int, keeps: bool
-    ) -> Answer:
+    ) -> ScrapeResponse:
         """The body of a 200. Raises FetchFailed."""
         held = 0
         try:
@@ -81,7 +82,7 @@ class Fetches:
                 if not keeps:
                     response.close()
                 encoding = response.headers.get("Content-Encoding", "").strip().lower()
-                answer = Answer(b"".join(chunks), encoding, response.headers.get("Content-Type", ""), held)
+                answer = ScrapeResponse(b"".join(chunks), encoding, response.headers.get("Content-Type", ""), held)
                 held = 0
                 return answer
         except TimeoutError:
@@ -116,7 +117,7 @@ class Client:
 
 
 class _Request:
-    """A request under way, whose connection is given back at the end."""
+    """A request under way, whose connection is released at the end."""
 
     def __init__(
         self, session: aiohttp.ClientSession, http: HttpClientConfig, url: str, headers: Mapping[str, str]
@@ -144,9 +145,8 @@ class _Request:
             self._response.release()
 
 
-def inflated(answer: Answer, bytes_max: int) -> bytes:
-    """The body as the target meant it. Raises FetchFailed for one that is not gzip, or larger than it may be. Work for
-    a thread."""
+def inflated(answer: ScrapeResponse, bytes_max: int) -> bytes:
+    """The decompressed body. Raises FetchFailed for a body that is not gzip, or too large. Work for a thread."""
     if answer.encoding in ("", "identity"):
         return answer.body
     if answer.encoding != "gzip":

@@ -1,7 +1,10 @@
 """Scrape jobs: the section `scrape_configs` of the configuration file.
 
-https://prometheus.io/docs/prometheus/latest/configuration/configuration/#scrape_config. What is not served is refused
-by name: other service discoveries, proxies, OAuth 2, and histograms with custom buckets made of classic ones.
+https:
+
+prometheus.io/docs/prometheus/latest/configuration/configuration/#scrape_config. Unsupported settings are refused by
+name: other service discoveries, proxies, OAuth 2, and the conversion of classic histograms to native ones with custom
+buckets.
 """
 
 from __future__ import annotations
@@ -72,7 +75,7 @@ class HttpDiscovery:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one scrape; 0: none but that of the service."""
+    """Limits of one scrape; 0: only that of the service."""
 
     body_bytes: int
     samples: int
@@ -174,7 +177,7 @@ def _job(section: Section, configuration: Configuration) -> Job:
 
 
 def _with_defaults(section: Section, defaults: Mapping[str, Any]) -> Section:
-    """The section with what `global` says where it says nothing itself."""
+    """The section, with the values of `global` for settings that it does not have."""
     fields = Fields(section.fields.line)
     fields.update({**defaults, **{name: value for name, value in section.fields.items() if value is not None}})
     fields.lines.update(section.fields.lines)
@@ -182,7 +185,7 @@ def _with_defaults(section: Section, defaults: Mapping[str, Any]) -> Section:
 
 
 def _keeps_classic(section: Section) -> bool:
-    """The name that it had in Prometheus 2."""
+    """The name that the setting had in Prometheus 2."""
     return section.boolean("scrape_classic_histograms")
 
 

@@ -1,4 +1,5 @@
-"""How the series of a target are named: the labels that a target exposes with its own, after relabelling, in bounds."""
+"""How the series of a target are named: the labels that it exposes are combined with its own, relabelled, and
+limited."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ Ints = NDArray[np.int64]
 
 
 class Unusable(BadData):
-    """A scrape fails because of what a series is called, or of how many samples there are. `total`: samples that were
-    read, the one at which it fails among them; `kept`: those that relabelling keeps; `numbers`: of the series that were
-    accepted."""
+    """A scrape fails because of the labels of a series, or of the number of samples. `total`: samples that were read,
+    including the one at which it fails; `kept`: those that relabelling keeps; `numbers`: those of the accepted
+    series."""
 
     def __init__(self, message: str, total: int = 0, kept: int = 0, numbers: Ints | None = None) -> None:
         super().__init__(message)
@@ -33,8 +34,8 @@ class Unusable(BadData):
 
 @dataclass(frozen=True, slots=True)
 class Labelling:
-    """How the series of a target are named, and what their labels may have: limits of the number, and of the bytes of
-    names and values."""
+    """How the series of a target are named, and the limits of their labels: the number, and the bytes of names and
+    values."""
 
     target: Mapping[str, str]
     honor_labels: bool = False
@@ -45,8 +46,8 @@ class Labelling:
     only_plain_names: bool = False
 
     def of(self, exposed: Mapping[str, str]) -> dict[str, str] | None:
-        """The labels of a series that the target exposes so; None if relabelling drops it. Raises BadData if they are
-        not valid or too many."""
+        """The labels of a series that the target exposes with these labels; None if relabelling drops it. Raises
+        BadData if they are invalid or too many."""
         kept = relabelling.apply(self._with_target(exposed), self.rules, only_plain_names=self.only_plain_names)
         if kept is None or not kept:
             return None

@@ -1,7 +1,9 @@
-"""The scrapes of one target, one after another: what is fetched, what is stored, and how the target is.
+"""The scrapes of one target, one after another: what is fetched and stored, and the health of the target.
 
-https://prometheus.io/docs/concepts/jobs_instances/ tells of `up` and the series beside it, and
-…/prometheus/latest/querying/basics/#staleness of the markers that end series.
+https:
+
+prometheus.io/docs/concepts/jobs_instances/ describes `up` and the other series about a scrape, and
+…/prometheus/latest/querying/basics/#staleness the markers that end series.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from functools import partial
 import numpy as np
 
 from coordinator.scraping import exposition, written
-from coordinator.scraping.fetching import Answer, Client, Fetches, FetchFailed, inflated
+from coordinator.scraping.fetching import Client, Fetches, FetchFailed, ScrapeResponse, inflated
 from coordinator.scraping.jobs import Job
 from coordinator.scraping.labelling import Labelling, Unusable
 from coordinator.scraping.series_text import Family
@@ -25,7 +27,7 @@ from coordinator.scraping.target_series import Ints, Samples, TargetSeries
 from coordinator.scraping.targets import Target
 from coordinator.series.metadata import TEXT_BYTES_MAX
 from coordinator.series.own_samples import STALE
-from coordinator.series.remote_write import Cut
+from coordinator.series.split_request import SplitRequest
 from coordinator.watching.catalogue import SCRAPE_SERIES
 from shared import labels
 from shared.config import Settings
@@ -36,22 +38,24 @@ from shared.telemetry import event
 
 EXTRA_SERIES = ("scrape_timeout_seconds", "scrape_sample_limit", "scrape_body_size_bytes")
 TOLERANCE_MS = 10
-"""A scrape that begins so much late has the time that it should have: regular times take less room."""
+"""A scrape that begins at most this late gets the time at which it should have begun, because regular times take less
+space."""
 METADATA_INTERVAL_S = 3600.0
-"""Types and helps are stored when they change, and again after this time."""
+"""Types and help texts are stored when they change, and again after this time."""
 FAMILIES_MAX = 10_000
-"""Families of one target whose metadata is stored."""
+"""The limit on the families of one target whose metadata is stored."""
 ALL_SERIES_MAX = 2_000_000
-"""Series of all targets that are remembered, at some 550 bytes each. With more, further targets are not scraped."""
+"""The limit on the remembered series of all targets, at some 550 bytes each. Beyond it, further targets are not
+scraped."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
     """A scrape that is ready to be stored. `now`: numbers of the series that it has without a time of their own.
-    `families`: None if they are those of the last scrape, or if this one has failed."""
+    `families`: None if they are those of the last scrape, or if this scrape has failed."""
 
     body: bytes
-    cut: Cut
+    split_request: SplitRequest
     now: Ints
     kept: int
     families: Mapping[str, Family] | None = None
@@ -75,7 +79,7 @@ class Counts:
 
 
 class ScrapeLoop:
-    """For the event loop's thread only, but for `_prepare`."""
+    """For the event loop's thread only, apart from `_prepare`."""
 
     def __init__(
         self,
@@ -95,7 +99,7 @@ class ScrapeLoop:
         self.health = "unknown"
         self.last_error = ""
         self.last_scrape: float | None = None
-        """Unix time of the begin of the last one, None before the first."""
+        """The Unix time at which the last scrape began, None before the first."""
         self.last_duration_s = 0.0
         self.families: Mapping[str, Family] = {}
         self._client = client
@@ -122,7 +126,7 @@ class ScrapeLoop:
         return self._series.live_labels()
 
     def inherit(self, live: list[bytes]) -> None:
-        """Those of the loop before this one, before the first scrape."""
+        """The series of the loop before this one, until the first scrape."""
         self._series.live = np.array([self._series.number(label_bytes) for label_bytes in live], np.int64)
 
     # Scrapes
@@ -153,7 +157,7 @@ class ScrapeLoop:
                 event(logging.ERROR, "a scrape has failed", job=self.job.name, url=self.target.url, trace=True)
 
     async def scrape(self, time_ms: int) -> None:
-        """One scrape with this time. A failure of the target or of the store is shown and counted."""
+        """Make one scrape with this time. A failure of the target or of the store is shown and counted."""
         if self._store.refuses:
             self._counts.skipped += 1
             self.last_error = "the service is overloaded and stores no samples"
@@ -182,7 +186,7 @@ class ScrapeLoop:
         self._counts.series += count - self._remembered
         self._remembered = count
 
-    async def _fetch(self) -> Answer:
+    async def _fetch(self) -> ScrapeResponse:
         if self.forced_error:
             raise FetchFailed(self.forced_error)
         if self._counts.series >= ALL_SERIES_MAX and not self._remembered:
@@ -202,7 +206,7 @@ class ScrapeLoop:
         if not np.array_equal(series.live, prepared.now):
             series.live = np.union1d(series.live, prepared.now)
         try:
-            await self._store.store(prepared.body, prepared.cut)
+            await self._store.store(prepared.body, prepared.split_request)
             series.live = prepared.now
             self._counts.samples += prepared.kept
             if self.health == "up":
@@ -215,7 +219,7 @@ class ScrapeLoop:
         except TriptychError as error:
             self.health, self.last_error = "down", f"what was scraped could not be stored: {error}"
             self._counts.refused += prepared.kept
-        self._counts.refused += prepared.cut.refused_count
+        self._counts.refused += prepared.split_request.refused_count
 
     async def end(self, time_ms: int) -> None:
         """End all series of the target. Raises TriptychError when that cannot be stored."""
@@ -225,15 +229,15 @@ class ScrapeLoop:
 
     # In a thread
 
-    def _ends(self, time_ms: int) -> tuple[bytes, Cut] | None:
-        """What ends all series of the target; None if it has none."""
+    def _ends(self, time_ms: int) -> tuple[bytes, SplitRequest] | None:
+        """The markers that end all series of the target; None if it has none."""
         ended = [*self.live(), *(self._report if self.last_scrape is not None else ())]
         if not ended:
             return None
         body = _samples(ended, np.full(len(ended), STALE), time_ms)
-        return body, self._store.cut(body)
+        return body, self._store.split(body)
 
-    def _prepare(self, answer: Answer, time_ms: int, began: float) -> _Prepared:
+    def _prepare(self, answer: ScrapeResponse, time_ms: int, began: float) -> _Prepared:
         """Raises BadData, FetchFailed and TooLarge for an answer that cannot be used."""
         started_s = time.thread_time()
         job, series = self.job, self._series
@@ -268,7 +272,8 @@ class ScrapeLoop:
         return prepared
 
     def _prepare_failed(self, time_ms: int, began: float, error: Exception) -> _Prepared:
-        """As Prometheus, it tells of the samples that were read before the failure, though none of them is stored."""
+        """The failed scrape. As in Prometheus, it reports the samples that were read before the failure, though none of
+        them is stored."""
         read = (0, 0, 0)
         if isinstance(error, Unusable):
             read = error.total, error.kept, self._series.unknown(error.numbers)
@@ -290,12 +295,12 @@ class ScrapeLoop:
         return written.samples(label_bytes, samples.values[rows], times_ms[rows], starts_ms[rows])
 
     def _ready(self, parts: list[bytes], now: Ints, report: list[float], time_ms: int, kept: int) -> _Prepared:
-        """With the ends of the series that are gone, and with the series that tell of the scrape."""
+        """Add the ends of the series that have disappeared, and the series about the scrape."""
         ended = np.setdiff1d(self._series.live, now)
         own = [self._series.labels[number] for number in ended.tolist()] + self._report
         values = np.concatenate([np.full(len(ended), STALE), np.array(report)])
         body = b"".join([*parts, _samples(own, values, time_ms)])
-        return _Prepared(body, self._store.cut(body), now, kept)
+        return _Prepared(body, self._store.split(body), now, kept)
 
 
 def _labelling(job: Job, target: Target, settings: Settings) -> Labelling:
@@ -313,7 +318,8 @@ def _labelling(job: Job, target: Target, settings: Settings) -> Labelling:
 
 
 def _numbers_without_time(samples: Samples, job: Job) -> Ints:
-    """Those that are ended when they vanish: a target that gives the time tells by itself how old a sample is."""
+    """The series that are ended when they disappear. Those with the target's own times are not: the target itself says
+    how old a sample is."""
     numbers, histograms = samples.numbers, samples.histograms
     if job.honor_timestamps and not job.tracks_timestamped:
         numbers = numbers[~samples.is_timed]
@@ -322,12 +328,12 @@ def _numbers_without_time(samples: Samples, job: Job) -> Ints:
 
 
 def _numbers(numbers: Ints, histograms: Sequence[tuple[int, bool, bytes]]) -> Ints:
-    """Those of samples, and those of native histograms."""
+    """The numbers of the series with samples, and of those with native histograms."""
     return np.concatenate([numbers, np.array([number for number, *_ in histograms], np.int64)])
 
 
 def _first_of_each(numbers: Ints, times_ms: Ints, series: int) -> Ints | slice:
-    """The rows without those that have the series and the time of one before them."""
+    """The rows without those that repeat the series and the time of an earlier row."""
     if not len(numbers) or np.bincount(numbers, minlength=series).max() == 1:
         return slice(None)
     _, first = np.unique(np.stack((numbers, times_ms), axis=1), axis=0, return_index=True)

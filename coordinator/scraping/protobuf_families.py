@@ -1,7 +1,8 @@
-"""The protobuf exposition: messages `io.prometheus.client.MetricFamily`, each with its length before it. The only
-format with native histograms.
+"""The protobuf exposition: messages `io.prometheus.client.MetricFamily`, each after its length. It is the only format
+with native histograms.
 
-Read by interpreted code, since targets are asked for it only where native histograms are wanted: some 3 µs a sample.
+Interpreted code reads it, in some 3 µs for each sample, because targets are asked for this format only where native
+histograms are wanted.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from shared.labels import METRIC_NAME
 from shared.protobuf_fields import read_varint
 
 BODY_BYTES_MAX = 16 << 20
-"""The protobuf library makes objects of several times these bytes."""
+"""The limit on an answer, because the protobuf library makes objects of several times its size."""
 GAUGE_RESET = 3
 """The counter reset hint of a gauge histogram."""
 
@@ -46,8 +47,8 @@ def read(
     keeps_classic: bool,
     honors_times: bool = True,
 ) -> Samples:
-    """The samples; those without a time have this one, and all of them unless `honors_times`. `with_histograms`: native
-    ones are stored, and of a family that has them the classic buckets only if `keeps_classic`. Raises BadData."""
+    """The samples. Those without a time have this one; so have all of them unless `honors_times`. `with_histograms`:
+    native histograms are stored, and the classic buckets of their families only if `keeps_classic`. Raises BadData."""
     if len(body) > BODY_BYTES_MAX:
         raise BadData(f"the answer has {len(body)} bytes; in protobuf the limit is {BODY_BYTES_MAX}")
     series.begin()
@@ -77,7 +78,7 @@ def _families(body: bytes) -> Iterator[exposition_pb2.MetricFamily]:
 
 @dataclass(slots=True)
 class _Reading:
-    """What has been read so far."""
+    """The samples that have been read so far."""
 
     series: TargetSeries
     time_ms: int
@@ -107,7 +108,7 @@ class _Reading:
         )
 
     def numbers(self) -> Ints:
-        """Of all series that have samples so far."""
+        """The limit on all series that have samples so far."""
         numbers = [number for number, *_ in (*self.rows, *self.histograms) if number != DROPPED]
         return np.array(numbers, np.int64)
 
@@ -223,7 +224,7 @@ class _Metric:
 
 
 def _is_native(histogram: exposition_pb2.Histogram) -> bool:
-    """Whether it has native buckets: a library that makes them gives even an empty one a span."""
+    """Whether the histogram has native buckets: libraries that make them add a span even without observations."""
     has_spans = bool(histogram.positive_span or histogram.negative_span)
     return has_spans or histogram.zero_threshold > 0 or histogram.zero_count > 0 or histogram.zero_count_float > 0
 
@@ -256,7 +257,7 @@ def _stored(histogram: exposition_pb2.Histogram, time_ms: int) -> exposition_pb2
 
 
 def _ms(timestamp: exposition_pb2.Timestamp) -> int:
-    """0 for one that is not there. Raises BadData for one that is far from any calendar."""
+    """The time in ms, 0 for a missing one. Raises BadData for a time that is out of range."""
     milliseconds = timestamp.seconds * 1000 + timestamp.nanos // 1_000_000
     if abs(milliseconds) >= 2**62:
         raise BadData(f"a timestamp of {timestamp.seconds} s is out of range")

@@ -1,4 +1,4 @@
-"""Scraping as the configuration file says: jobs, each with its discovery and the loops of its targets."""
+"""Scraping as the configuration file describes it: jobs, each with its discoveries and the loops of its targets."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from coordinator.scraping.fetching import KEPT_CONNECTIONS_MAX, Client, Fetches
 from coordinator.scraping.jobs import TARGETS_MAX, Job
 from coordinator.scraping.loop import Counts, ScrapeLoop
 from coordinator.scraping.storing import ScrapeStore
-from coordinator.scraping.targets import Found, Key, Target, found
+from coordinator.scraping.targets import DiscoveredTargets, Key, Target, targets_of
 from shared.config import Settings
 from shared.measurements import Values
 from shared.telemetry import event
 
 SETTLE_S = 0.2
-"""Discoveries that change within this time are followed together."""
+"""Changes of discoveries within this time are applied together."""
 DISCOVERED_WITHIN_S = 30.0
-"""A job takes over the targets of its predecessor when each discovery has been tried, at the latest after this."""
+"""A job takes over the targets of its predecessor when each discovery has been tried, and after this time at the
+latest."""
 ALL_TARGETS_MAX = 20_000
-"""Targets of all jobs: each has a task, and memory for its series."""
+"""The limit on the targets of all jobs, each of which has a task and memory for its series."""
 ENDS_AT_ONCE = 32
-"""Targets whose series are ended at once: all those of a job may go in one moment."""
+"""Targets whose series are ended at once, because all targets of a job may disappear at the same moment."""
 ENDING_PAUSE_S, ENDING_S_MAX = 5.0, 60.0
-"""Ends that cannot be stored are stored after a pause, again and again for so long. Then the series end by themselves,
-after the lookback."""
+"""Ends that cannot be stored are tried again after a pause, for this time. After that the series end after the
+lookback, without markers."""
 KEEP_INTERVALS = 2
 KEEP_S_MAX = 300.0
-"""A connection is kept for so many intervals, and at most so long."""
-NO_TARGETS = Found((), (), 0, (), 0)
+"""A connection is kept for this many intervals, and at most for this time."""
+NO_TARGETS = DiscoveredTargets((), (), 0, (), 0)
 
 
 class Pool:
@@ -42,7 +43,7 @@ class Pool:
 
     def __init__(self, job: Job, scraper: Scraper, predecessor: Pool | None) -> None:
         self.job = job
-        self.found = NO_TARGETS
+        self.discovered = NO_TARGETS
         self.loops: dict[Key, ScrapeLoop] = {}
         self._scraper = scraper
         self._predecessor = predecessor
@@ -60,7 +61,7 @@ class Pool:
         return sum(source.failures for source in self._sources)
 
     def shown(self) -> Iterable[ScrapeLoop]:
-        """The loops of the job: those of its predecessor until it has found its own."""
+        """The loops of the job: those of its predecessor until its own targets have been discovered."""
         return self._predecessor.shown() if self._predecessor is not None else self.loops.values()
 
     async def _follow(self) -> None:
@@ -74,24 +75,28 @@ class Pool:
             self._changed.clear()
             # Relabelling thousands of targets takes some 20 µs each.
             groups = ordered(self.job.groups, self._sources)
-            self.found = await self._scraper.store.work(lambda: found(self.job, groups, TARGETS_MAX))  # noqa: B023
+            self.discovered = await self._scraper.store.work(lambda: targets_of(self.job, groups, TARGETS_MAX))  # noqa: B023
             self._say_problems()
             await self._sync(self.job.limits.targets)
             await self._changed.wait()
             await asyncio.sleep(SETTLE_S)
 
     def _say_problems(self) -> None:
-        problems = self.found.problems
+        problems = self.discovered.problems
         if problems:
             event(logging.WARNING, "targets are not valid", job=self.job.name, count=len(problems), first=problems[0])
-        if self.found.left_out:
+        if self.discovered.left_out:
             event(
-                logging.ERROR, "targets are left out", job=self.job.name, count=self.found.left_out, limit=TARGETS_MAX
+                logging.ERROR,
+                "targets are left out",
+                job=self.job.name,
+                count=self.discovered.left_out,
+                limit=TARGETS_MAX,
             )
 
     async def _sync(self, limit: int) -> None:
-        """Scrape the targets that were found, and no others."""
-        targets = {target.key: target for target in self.found.targets}
+        """Scrape the discovered targets, and no others."""
+        targets = {target.key: target for target in self.discovered.targets}
         gone = [self._drop(key) for key in list(self.loops) if key not in targets]
         before = self._predecessor
         self._predecessor = None
@@ -113,7 +118,7 @@ class Pool:
                 loop.inherit(inherited.pop(key).live())
             self.loops[key] = loop
             self._tasks[key] = asyncio.create_task(loop.run())
-        count = len(self.found.targets)
+        count = len(self.discovered.targets)
         for loop in self.loops.values():
             loop.forced_error = f"the job has {count} targets; target_limit is {limit}" if count > limit else ""
             loop.keeps_connection = count <= KEPT_CONNECTIONS_MAX
@@ -124,7 +129,7 @@ class Pool:
         return self.loops.pop(key)
 
     async def hand_over(self) -> Mapping[Key, ScrapeLoop]:
-        """Stop, and return the loops, whose series another one goes on with or ends."""
+        """Stop, and return the loops, whose series the next job continues or ends."""
         before = self._predecessor
         self._predecessor = None
         inherited = dict(await before.hand_over()) if before is not None else {}
@@ -138,7 +143,7 @@ class Pool:
 
 
 class Scraper:
-    """Follows the section `scrape_configs`. For the event loop's thread only, but for `prepare`."""
+    """Applies the section `scrape_configs`. For the event loop's thread only, apart from `prepare`."""
 
     def __init__(self, store: ScrapeStore, settings: Settings) -> None:
         self.store = store
@@ -151,7 +156,7 @@ class Scraper:
 
     @property
     def targets(self) -> int:
-        """How many are scraped."""
+        """How many targets are scraped."""
         return sum(len(pool.loops) for pool in self.pools.values())
 
     def prepare(self, configuration: Configuration) -> Sequence[Job]:
@@ -159,12 +164,12 @@ class Scraper:
         return jobs.read(configuration)
 
     def use(self, prepared: Sequence[Job]) -> None:
-        """Follow these jobs from now on. One that has not changed goes on as it is."""
+        """Use these jobs from now on. A job that has not changed continues."""
         before, self.pools = self.pools, {}
         for job in prepared:
-            own = before.pop(job.name, None)
-            is_same = own is not None and own.job.source == job.source
-            self.pools[job.name] = own if own is not None and is_same else Pool(job, self, own)
+            same_name = before.pop(job.name, None)
+            is_same = same_name is not None and same_name.job.source == job.source
+            self.pools[job.name] = same_name if same_name is not None and is_same else Pool(job, self, same_name)
         for pool in before.values():
             self._begin(self._end_pool(pool), self._tasks)
 
@@ -175,13 +180,14 @@ class Scraper:
         self.end(list((await pool.hand_over()).values()))
 
     def end(self, loops: Sequence[ScrapeLoop]) -> None:
-        """Begin to end the series of targets that are gone. A target that is back meanwhile has later samples."""
+        """Begin to end the series of targets that have disappeared. A target that returns meanwhile has later
+        samples."""
         if loops:
             self._begin(self._end(loops, int(time.time() * 1000)), self._endings)
 
     async def _end(self, loops: Sequence[ScrapeLoop], time_ms: int) -> None:
         give_up_s = time.monotonic() + ENDING_S_MAX
-        left, why = list(loops), ""
+        unended, why = list(loops), ""
 
         async def end_some(waiting: Iterator[ScrapeLoop]) -> None:
             nonlocal why
@@ -189,20 +195,20 @@ class Scraper:
                 try:
                     if time.monotonic() < give_up_s:
                         await loop.end(time_ms)
-                        left.remove(loop)
+                        unended.remove(loop)
                 except Exception as error:
                     # A defect of the program that one target meets must not keep the others from being ended.
                     why = str(error) or type(error).__name__
 
         while True:
-            waiting = iter(tuple(left))
+            waiting = iter(tuple(unended))
             await asyncio.gather(*(end_some(waiting) for _ in range(ENDS_AT_ONCE)))
-            if not left:
+            if not unended:
                 return
             if time.monotonic() + ENDING_PAUSE_S >= give_up_s:
                 break
             await asyncio.sleep(ENDING_PAUSE_S)
-        event(logging.WARNING, "series of targets that are gone could not be ended", targets=len(left), why=why)
+        event(logging.WARNING, "series of targets that are gone could not be ended", targets=len(unended), why=why)
 
     def _begin(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
         task = asyncio.create_task(work)
@@ -210,7 +216,8 @@ class Scraper:
         task.add_done_callback(tasks.discard)
 
     async def stop(self) -> None:
-        """Stop all loops. Series are not ended: the targets may go on, and so may this service."""
+        """Stop all loops. Series are not ended, because the targets may go on, and this service may be started
+        again."""
         pools, self.pools = self.pools, {}
         await asyncio.gather(*(pool.hand_over() for pool in pools.values()), *self._tasks, return_exceptions=True)
         for task in self._endings:
@@ -219,7 +226,7 @@ class Scraper:
         self.store.stop()
 
     def put(self, values: Values) -> None:
-        """Add what the metrics say about this."""
+        """Add the metrics about this."""
         counts = self.counts
         by_health = dict.fromkeys(("up", "down", "unknown"), 0)
         for pool in self.pools.values():

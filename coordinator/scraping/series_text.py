@@ -1,7 +1,9 @@
-"""What stands in a text exposition, where interpreted code reads it: new series, exemplars, comments, odd numbers.
+"""Parses the parts of a text exposition that interpreted code reads: new series, exemplars, comments, unusual numbers.
 
-Grammar: https://prometheus.io/docs/instrumenting/exposition_formats/ (also names in quotes, of version 1.0.0) and the
-OpenMetrics 1.0 specification. Numbers are those of Go's ParseFloat without hexadecimal ones and underscores.
+Grammar: https:
+
+prometheus.io/docs/instrumenting/exposition_formats/ (also names in quotes, of version 1.0.0) and the OpenMetrics 1.0
+specification. Numbers are those of Go's ParseFloat without hexadecimal ones and underscores.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from shared.labels import METRIC_NAME
 
 SHOWN_CHARS = 100
 LABELS_MAX = 1_000
-"""Labels of one series before relabelling."""
+"""The limit on the labels of one series before relabelling."""
 TEXT_BYTES_MAX = 1 << 20
-"""One series, exemplar or comment."""
+"""The limit on the bytes of one series, exemplar or comment."""
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _QUOTED = r'"((?:[^"\\\n]|\\[^\n])*)"'
@@ -34,7 +36,7 @@ TYPES = ("counter", "gauge", "histogram", "gaugehistogram", "summary", "info", "
 
 @dataclass(slots=True)
 class Family:
-    """What comments say of a metric family. `suffix`: of the names of its samples, where OpenMetrics adds one."""
+    """What comments say about a metric family. `suffix`: of the names of its samples, where OpenMetrics adds one."""
 
     type: str = "unknown"
     help: str = ""
@@ -44,7 +46,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Exemplar:
-    """`time_ms` None: it names no time."""
+    """An exemplar; `time_ms` is None if it has no time."""
 
     labels: tuple[tuple[str, str], ...]
     value: float
@@ -52,12 +54,12 @@ class Exemplar:
 
 
 def is_plain_metric_name(name: str) -> bool:
-    """Whether a metric may be called so in every version of the text format."""
+    """Whether a metric may have this name in every version of the text format."""
     return _NAME.fullmatch(name) is not None
 
 
 def number(text: str) -> float:
-    """Raises BadData for what is no number."""
+    """The number in a text. Raises BadData if it is none."""
     if not _FLOAT.fullmatch(text):
         raise BadData(f"{text[:SHOWN_CHARS]!r} is not a number")
     return float(text)
@@ -72,8 +74,7 @@ def seconds_ms(text: str) -> int:
 
 
 def series(text: bytes) -> dict[str, str]:
-    """The labels of a series as its text says them, the metric name among them, and those with empty values too. Raises
-    BadData."""
+    """The labels of a series in its text, including the metric name and labels with empty values. Raises BadData."""
     shown = _text(text)
     name, brace, rest = shown.partition("{")
     name = name.rstrip(" \t")
@@ -90,7 +91,7 @@ def series(text: bytes) -> dict[str, str]:
 
 
 def _add_labels(labels: dict[str, str], text: str, *, may_name: bool) -> None:
-    """Add what stands between braces. `may_name`: one name in quotes without a value is that of the metric."""
+    """Add the labels between braces. `may_name`: one name in quotes without a value is the name of the metric."""
     at, end = 0, len(text.rstrip(" \t"))
     while at < end:
         if len(labels) > LABELS_MAX:
@@ -129,14 +130,14 @@ def exemplar(text: bytes) -> Exemplar:
 
 
 def families(comments: Sequence[bytes], *, is_openmetrics: bool) -> dict[str, Family]:
-    """What the lines `# TYPE`, `# HELP` and `# UNIT` say; other comments mean nothing."""
-    found: dict[str, Family] = {}
+    """Read the lines `# TYPE`, `# HELP` and `# UNIT`; other comments have no meaning."""
+    by_name: dict[str, Family] = {}
     for comment in comments:
         match = _COMMENT.fullmatch(_text(comment))
         if match is None:
             continue
         what, quoted, plain, text = match.groups()
-        family = found.setdefault(plain if quoted is None else _unescaped(quoted), Family())
+        family = by_name.setdefault(plain if quoted is None else _unescaped(quoted), Family())
         text = text or ""
         if what == "TYPE":
             kind = text.strip(" \t")
@@ -146,11 +147,11 @@ def families(comments: Sequence[bytes], *, is_openmetrics: bool) -> dict[str, Fa
             family.help = _unescaped(text)
         else:
             family.unit = text.strip(" \t")
-    return found
+    return by_name
 
 
 def _closing(text: str) -> int:
-    """Where the first `}` outside quotes is; -1 without one."""
+    """The position of the first `}` outside quotes; -1 without one."""
     is_quoted, at = False, 0
     while at < len(text):
         if is_quoted and text[at] == "\\":

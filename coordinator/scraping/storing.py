@@ -1,4 +1,4 @@
-"""What scrapes store: the path of remote write from the decompressed body on."""
+"""Stores scrapes, on the path of remote write from the decompressed body on."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from coordinator.links import Links
 from coordinator.pressure import Level, Pressure
 from coordinator.series import lessons, metadata, remote_write
 from coordinator.series.groups import SampleWrites
-from coordinator.series.remote_write import NO_REFERENCES, Cut, Limits
+from coordinator.series.remote_write import NO_REFERENCES, Limits
 from coordinator.series.series_references import SeriesReferences
+from coordinator.series.split_request import SplitRequest
 from shared.config import Settings
 from shared.errors import Unavailable
 from shared.messages.series import FamilyMetadata
@@ -51,26 +52,28 @@ class ScrapeStore:
         """`function()` in a thread of scrapes."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function)
 
-    def cut(self, body: bytes) -> Cut:
+    def split(self, body: bytes) -> SplitRequest:
         """A body of remote write 1.0, divided by shard. Work for a thread. Raises TooLarge."""
-        return remote_write.cut(body, self._settings.shard_count(), Limits.of(self._settings), self._references)
+        return remote_write.split(body, self._settings.shard_count(), Limits.of(self._settings), self._references)
 
-    async def store(self, body: bytes, cut: Cut) -> None:
-        """Return when all of it is stored. Raises Unavailable or Overloaded; what is not of missing shards may be
-        stored nevertheless."""
-        missing = self._links.unready(cut.parts)
-        parts = {shard: frames for shard, frames in cut.parts.items() if shard not in missing}
+    async def store(self, body: bytes, split_request: SplitRequest) -> None:
+        """Return when all of it is stored. Raises Unavailable or Overloaded; the parts for shards that are not missing
+        may be stored nevertheless."""
+        missing = self._links.unready(split_request.parts)
+        parts = {shard: frames for shard, frames in split_request.parts.items() if shard not in missing}
         if parts:
             receipt = await self._samples.write(parts)
             if receipt.stale:
                 stale = {shard for shard, _ in receipt.stale}
                 again = partial(
-                    remote_write.cut, body, self._settings.shard_count(), Limits.of(self._settings), NO_REFERENCES
+                    remote_write.split, body, self._settings.shard_count(), Limits.of(self._settings), NO_REFERENCES
                 )
-                whole = await self.work(again)
-                await self._samples.write({shard: frames for shard, frames in whole.parts.items() if shard in stale})
+                with_labels = await self.work(again)
+                await self._samples.write(
+                    {shard: frames for shard, frames in with_labels.parts.items() if shard in stale}
+                )
             if receipt.epochs:
-                await self.work(partial(lessons.learn, cut.lessons, self._references, receipt))
+                await self.work(partial(lessons.learn, split_request.lessons, self._references, receipt))
         if missing:
             shard, why = next(iter(missing.items()))
             raise Unavailable(f"samples of {len(missing)} shards were not stored: shard {shard}: {why}")

@@ -1,7 +1,7 @@
-"""The series of one target: what its lines are called, and which of them have been stored last.
+"""The series of one target: the labels of its lines, and which of them were stored last.
 
-A line that was in the last scrape is recognised by its text. Its labels, with those of the target and after
-relabelling, are known by a number then.
+A line that was in the last scrape is recognised by its text. Its labels, combined with those of the target and
+relabelled, are then known by a number.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ from shared.errors import BadData
 from shared.labels import METRIC_NAME
 
 LINES_MAX = 1 << 20
-"""Lines of one scrape: reading takes 112 bytes for each."""
+"""The limit on the lines of one scrape: reading takes 112 bytes for each."""
 SPARE_SERIES = 1_000
-"""Series beside twice those of the last scrape that are remembered; with more, all but the live ones are forgotten."""
+"""The limit on remembered series, beyond twice those of the last scrape. Above it, all but the live ones are
+forgotten."""
 DROPPED = -1
-"""The number of series that relabelling drops."""
+"""The number of the series that relabelling drops."""
 SHOWN_CHARS = 100
 
 _BELONGING = {
@@ -67,8 +68,8 @@ Ints = NDArray[np.int64]
 
 
 class Line(NamedTuple):
-    """What is known of a line: the number of its series; which lines have the same creation time, or 0; and whether it
-    is the one that says it."""
+    """A known line: the number of its series; which lines have the same creation time, or 0; and whether it is the line
+    that gives this time."""
 
     number: int
     group: int = 0
@@ -95,7 +96,7 @@ class Samples:
 
 @dataclass(slots=True)
 class _Scrape:
-    """The text of the last scrape, where the series stand in it (int64[n, 2]), and the columns of their `Line`s."""
+    """The text of the last scrape, the places of its series in it (int64[n, 2]), and the columns of their `Line`s."""
 
     body: NDArray[np.uint8]
     spans: Ints
@@ -110,12 +111,12 @@ def _nothing() -> _Scrape:
 
 
 class TargetSeries:
-    """For one thread at a time, but for `live_labels`."""
+    """For one thread at a time, apart from `live_labels`."""
 
     def __init__(self, labelling: Labelling) -> None:
         self._labelling = labelling
         self.labels: list[bytes] = []
-        """By number: canonical label bytes."""
+        """Canonical label bytes by number."""
         self.live: Ints = np.empty(0, np.int64)
         """Numbers of the series that were stored last without a staleness marker."""
         self._by_labels: dict[bytes, int] = {}
@@ -131,13 +132,13 @@ class TargetSeries:
         self._known = 0
 
     def begin(self) -> None:
-        """Before a scrape is read: what the last one told counts only if it was accepted."""
+        """Begin to read a scrape. What the last one told counts only if it was accepted."""
         self._new_exemplars, self._new_comments = {}, None
         self.tidy()
         self._known = len(self.labels)
 
     def accept(self) -> None:
-        """The last scrape is stored: its exemplars and comments need not be told again."""
+        """Note that the last scrape is stored, so that its exemplars and comments need not be stored again."""
         self._exemplars.update(self._new_exemplars)
         if self._new_comments is not None:
             self._comments = self._new_comments
@@ -155,14 +156,14 @@ class TargetSeries:
         return number
 
     def line(self, key: bytes, exposed: Callable[[], dict[str, str]], types: Mapping[str, Family]) -> Line:
-        """What is known of a line with this text (or another key of it), whose labels are learned if it is new. Raises
-        BadData if they are not valid."""
+        """The line with this text (or another key of it). The labels of a new line are learned. Raises BadData if they
+        are not valid."""
         line = self._lines.get(key)
         if line is None:
-            own = _with_usual_numbers(exposed(), types)
-            kept = self._labelling.of(own)
-            number = DROPPED if kept is None else self.number(labels.encode(tuple(kept.items())))
-            line = self._lines[key] = Line(number, *self._created(own, types))
+            exposed_labels = _with_usual_numbers(exposed(), types)
+            series_labels = self._labelling.of(exposed_labels)
+            number = DROPPED if series_labels is None else self.number(labels.encode(tuple(series_labels.items())))
+            line = self._lines[key] = Line(number, *self._created(exposed_labels, types))
         return line
 
     def _created(self, exposed: Mapping[str, str], types: Mapping[str, Family]) -> tuple[int, bool]:
@@ -208,8 +209,8 @@ class TargetSeries:
         return is_new
 
     def read_text(self, body: bytes, *, is_openmetrics: bool, time_ms: int) -> Samples:
-        """The samples of a text exposition; those without a time have this one. Raises BadData, which names the line,
-        for anything that is not in the format."""
+        """The samples of a text exposition. Those without a time have this one. Raises BadData, which names the line,
+        for an answer that is not in the format."""
         self.begin()
         if is_openmetrics and not self._says_created and _CREATED.encode() in body:
             self._says_created, self._lines, self._last = True, {}, _nothing()  # lines are learned with their groups
@@ -249,7 +250,7 @@ class TargetSeries:
         )
 
     def _scrape(self, body: bytes, data: NDArray[np.uint8], rows: Ints, families: Mapping[str, Family]) -> _Scrape:
-        """What is known of the lines, of which those that were not in the last scrape are learned."""
+        """The known lines. Those that were not in the last scrape are learned."""
         last, matched = self._last, rows[:, MATCHED]
         numbers, groups = np.empty(len(rows), np.int64), np.zeros(len(rows), np.int64)
         is_created = np.zeros(len(rows), np.bool_)
@@ -272,8 +273,8 @@ class TargetSeries:
         return _Scrape(data, spans, numbers, groups, is_created)
 
     def _read_exemplars(self, body: bytes, rows: Ints, numbers: Ints, times_ms: Ints) -> list[tuple[int, Exemplar]]:
-        """Those that are not the latest of their series already."""
-        found = []
+        """The exemplars that are not the latest of their series already."""
+        news = []
         for row in np.flatnonzero((rows[:, EXEMPLAR] >= 0) & (numbers != DROPPED)).tolist():
             number, text = int(numbers[row]), body[rows[row, EXEMPLAR] : rows[row, LINE_END]]
             if self.is_news(number, text):
@@ -281,8 +282,8 @@ class TargetSeries:
                     read = series_text.exemplar(text)
                 except BadData as error:
                     raise _wrong_line(body, int(rows[row, TEXT]), str(error)) from None
-                found.append((number, read if read.time_ms is not None else _at(read, int(times_ms[row]))))
-        return found
+                news.append((number, read if read.time_ms is not None else _at(read, int(times_ms[row]))))
+        return news
 
 
 def _with_usual_numbers(exposed: dict[str, str], types: Mapping[str, Family]) -> dict[str, str]:
@@ -322,7 +323,7 @@ def _times(body: bytes, rows: Ints, time_ms: int) -> tuple[Ints, NDArray[np.bool
 
 
 def _starts(scrape: _Scrape, values: NDArray[np.float64]) -> Ints | None:
-    """The creation time of each line's series in ms, 0 where none is said; None if no line says any."""
+    """The creation time of each line's series in ms, 0 where none is given; None if no line gives any."""
     said = values[scrape.is_created]
     if not len(said):
         return None

@@ -1,7 +1,9 @@
-"""Targets: what discovery finds, relabelled; and their addresses.
+"""Targets: the discovered groups, relabelled, and their addresses.
 
-https://prometheus.io/docs/prometheus/latest/configuration/configuration/#relabel_config tells of the labels that begin
-with `__`.
+https:
+
+prometheus.io/docs/prometheus/latest/configuration/configuration/#relabel_config describes the labels that begin with
+`__`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ ADDRESS, SCHEME, PATH = "__address__", "__scheme__", "__metrics_path__"
 INTERVAL, TIMEOUT, PARAM, META = "__scrape_interval__", "__scrape_timeout__", "__param_", "__meta_"
 JOB, INSTANCE = "job", "instance"
 URL_CHARS_MAX = 8_000
-"""As long as most servers take."""
+"""The longest URL that most servers accept."""
 
 Key = tuple[frozenset[tuple[str, str]], str]
 
@@ -37,22 +39,23 @@ class Target:
 
     @property
     def key(self) -> Key:
-        """What makes it the same target after another discovery."""
+        """The identity of the target, by which a later discovery recognises it."""
         return frozenset(self.labels.items()), self.url
 
     @property
     def times_ms(self) -> tuple[int, int]:
-        """Interval and timeout, which a discovery may change."""
+        """The interval and the timeout, which a discovery may change."""
         return self.interval_ms, self.timeout_ms
 
     def offset_ms(self) -> int:
-        """When within its interval it is scraped: targets are spread evenly, each always at the same moment."""
+        """When within its interval the target is scraped. Targets are spread evenly, and each is always scraped at the
+        same moment."""
         labels, url = self.key
         return hash64(repr((sorted(labels), url)).encode()) % self.interval_ms
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DiscoveredTargets:
     """The targets of a job; the labels of those that relabelling drops, as many as are shown, and how many they are;
     and what is wrong with others."""
 
@@ -61,11 +64,11 @@ class Found:
     dropped_count: int
     problems: tuple[str, ...]
     left_out: int
-    """Above the limit of the service."""
+    """The number of targets above the limit of the service."""
 
 
-def found(job: Job, groups: Iterable[Group], most: int) -> Found:
-    """The targets in these groups, `most` at most, each once."""
+def targets_of(job: Job, groups: Iterable[Group], most: int) -> DiscoveredTargets:
+    """The distinct targets in these groups, at most `most`."""
     targets: dict[Key, Target] = {}
     dropped: list[Mapping[str, str]] = []
     problems: list[str] = []
@@ -86,7 +89,7 @@ def found(job: Job, groups: Iterable[Group], most: int) -> Found:
                 left_out += 1
             else:
                 targets.setdefault(target.key, target)
-    return Found(tuple(targets.values()), tuple(dropped), dropped_count, tuple(problems), left_out)
+    return DiscoveredTargets(tuple(targets.values()), tuple(dropped), dropped_count, tuple(problems), left_out)
 
 
 def _discovered(job: Job, address: str, labels: Mapping[str, str]) -> dict[str, str]:
@@ -98,8 +101,8 @@ def _discovered(job: Job, address: str, labels: Mapping[str, str]) -> dict[str, 
         SCHEME: job.scheme,
         **{PARAM + name: values[0] for name, values in job.params if values},
     }
-    own = {name: value for name, value in labels.items() if value}
-    return {**defaults, **own, ADDRESS: address}
+    target_labels = {name: value for name, value in labels.items() if value}
+    return {**defaults, **target_labels, ADDRESS: address}
 
 
 def _target(job: Job, discovered: Mapping[str, str]) -> Target | None:
@@ -117,9 +120,9 @@ def _target(job: Job, discovered: Mapping[str, str]) -> Target | None:
     interval_ms, timeout_ms = (_duration_ms(labels, name) for name in (INTERVAL, TIMEOUT))
     if timeout_ms > interval_ms:
         raise BadData(f"{TIMEOUT} is longer than {INTERVAL}")
-    shown = {name: value for name, value in labels.items() if not name.startswith("__")}
-    shown.setdefault(INSTANCE, address)
-    return Target(shown, discovered, _url(job, labels, scheme, address), interval_ms, timeout_ms)
+    series_labels = {name: value for name, value in labels.items() if not name.startswith("__")}
+    series_labels.setdefault(INSTANCE, address)
+    return Target(series_labels, discovered, _url(job, labels, scheme, address), interval_ms, timeout_ms)
 
 
 def _duration_ms(labels: Mapping[str, str], name: str) -> int:

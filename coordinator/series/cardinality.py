@@ -1,8 +1,8 @@
-"""Merges what the workers say about how many series have which labels.
+"""Merges the workers' statistics of how many series have which labels.
 
-A series is in one shard, so counts of series add up. A label value is in many, so the workers send hashes of the
-values: all of them, or of labels with very many values those with the lowest hashes, from which the number of different
-ones is estimated (Bar-Yossef et al., "Counting distinct elements in a data stream", 2002).
+Each series is in one shard, so counts of series are added up. A label value can be in many shards, so the workers send
+hashes of the values. For a label with very many values they send only the lowest hashes, and the number of distinct
+values is estimated from these (Bar-Yossef et al., "Counting distinct elements in a data stream", 2002).
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from shared.messages.cardinality import CardinalityBody, CardinalityReply, Label
 from shared.messages.series import Selectors
 
 HASHES_MAX = 1 << 20
-"""Of all workers together: 8 MB."""
+"""The most hashes that all workers together send: 8 MB."""
 KEPT_MIN, KEPT_MAX = 1000, 100_000
 KEPT_PER_ITEM = 4
-"""Entries of a ranking that a worker sends for one that is answered: those with the most series in all shards have many
-in each, since series are spread by their hash. All workers together send KEPT_MAX, but each KEPT_MIN."""
+"""How many entries of a ranking a worker sends for each entry of the response. Series are spread by hash, so an entry
+with many series in total has many in each shard. All workers together send at most KEPT_MAX entries, but each may send
+KEPT_MIN."""
 TEXT_BYTES_MAX = 16 << 20
-"""Texts of one ranking, of all workers together."""
+"""The most bytes of texts in one ranking, from all workers together."""
 HOUR_S = 3600
 _HASH_VALUES = 2.0**64
 
@@ -34,21 +35,21 @@ Hashes = NDArray[np.uint64]
 Entry = dict[str, Any]
 
 
-def asked_for(selectors: Selectors, span: tuple[int, int], focus: str, limit: int, workers: int) -> CardinalityBody:
-    """What to ask so many workers for, so that their replies together stay within bounds."""
+def request_body(selectors: Selectors, span: tuple[int, int], focus: str, limit: int, workers: int) -> CardinalityBody:
+    """The body of the request to each of the workers, with limits that bound the size of all replies together."""
     return CardinalityBody(
         selectors,
         *span,
         focus,
         kept=max(KEPT_MIN, min(KEPT_PER_ITEM * limit, KEPT_MAX // workers)),
         text_bytes_max=TEXT_BYTES_MAX // workers,
-        hashes_max=HASHES_MAX // workers if workers > 1 else 0,  # one worker has counted all
+        hashes_max=HASHES_MAX // workers if workers > 1 else 0,  # a single worker counts distinct values itself
     )
 
 
 @dataclass(slots=True)
 class _Label:
-    """A label name in all workers."""
+    """A label name, with the parts of all workers."""
 
     parts: list[tuple[LabelName, Hashes]] = field(default_factory=list)
 
@@ -61,25 +62,26 @@ class _Label:
         return sum(part.size_bytes for part, _ in self.parts)
 
     def values(self) -> tuple[int, bool]:
-        """(the number of different values, whether it is an estimate)."""
+        """(the number of distinct values, whether it is an estimate)."""
         if len(self.parts) == 1:
             return self.parts[0][0].values, False
         least = max(part.values for part, _ in self.parts)
         most = sum(part.values for part, _ in self.parts)
-        cut = [hashes for part, hashes in self.parts if len(hashes) < part.values]
-        if any(not len(hashes) for hashes in cut):
+        truncated = [hashes for part, hashes in self.parts if len(hashes) < part.values]
+        if any(not len(hashes) for hashes in truncated):
             return least, True
-        different = _distinct([hashes for _, hashes in self.parts])
-        if not cut:
-            return len(different), False
-        # Up to here, each part has sent the hashes of all its values.
-        highest = min(hashes[-1] for hashes in cut)
-        few = int(np.searchsorted(different, highest, side="right"))
-        return min(most, max(least, round((few - 1) / (int(highest) / _HASH_VALUES)))), True
+        distinct = _distinct([hashes for _, hashes in self.parts])
+        if not truncated:
+            return len(distinct), False
+        # Up to this hash, every worker has sent the hashes of all its values.
+        highest = min(hashes[-1] for hashes in truncated)
+        complete = int(np.searchsorted(distinct, highest, side="right"))
+        return min(most, max(least, round((complete - 1) / (int(highest) / _HASH_VALUES)))), True
 
 
 def merged(replies: Sequence[tuple[CardinalityReply, Hashes]], limit: int) -> tuple[Entry, list[str]]:
-    """(the data of the answer with `limit` entries in each list, hints). Each reply has its frame beside it."""
+    """(data of the response with at most `limit` entries in each list, hints). `replies`: each reply with its
+    hashes."""
     contents = [reply for reply, _ in replies]
     labels = _labels(replies)
     values = {name: label.values() for name, label in labels.items()}
@@ -141,7 +143,7 @@ def _labels(replies: Sequence[tuple[CardinalityReply, Hashes]]) -> dict[str, _La
 
 
 def _ranked(rankings: Sequence[Ranking], limit: int) -> tuple[list[Entry], int]:
-    """(the entries with the most series, how many series their counts may lack)."""
+    """(the entries with the most series, by how much their counts may be too low)."""
     series: defaultdict[tuple[str, str], int] = defaultdict(int)
     grown: defaultdict[tuple[str, str], int] = defaultdict(int)
     rest: defaultdict[tuple[str, str], int] = defaultdict(lambda: sum(ranking.rest_max for ranking in rankings))
@@ -167,9 +169,9 @@ def _ranked(rankings: Sequence[Ranking], limit: int) -> tuple[list[Entry], int]:
 
 
 def _distinct(ascending: Sequence[Hashes]) -> Hashes:
-    """The different hashes of all, ascending. (np.unique hashes them, which takes several times as long.)"""
-    together = np.sort(np.concatenate(ascending), kind="stable")  # merges what is in order already
-    return together[np.concatenate(([True], together[1:] != together[:-1]))]
+    """The distinct hashes of all arrays, ascending. (np.unique hashes them, which takes several times as long.)"""
+    merged = np.sort(np.concatenate(ascending), kind="stable")  # merges the sorted arrays
+    return merged[np.concatenate(([True], merged[1:] != merged[:-1]))]
 
 
 def _highest(counts: Iterable[tuple[str, int]], limit: int) -> list[Entry]:

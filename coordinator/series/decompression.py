@@ -1,4 +1,4 @@
-"""Bodies of remote write decompressed: snappy in block format, with a bound.
+"""Decompresses remote-write bodies (snappy, block format) within a size limit.
 
 Format: https://github.com/google/snappy/blob/main/format_description.txt.
 """
@@ -14,16 +14,17 @@ from shared.protobuf_fields import read_varint
 from shared.wire import Frame
 
 SNAPPY_RATIO_MAX = 22
-"""Snappy's densest element writes 64 bytes for 3: a header that announces more lies, and is found out before the
-memory is taken."""
+"""The densest snappy element writes 64 bytes for 3. A header that announces more is wrong, and is refused before any
+memory is allocated."""
 INTO_BYTES_MIN = 64 << 10
-"""From here on a body is decompressed into its place, without a copy and without the interpreter lock."""
+"""Bodies of at least this size are decompressed into a preallocated buffer: without a copy, and without holding the
+interpreter lock."""
 SNAPPY_LENGTH_BYTES_MAX = 5
-"""Of the varint that a snappy body begins with."""
+"""Bytes of the varint at the start of a snappy body."""
 
 
 def decompressed_size(raw: bytes) -> int:
-    """How many bytes a raw snappy body announces. Raises BadData if it does not begin with a length."""
+    """The decompressed size that a snappy body announces. Raises BadData if it does not begin with a length."""
     try:
         size, _ = read_varint(raw[:SNAPPY_LENGTH_BYTES_MAX], 0)
     except IndexError:
@@ -32,14 +33,15 @@ def decompressed_size(raw: bytes) -> int:
 
 
 def decompress(raw: bytes, bytes_max: int) -> Frame:
-    """Raw snappy → bytes. Raises TooLarge if they would be more than `bytes_max`, BadData if `raw` is not snappy."""
+    """The decompressed body. Raises TooLarge if it would have more than `bytes_max` bytes, BadData if `raw` is not
+    snappy."""
     size = decompressed_size(raw)
     if size > bytes_max:
         raise TooLarge(f"the body decompresses to {size} bytes; the limit is {bytes_max}")
     if size > SNAPPY_RATIO_MAX * len(raw):
         raise BadData(f"the body is not snappy: {len(raw)} bytes cannot hold the {size} they announce")
     if size >= INTO_BYTES_MIN:
-        return _decompressed_into_place(raw, size)
+        return _decompress_into_buffer(raw, size)
     try:
         body = snappy.uncompress(raw)
     except snappy.UncompressError as error:
@@ -49,7 +51,7 @@ def decompress(raw: bytes, bytes_max: int) -> Frame:
     return body
 
 
-def _decompressed_into_place(raw: bytes, size: int) -> Frame:
+def _decompress_into_buffer(raw: bytes, size: int) -> Frame:
     body = np.empty(size, np.uint8).data
     try:
         written = cramjam.snappy.decompress_raw_into(raw, body)

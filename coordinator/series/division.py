@@ -1,4 +1,4 @@
-"""A walked request divided by shard: the frames that the workers read (`shared.sample_frames`), one for each shard."""
+"""Writes the samples of a walked request as frames (`shared.sample_frames`, `shared.reference_frames`), by shard."""
 
 # In a kernel's types a numpy integer and an int are one.
 # mypy: disable-error-code="assignment, return-value"
@@ -73,9 +73,9 @@ def _read_row(
     start_at: int,
     created: int,
 ) -> int:
-    """Write the samples of a PLAIN series, which are among its fields body[at:end]: times (Unix ms) to `words` from
-    `time_at`, `values` from `value_at` and, if `has_starts`, start timestamps to `words` from `start_at` on; returns
-    how many. The start timestamp of one that has none of its own is `created`."""
+    """Write the samples of a PLAIN series, whose fields are body[at:end]. Times (Unix ms) go to `words` from `time_at`
+    on, values to `values` from `value_at` on and, if `has_starts`, start timestamps to `words` from `start_at` on. A
+    sample without a start timestamp gets `created`. Returns the number of samples."""
     count = 0
     while at < end:
         tag = body[at]
@@ -93,7 +93,8 @@ def _read_row(
 
 @inlined(allocates=False)
 def _group(row: np.ndarray, label_hash: np.uint64, shards: int) -> int:
-    """Of a series with samples: its shard, plus `shards` if its number is known. Of any other row -1."""
+    """The group of a row. For a series with samples it is the shard, plus `shards` if the series' number is known; for
+    any other row it is -1."""
     if row[STATUS] != PLAIN or row[SAMPLES] == 0:
         return np.int64(-1)
     shard = np.int64(label_hash % np.uint64(shards))
@@ -102,7 +103,7 @@ def _group(row: np.ndarray, label_hash: np.uint64, shards: int) -> int:
 
 @kernel(types.void(_TABLE, _HASHES, _TABLE), first=True, allocates=False)
 def _count(table: np.ndarray, hashes: np.ndarray, totals: np.ndarray) -> None:
-    """`totals` (zeros before): how many series, samples and label bytes each group has."""
+    """Fill in `totals` (int64[groups, 3], zeros before): how many series, samples and label bytes each group has."""
     for i in range(len(table)):
         group = _group(table[i], hashes[i], len(totals) // 2)
         if group >= 0:
@@ -114,7 +115,8 @@ def _count(table: np.ndarray, hashes: np.ndarray, totals: np.ndarray) -> None:
 
 @kernel(types.void(_TABLE, _HASHES, _INTS, _INTS), first=True, allocates=False)
 def _sort(table: np.ndarray, hashes: np.ndarray, next_at: np.ndarray, order: np.ndarray) -> None:
-    """`order`: the rows by group, in their order within each; next_at[group]: where its first one goes."""
+    """Fill in `order` (int64[n]) with the rows, sorted by group; rows of one group keep their order. next_at[group] is
+    where the group's first row goes, and then where its next one goes."""
     for i in range(len(table)):
         group = _group(table[i], hashes[i], len(next_at) // 2)
         if group >= 0:
@@ -126,8 +128,8 @@ def _sort(table: np.ndarray, hashes: np.ndarray, next_at: np.ndarray, order: np.
 def begin_frame(
     words: np.ndarray, at: int, mark: int, series: int, samples: int, label_bytes: int
 ) -> tuple[int, int, int, int, int, int, int]:
-    """Write the header of a frame of so many words from words[at] on. Returns where each part begins: hashes, offsets,
-    counts, times, values and labels, which have none of their bytes yet but the padding, and what follows them."""
+    """Write the header of a frame from words[at] on. Returns where its columns begin: hashes, offsets, counts, times,
+    values and labels, and the position after the labels. The only bytes of the labels written here are the padding."""
     words[at], words[at + 1], words[at + 2], words[at + 3] = mark, series, samples, label_bytes
     hashes = at + HEADER_WORDS
     offsets = hashes + series
@@ -136,7 +138,7 @@ def begin_frame(
     values = times + samples
     labels = values + samples
     following = labels + (label_bytes + 7) // 8
-    words[following - 1] = 0  # the padding; a label set is never empty
+    words[following - 1] = 0  # the padding; this word exists, since a label set is never empty
     return hashes, offsets, counts, times, values, labels, following
 
 
@@ -157,38 +159,38 @@ def _fill_columns(
     floats: np.ndarray,
     octets: np.ndarray,
 ) -> None:
-    """Write the frame of each shard (`shared.sample_frames`) one after another into `words`, of whose memory `floats`
-    and `octets` are views, given what `sort` found."""
+    """Write the frames of all shards (`shared.sample_frames`), one after another, into `words`. `floats` and `octets`
+    are views of the memory of `words`; `order` and `totals` come from `sort`."""
     first, at = 0, 0
     for shard in range(len(totals)):
         series, samples, label_bytes = totals[shard, 0], totals[shard, 1], totals[shard, 2]
         if series == 0:
             continue
         mark = EXTENDED_MARK if has_starts else MARK
-        own_hashes, offsets, counts, times, values, labels, starts = begin_frame(
+        hashes_at, offsets_at, counts_at, time_at, value_at, labels_at, start_at = begin_frame(
             words, at, mark, series, samples, label_bytes
         )
-        at = starts
-        octet = 8 * labels
+        at = start_at
+        octet = 8 * labels_at
         for i in range(series):
-            source = order[first + i]
-            start, end = table[source, LABELS], table[source, LABELS_END]
-            copy_bytes(octets, octet, labels_data, start, end - start)
-            words[own_hashes + i] = np.int64(hashes[source])
-            words[offsets + i] = octet - 8 * labels
-            words[counts + i] = table[source, SAMPLES]
-            octet += end - start
-            more = _read_row(
-                body, table[source, FIELDS], table[source, END], words, times, floats, values, has_starts, starts,
-                table[source, CREATED],
+            row = order[first + i]
+            label_begin, label_end = table[row, LABELS], table[row, LABELS_END]
+            copy_bytes(octets, octet, labels_data, label_begin, label_end - label_begin)
+            words[hashes_at + i] = np.int64(hashes[row])
+            words[offsets_at + i] = octet - 8 * labels_at
+            words[counts_at + i] = table[row, SAMPLES]
+            octet += label_end - label_begin
+            sample_count = _read_row(
+                body, table[row, FIELDS], table[row, END], words, time_at, floats, value_at, has_starts, start_at,
+                table[row, CREATED],
             )  # fmt: skip
-            times += more
-            values += more
-            starts += more
-        words[offsets + series] = octet - 8 * labels
+            time_at += sample_count
+            value_at += sample_count
+            start_at += sample_count
+        words[offsets_at + series] = octet - 8 * labels_at
         if has_starts:
-            words[starts], words[starts + 1] = samples, 0
-            at = starts + TAIL_WORDS
+            words[start_at], words[start_at + 1] = samples, 0
+            at = start_at + TAIL_WORDS
         first += series
 
 
@@ -203,8 +205,8 @@ def _fill_references(
     words: np.ndarray,
     floats: np.ndarray,
 ) -> None:
-    """Write the frame of each shard (`shared.reference_frames`) one after another into `words`, of whose memory
-    `floats` is a view, given what `sort` found."""
+    """Write the frames of all shards (`shared.reference_frames`), one after another, into `words`. `floats` is a view
+    of the memory of `words`; `order` and `totals` come from `sort`."""
     first, at = 0, 0
     for shard in range(len(totals)):
         series, samples = totals[shard, 0], totals[shard, 1]
@@ -221,19 +223,19 @@ def _fill_references(
         for i in range(series):
             row = table[order[first + i]]
             words[runs + i] = row[NUMBERED] - 1 | row[SAMPLES] << _COUNT_SHIFT
-            more = _read_row(
+            sample_count = _read_row(
                 body, row[FIELDS], row[END], words, times, floats, values, has_starts, starts, row[CREATED]
             )
-            times += more
-            values += more
-            starts += more
+            times += sample_count
+            values += sample_count
+            starts += sample_count
         first += series
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of a walk by shard: `order` int64[n]; `totals` int64[shards, 3], how many of these series each shard has,
-    how many samples, and how many bytes of labels."""
+    """Rows of a walk, sorted by shard: `order` int64[n]. `totals` int64[shards, 3]: the number of series, samples and
+    label bytes of each shard."""
 
     order: NDArray[np.int64]
     totals: NDArray[np.int64]
@@ -248,20 +250,20 @@ class Rows:
 
 
 def sort(walk: Walk, shards: int) -> tuple[Rows, Rows]:
-    """The PLAIN series with samples of a walk: those of which the labels are sent, and those with known numbers."""
+    """The PLAIN series with samples of a walk, by shard: (those to be sent with labels, those to be sent by number)."""
     totals = np.zeros((2 * shards, 3), dtype=np.int64)
     _count(walk.table, walk.hashes, totals)
-    if not totals.any():  # such as of histograms alone
+    if not totals.any():  # for example a request of histograms only
         return Rows.none(shards), Rows.none(shards)
     ends = np.cumsum(totals[:, 0])
     order = np.empty(ends[-1], dtype=np.int64)
     _sort(walk.table, walk.hashes, ends - totals[:, 0], order)
-    whole = ends[shards - 1]
-    return Rows(order[:whole], totals[:shards]), Rows(order[whole:], totals[shards:])
+    labelled = ends[shards - 1]
+    return Rows(order[:labelled], totals[:shards]), Rows(order[labelled:], totals[shards:])
 
 
 def frames(walk: Walk, rows: Rows) -> Iterator[tuple[int, Frame]]:
-    """(shard, frame with the labels) of every shard that has some of these series."""
+    """Yield (shard, frame with labels) for every shard that has some of these series."""
     has_starts = bool(walk.counts[STARTS])
     sizes = [
         frame_words(*total) + (total[1] + TAIL_WORDS if has_starts else 0) if total[0] else 0
@@ -276,7 +278,7 @@ def frames(walk: Walk, rows: Rows) -> Iterator[tuple[int, Frame]]:
 
 
 def frames_of_known(walk: Walk, rows: Rows) -> Iterator[tuple[int, Frame]]:
-    """(shard, frame with the numbers) of every shard that has some of these series."""
+    """Yield (shard, frame with series numbers) for every shard that has some of these series."""
     assert walk.epochs is not None
     has_starts = bool(walk.counts[STARTS])
     sizes = [
@@ -290,7 +292,8 @@ def frames_of_known(walk: Walk, rows: Rows) -> Iterator[tuple[int, Frame]]:
 
 
 def frames_of(words: NDArray[np.int64], sizes: Sequence[int]) -> Iterator[tuple[int, Frame]]:
-    """(shard, its frame) of words of which each shard has so many, one after another."""
+    """Yield (shard, frame) for every shard whose frame is not empty. The frames are in `words` one after another, and
+    sizes[shard] is the number of words of each."""
     octets, at = memoryview(words.view(np.uint8).data), 0
     for shard, size in enumerate(sizes):
         if size:
@@ -299,7 +302,7 @@ def frames_of(words: NDArray[np.int64], sizes: Sequence[int]) -> Iterator[tuple[
 
 
 def add_frame(per_shard: dict[int, list[Frame]], shard: int, frame: Frame) -> int:
-    """Add a frame to those of its shard. Returns which of the shard's frames it is."""
-    own = per_shard.setdefault(shard, [])
-    own.append(frame)
-    return len(own) - 1
+    """Append a frame to the frames of its shard. Returns its index among them."""
+    shard_frames = per_shard.setdefault(shard, [])
+    shard_frames.append(frame)
+    return len(shard_frames) - 1

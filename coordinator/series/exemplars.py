@@ -1,7 +1,7 @@
-"""The exemplars of a remote-write request: checked, and divided by shard into frames (`shared.exemplar_frames`).
+"""Checks the exemplars of a remote-write request, and writes them as frames by shard (`shared.exemplar_frames`).
 
-A request without exemplars never comes here. An exemplar is written anew with its labels in canonical form, because
-well-behaved senders send `trace_id` before `span_id`.
+Not called for requests without exemplars. The labels of each exemplar are rewritten in canonical form, since even
+well-behaved senders send them unsorted: `trace_id` before `span_id`.
 """
 
 # In a kernel's types a numpy integer and an int are one.
@@ -26,12 +26,13 @@ from shared.wire import Frame
 from shared.xxh64 import Bytes, copy_bytes, load64
 
 EXEMPLARS_MAX = 100_000
-"""Exemplars of one request: each takes 80 bytes until the request is divided. Senders put some thousands into one."""
+"""Exemplars of one request: each takes 80 bytes until the request is split. Senders put a few thousand into one."""
 NAME_SHOWN_MAX = 64
 
-# Columns of the table of exemplars: the row of the series, the message, the time, the bits of the value, the labels in
-# the array of canonical labels, and what is wrong with it, as a number and a slice of the body or one or two counts.
-ROW, BEGIN, MESSAGE_END, TIME, VALUE, OWN, OWN_END, FAULT, DETAIL, DETAIL_END = range(10)
+# Columns of the table of exemplars: the row of the series, where the message begins and ends, the time, the bits of the
+# value, where the labels begin and end in the array of canonical labels, the fault (0 if it is valid), and details of
+# the fault: a slice of the body, or one or two counts.
+ROW, BEGIN, MESSAGE_END, TIME, VALUE, LABELS_AT, LABELS_AT_END, FAULT, DETAIL, DETAIL_END = range(10)
 COLUMNS = 10
 MALFORMED, BAD_TIME, NOT_UTF8, TOO_LONG, NAMELESS, TWICE, UNPAIRED, PAST_TABLE = range(1, 9)
 
@@ -60,7 +61,8 @@ def _locate(body: np.ndarray, series: np.ndarray, exemplars: np.ndarray) -> None
 
 @kernel(types.UniTuple(types.int64, 5)(Bytes, types.int64, types.int64), first=True)
 def _label(body: np.ndarray, at: int, end: int) -> tuple[int, int, int, int, int]:
-    """(1, where the name of a Label message begins and ends, where its value does); (0, …) if it is malformed."""
+    """Read a Label message: (1, begin of its name, end of its name, begin of its value, end of its value), or (0, …) if
+    it is malformed."""
     name, name_end, value, value_end = at, at, at, at
     while at < end:
         tag, at = integer(body, at, min(end, at + LENGTH_BYTES_MAX))
@@ -84,7 +86,7 @@ def _label(body: np.ndarray, at: int, end: int) -> tuple[int, int, int, int, int
 
 @kernel(types.int64(Bytes, types.int64, types.int64), first=True)
 def characters(body: np.ndarray, at: int, end: int) -> int:
-    """The number of characters of body[at:end], which is UTF-8."""
+    """The number of characters of body[at:end], which must be UTF-8."""
     count = 0
     for i in range(at, end):
         count += np.int64(body[i] & np.uint8(0xC0) != np.uint8(0x80))
@@ -93,11 +95,11 @@ def characters(body: np.ndarray, at: int, end: int) -> int:
 
 @kernel(types.int64(Bytes, _TABLE, _INTS, types.int64, _OUT, types.int64), first=True)
 def put_labels(body: np.ndarray, spans: np.ndarray, order: np.ndarray, count: int, out: np.ndarray, at: int) -> int:
-    """Write the labels in the first `count` rows of `spans`, of this `order`, in canonical form
-    (`shared.labels.encode`) to `out` from `at`. Returns where they end."""
+    """Write the labels in rows order[:count] of `spans`, in canonical form (`shared.labels.encode`), to `out` from `at`
+    on. Returns where they end."""
     for i in order[:count]:
         name_size, value_size = spans[i, 1] - spans[i, 0], spans[i, 3] - spans[i, 2]
-        # At most 512 bytes each, so a length has one byte or two.
+        # Name and value have at most 512 bytes each, so each length has one or two bytes.
         size = name_size + value_size + 4 + np.int64(name_size >= 0x80) + np.int64(value_size >= 0x80)
         out[at] = 0x0A
         at = put_length(out, at + 1, size)
@@ -114,8 +116,8 @@ def put_labels(body: np.ndarray, spans: np.ndarray, order: np.ndarray, count: in
 
 @kernel(types.int64(Bytes, _TABLE, _INTS, types.int64), first=True)
 def _insert(body: np.ndarray, spans: np.ndarray, order: np.ndarray, count: int) -> int:
-    """Insert the label of row `count` of `spans` into `order`, which has the rows before it in ascending order of their
-    names. Returns 0 if its name is there already."""
+    """Insert row `count` of `spans` into `order`, which has the rows before it in ascending order of their names.
+    Returns 0 if one of them has the same name."""
     name, name_end = spans[count, 0], spans[count, 1]
     low, high = 0, count
     while low < high:
@@ -145,8 +147,8 @@ def add_label(
     value: int,
     value_end: int,
 ) -> int:
-    """Add a label to the first `count` rows of `spans` and their ascending `order`; one with an empty value is the same
-    as none. Returns how many there are then, or -1 with the fault in `row` if its name is there already."""
+    """Add a label to the first `count` rows of `spans` and to their ascending `order`. A label with an empty value
+    counts as none. Returns the new number of labels, or -1, with the fault in `row`, if the name appears twice."""
     if value == value_end:
         return count
     spans[count, 0], spans[count, 1], spans[count, 2], spans[count, 3] = name, name_end, value, value_end
@@ -181,9 +183,9 @@ def _read_one(body: np.ndarray, row: np.ndarray, spans: np.ndarray, order: np.nd
             size, at = integer(body, at, min(end, at + LENGTH_BYTES_MAX))
             if at < 0 or size > end - at:
                 return 0
-            ok, name, name_end, value, value_end = _label(body, at, at + size)
+            is_valid, name, name_end, value, value_end = _label(body, at, at + size)
             at += size
-            if ok == 0:
+            if is_valid == 0:
                 return 0
             if not is_utf8(body, name, name_end) or not is_utf8(body, value, value_end):
                 row[FAULT] = NOT_UTF8
@@ -215,16 +217,16 @@ def _read_one(body: np.ndarray, row: np.ndarray, spans: np.ndarray, order: np.nd
 
 @kernel(types.void(Bytes, _TABLE, _TABLE, _OUT), first=True)
 def _read(body: np.ndarray, exemplars: np.ndarray, spans: np.ndarray, labels: np.ndarray) -> None:
-    """Read all exemplars, and write the labels of those without a fault to `labels`, one after another."""
+    """Read all exemplars. Write the labels of the valid ones to `labels`, one after another."""
     at = 0
     order = np.empty(len(spans), dtype=np.int64)
     for i in range(len(exemplars)):
         row = exemplars[i]
         count = _read_one(body, row, spans, order)
-        row[OWN] = at
+        row[LABELS_AT] = at
         if row[FAULT] == 0:
             at = put_labels(body, spans, order, count, labels, at)
-        row[OWN_END] = at
+        row[LABELS_AT_END] = at
 
 
 @kernel(types.void(Bytes, _TABLE, _HASHES, _TABLE, Bytes, _INTS, _TABLE, types.int64, _INTS, _OUT), first=True)
@@ -240,24 +242,24 @@ def _fill_frames(
     words: np.ndarray,
     octets: np.ndarray,
 ) -> None:
-    """Write the frame of each place one after another into `words` (zeros before), of whose memory `octets` is a view.
-    `order`: the exemplars by place, those of a series next to each other; `totals`: series, exemplars, label bytes of
-    series, and label bytes of exemplars of each place."""
+    """Write the frames of all shards, one after another, into `words` (zeros before); `octets` is a view of its memory.
+    `order`: the exemplars by shard, with those of one series next to each other. `totals` (int64[shards, 4]): series,
+    exemplars, label bytes of series, and label bytes of exemplars of each shard."""
     first, at = 0, 0
-    for place in range(len(totals)):
-        runs, count = totals[place, 0], totals[place, 1]
+    for shard in range(len(totals)):
+        runs, count = totals[shard, 0], totals[shard, 1]
         if count == 0:
             continue
         words[at] = mark
-        words[at + 1 : at + HEADER_WORDS] = totals[place]
-        own_hashes = at + HEADER_WORDS
-        starts = own_hashes + runs
-        counts = starts + runs + 1
-        times = counts + runs
-        values = times + count
-        offsets = values + count
-        series_first = 8 * (offsets + count + 1)
-        labels_first = series_first + (totals[place, 2] + 7) // 8 * 8
+        words[at + 1 : at + HEADER_WORDS] = totals[shard]
+        hashes_at = at + HEADER_WORDS
+        starts_at = hashes_at + runs
+        counts_at = starts_at + runs + 1
+        times_at = counts_at + runs
+        values_at = times_at + count
+        offsets_at = values_at + count
+        series_first = 8 * (offsets_at + count + 1)
+        labels_first = series_first + (totals[shard, 2] + 7) // 8 * 8
         series_at, labels_at = series_first, labels_first
         run, last = -1, np.int64(-1)
         for i in range(count):
@@ -269,41 +271,41 @@ def _fill_frames(
                 size = series[source, LABELS_END] - series[source, LABELS]
                 copy_bytes(octets, series_at, label_data, series[source, LABELS], size)
                 series_at += size
-                words[own_hashes + run] = np.int64(hashes[source])
-                words[starts + run + 1] = series_at - series_first
-            words[counts + run] += 1
-            words[times + i], words[values + i] = row[TIME], row[VALUE]
-            size = row[OWN_END] - row[OWN]
-            copy_bytes(octets, labels_at, labels, row[OWN], size)
+                words[hashes_at + run] = np.int64(hashes[source])
+                words[starts_at + run + 1] = series_at - series_first
+            words[counts_at + run] += 1
+            words[times_at + i], words[values_at + i] = row[TIME], row[VALUE]
+            size = row[LABELS_AT_END] - row[LABELS_AT]
+            copy_bytes(octets, labels_at, labels, row[LABELS_AT], size)
             labels_at += size
-            words[offsets + i + 1] = labels_at - labels_first
+            words[offsets_at + i + 1] = labels_at - labels_first
         at = (labels_at + 7) // 8
         first += count
 
 
 @dataclass(frozen=True, slots=True)
 class Exemplars:
-    """The exemplars of a walked body: `table` int64[n, COLUMNS], and the canonical labels uint8[…] of those without a
-    fault."""
+    """The exemplars of a walked body. `table`: int64[n, COLUMNS]. `labels`: uint8[…], the canonical labels of the valid
+    exemplars."""
 
     body: NDArray[np.uint8]
     table: NDArray[np.int64]
     labels: NDArray[np.uint8]
 
     def valid(self) -> NDArray[np.int64]:
-        """The exemplars without a fault."""
+        """The rows of the valid exemplars."""
         return np.flatnonzero(self.table[:, FAULT] == 0)
 
     def faults(self) -> NDArray[np.int64]:
-        """The exemplars with one."""
+        """The rows of the exemplars with a fault."""
         return np.flatnonzero(self.table[:, FAULT])
 
     def series(self, exemplar: int) -> int:
-        """The row of the series that this exemplar is of."""
+        """The row of the series that this exemplar belongs to."""
         return int(self.table[exemplar, ROW])
 
     def fault(self, exemplar: int) -> str:
-        """What is wrong with this one of `faults`."""
+        """The fault of this exemplar, as text for error messages."""
         row = self.table[exemplar].tolist()
         detail = self.body[row[DETAIL] : row[DETAIL_END]].tobytes()[:NAME_SHOWN_MAX].decode(errors="replace")
         return {
@@ -319,13 +321,13 @@ class Exemplars:
         }[row[FAULT]]
 
 
-def check_count(count: int, most: int) -> None:
-    if count > most:
-        raise TooLarge(f"the request has {count} exemplars; the limit is {most}, send fewer at a time")
+def check_count(count: int, count_max: int) -> None:
+    if count > count_max:
+        raise TooLarge(f"the request has {count} exemplars; the limit is {count_max}, send fewer at a time")
 
 
 def read(body: NDArray[np.uint8], series: NDArray[np.int64], count: int) -> Exemplars:
-    """The exemplars of a walk with this table of series: `count` in its PLAIN series."""
+    """Read the exemplars of the PLAIN series of a walk, which has this table of series. There are `count` of them."""
     table = np.zeros((count, COLUMNS), dtype=np.int64)
     _locate(body, series, table)
     labels = np.empty(int((table[:, MESSAGE_END] - table[:, BEGIN]).sum()), dtype=np.uint8)
@@ -341,18 +343,18 @@ def divide(
     valid: NDArray[np.int64],
     shards: int,
 ) -> Iterator[tuple[int, Frame]]:
-    """(shard, frame) of every shard that has some of the `valid` exemplars. The label bytes of the series are in
-    `label_data`."""
+    """Yield (shard, frame) for every shard that has some of the `valid` exemplars. `label_data` contains the label
+    bytes of the series."""
     rows = exemplars.table[valid]
     sources = rows[:, ROW]
     is_new = np.ones(len(rows), dtype=np.int64)
     is_new[1:] = sources[1:] != sources[:-1]
     series_bytes = is_new * (series[sources, LABELS_END] - series[sources, LABELS])
-    places = (hashes[sources] % np.uint64(shards)).astype(np.int64)
-    order = valid[np.argsort(places, kind="stable")]
+    shard_of = (hashes[sources] % np.uint64(shards)).astype(np.int64)
+    order = valid[np.argsort(shard_of, kind="stable")]
     totals = np.zeros((shards, 4), dtype=np.int64)
-    weights = (is_new, np.ones_like(is_new), series_bytes, rows[:, OWN_END] - rows[:, OWN])
-    np.add.at(totals, places, np.stack(weights, axis=1))
+    weights = (is_new, np.ones_like(is_new), series_bytes, rows[:, LABELS_AT_END] - rows[:, LABELS_AT])
+    np.add.at(totals, shard_of, np.stack(weights, axis=1))
     sizes = [frame_words(*total) if total[1] else 0 for total in totals.tolist()]
     words = np.zeros(sum(sizes), dtype=np.int64)
     octets = words.view(np.uint8)

@@ -1,5 +1,7 @@
-"""Kernels that write what the series of a remote-write 2.0 body refer to (`coordinator.series.walk_v2`): the canonical
-bytes of their labels, as version 1.0 sends them, and the hashes of these and of their metadata."""
+"""Kernels that resolve the references of the series of a remote-write 2.0 body (`coordinator.series.walk_v2`).
+
+They write the labels in the canonical form that version 1.0 sends, and hash the labels and the metadata.
+"""
 
 # In a kernel's types a numpy integer and an int are one.
 # mypy: disable-error-code="assignment, return-value"
@@ -39,12 +41,13 @@ from shared.protobuf_fields import put_length
 from shared.xxh64 import Bytes, copy_16, copy_bytes, xxh64
 
 SPARE_BYTES = 16
-"""Behind the labels in what `expand` writes to."""
+"""Spare bytes after the labels in the output of `expand`, since texts are copied 16 bytes at a time."""
 
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
 
-_SHIFT, _INDEX = 32, np.int64(0xFFFFFFFF)
-"""Where a series is: a row, behind the version of the tables in which it has this place."""
+_VERSION_SHIFT, _ROW_MASK = 32, np.int64(0xFFFFFFFF)
+"""SET_ROW of a known set: the row of the series in the lower half, and the version of the tables that this row is valid
+for in the upper half."""
 
 _TABLE = types.Array(types.int64, 2, "C")
 _INTS = types.Array(types.int64, 1, "C")
@@ -56,7 +59,7 @@ _SPANS = types.Array(types.int32, 2, "C")
 
 @inlined(allocates=False)
 def _put_text(body: np.ndarray, begin: int, size: int, out: np.ndarray, place: int) -> None:
-    """Copy body[begin:begin + size] to out[place:], and of what follows in `out` at most SPARE_BYTES too."""
+    """Copy body[begin:begin + size] to out[place:]. May overwrite up to SPARE_BYTES of `out` after it."""
     if size <= 16 and begin + 16 <= len(body):
         copy_16(out, place, body, begin)
     else:
@@ -65,7 +68,7 @@ def _put_text(body: np.ndarray, begin: int, size: int, out: np.ndarray, place: i
 
 @inlined(allocates=False)
 def _expand_one(body: np.ndarray, at: int, end: int, symbols: np.ndarray, out: np.ndarray, place: int) -> int:
-    """Write the labels of a PLAIN series, whose references are body[at:end], from out[place] on; returns where they
+    """Write the labels of a PLAIN series, whose references are body[at:end], from out[place] on. Returns where they
     end."""
     while at < end:
         name, at = reference(body, at, end)
@@ -102,35 +105,37 @@ def expand(
     numbered: series_references.Tables,
     rows: np.ndarray,
 ) -> bool:
-    """Write the canonical labels of all PLAIN series with something to store to `out` (uint8[what `measure` said +
-    SPARE_BYTES]), and their hashes to `hashes` (uint64[series]). The `known` ones are in `tables`, to
-    which others are added, with the `numbers` that `recognise` gave. A series that the workers have `numbered` gets its
-    number in `table`, and its row there in `rows` (int64[series]; -1 for others); its labels are not written if nothing
-    needs them. Returns whether each took the bytes that
-    were measured."""
-    following = np.int64(0)
+    """Write the canonical labels of all PLAIN series that have something to store to `out` (uint8[result of `measure` +
+    SPARE_BYTES]), and their hashes to `hashes` (uint64[series]).
+
+    The label sets of the `known` series are copied from `tables`. Other sets are written, and added to `tables`;
+    `numbers` is the result of `recognise`. A series that is in `numbered` gets its number in `table`, and its row there
+    in `rows` (int64[series], -1 for other series); its labels are only written if a frame needs them. Returns whether
+    each label set took as many bytes as were measured.
+    """
+    next_row = np.int64(0)
     for i in range(len(table)):
         rows[i] = -1
         begin, end = table[i, LABELS], table[i, LABELS_END]
         if table[i, STATUS] != PLAIN or end == begin:
             continue
-        own = known[i, KNOWN_SET]
-        if own >= 0 and known[i, KNOWN_AT] == references[i, REFERENCES]:
+        known_set = known[i, KNOWN_SET]
+        if known_set >= 0 and known[i, KNOWN_AT] == references[i, REFERENCES]:
             if known[i, KNOWN_BYTES] != end - begin:
                 return False
-            labels = tables.sets[own, SET_LABELS]
-            hashes[i] = np.uint64(tables.sets[own, SET_HASH])
-            version, place = numbered.used[VERSION], tables.sets[own, SET_ROW]
-            if place >> _SHIFT == version > 0:
-                row = place & _INDEX
+            labels = tables.sets[known_set, SET_LABELS]
+            hashes[i] = np.uint64(tables.sets[known_set, SET_HASH])
+            version, set_row = numbered.used[VERSION], tables.sets[known_set, SET_ROW]
+            if set_row >> _VERSION_SHIFT == version > 0:
+                row = set_row & _ROW_MASK
             else:
-                row = find_near(tables.labels, labels, labels + end - begin, hashes[i], numbered, following)
+                row = find_near(tables.labels, labels, labels + end - begin, hashes[i], numbered, next_row)
                 if row >= 0:
-                    tables.sets[own, SET_ROW] = version << _SHIFT | row
+                    tables.sets[known_set, SET_ROW] = version << _VERSION_SHIFT | row
             if row >= 0:
                 table[i, NUMBERED] = used(numbered, row)
                 rows[i] = row
-                following = row + 1
+                next_row = row + 1
             has_more = references[i, EXEMPLARS_END] > 0 or references[i, HISTOGRAMS_END] > 0
             if table[i, NUMBERED] == 0 or has_more:
                 copy_bytes(out, begin, tables.labels, labels, end - begin)
@@ -139,24 +144,24 @@ def expand(
         if _expand_one(body, first, last, symbols, out, begin) != end:
             return False
         hashes[i] = xxh64(out, begin, end)
-        row = find_near(out, begin, end, hashes[i], numbered, following)
+        row = find_near(out, begin, end, hashes[i], numbered, next_row)
         if row >= 0:
             table[i, NUMBERED] = used(numbered, row)
             rows[i] = row
-            following = row + 1
+            next_row = row + 1
         if len(tables.sets) > 0:
             add(body, first, last, symbols, numbers, out, begin, end, hashes[i], tables)
     return True
 
 
 @kernel(types.void(Bytes, _TABLE, _TABLE, _HASHES), first=True, allocates=False)
-def hash_metadata(body: np.ndarray, symbols: np.ndarray, said: np.ndarray, keys: np.ndarray) -> None:
-    """`keys` (uint64[n]): a hash of each of the n rows of metadata, texts and all; 0 where a reference is past the
-    table."""
+def hash_metadata(body: np.ndarray, symbols: np.ndarray, metadata_table: np.ndarray, keys: np.ndarray) -> None:
+    """Fill in `keys` (uint64[n]): a hash of each row of metadata, including the texts that it refers to; 0 if a
+    reference is beyond the symbol table."""
     for i in range(len(keys)):
-        key = np.uint64(said[i, TYPE])
+        key = np.uint64(metadata_table[i, TYPE])
         for column in (METRIC, HELP, UNIT):
-            symbol = said[i, column]
+            symbol = metadata_table[i, column]
             if not 0 <= symbol < len(symbols):
                 key = np.uint64(0)
                 break

@@ -1,14 +1,16 @@
-"""Remote writes on their way to the workers: requests that arrive while others are being written are sent together.
+"""Sends remote writes to the workers. Requests that arrive while others are being written are sent in one message.
 
-A message to a worker, its reply and the commit there cost the same for one request as for several: about as much as
-everything else that a request of 2,000 samples needs. A request that finds no other under way is sent at once, with
-those that the event loop has read in the same turn.
+A message to a worker, its reply and the commit there cost the same for one request as for several, and about as much
+as all other work on a request of 2,000 samples. If no message is in flight, a request is sent at once, together with
+the requests that the event loop read in the same iteration.
 
-A few senders that each wait for an answer before they send again would fall apart: one is sent alone, and the others
-together while the first one waits. So a message waits until as many requests have come as were under way when the last
-one ended, unless these are many, for TRIPTYCH_COMMIT_DELAY at most, and only while they come in quick succession.
+A few senders that each wait for a response before they send again would drift apart: one request would be sent alone,
+and then the others together while the first sender waits. Therefore a message waits for as many requests as were under
+way when the last message ended, but for at most GATHERED_MAX. It waits for at most TRIPTYCH_COMMIT_DELAY, and only as
+long as requests arrive in quick succession.
 
-Large requests gain little from each other. They wait for none, and are sent behind the message under way.
+Large requests gain little from sharing a message. They do not wait for others, and are sent even while another message
+is in flight.
 """
 
 from __future__ import annotations
@@ -36,28 +38,30 @@ from shared.wire import Frame
 
 METHOD = "series.write"
 IN_FLIGHT_USUAL, IN_FLIGHT_MAX = 1, 2
-"""Messages under way at once, usually and at most. With two, the workers read one while they store the other, but
-more and smaller ones take a fifth more processor time: for messages, replies and commits."""
+"""Messages in flight at the same time, usually and at most. With two in flight, the workers read one while they store
+the other; but there are more and smaller messages then, whose replies and commits take a fifth more CPU time."""
 LARGE_BYTES = 128 << 10
-"""A message with a request of so many bytes waits for no others, and may be the second one under way: what messages
-cost is little beside what it has, and the coordinator cuts the next request while the workers store it."""
+"""A message with a request of at least this size does not wait for others, and may be the second one in flight. The
+fixed cost of a message is small compared to its content, and the coordinator splits the next request while the workers
+store this one."""
 SLOW_S, SLOW_BYTES_MAX = 0.004, 16 << 10
-"""When the last message has been under way for so long, a second one of so few bytes may follow it: where processors or
-the disk are busy with other work, its requests would wait for longer than they take."""
+"""If a message has been in flight for SLOW_S, a second one of at most SLOW_BYTES_MAX may follow it. Otherwise, while
+CPUs or the disk are busy with other work, small requests would wait for longer than they take."""
 GROUP_REQUESTS_MAX = 64
 GROUP_BYTES_MAX = 16 << 20
 GROUP_FRAMES_MAX = wire.FRAMES_MAX // 2
-"""A message that has reached one of these takes no further request; a single request may be larger."""
+"""A message that has reached one of these limits takes no further request. A single request may be larger."""
 
 GATHERED_MAX = 4
-"""A message waits for others until it has so many requests, at most: with more, what they share costs each little, and
-the workers would wait while the coordinator cuts them."""
+"""A message with this many requests waits for no more: the shared cost is already small for each, and the workers
+would be idle while the coordinator splits further requests."""
 QUIET_S = 0.001
-"""A message waits no longer if no other request comes within this time."""
+"""A message stops waiting if no other request arrives within this time."""
 
 
 class _Stored(PromptFuture[Receipt]):
-    """What a request waits for: that its samples are stored. `part`: what a receipt of its message says of them."""
+    """Completes when the samples of a request are stored. `part` picks the request's part of the receipt of a
+    message."""
 
     def __init__(self, group: _Group, part: Callable[[Receipt], Receipt]) -> None:
         super().__init__()
@@ -65,7 +69,7 @@ class _Stored(PromptFuture[Receipt]):
         self.part = part
 
     def cancel(self, msg: Any = None) -> bool:
-        """Its client is gone: a message for which nobody waits is given up."""
+        """The client is gone. A message that no client waits for any more is abandoned."""
         is_cancelled = super().cancel(msg)
         if is_cancelled:
             self._group.leave()
@@ -77,37 +81,37 @@ class _Group:
     """Requests that are sent together."""
 
     context: Context
-    """Of the request that came first: the message has its id."""
+    """The context of the first request: the message has the id of that request."""
     parts: dict[int, list[Frame]] = field(default_factory=dict)
     known: list[KnownSamples] = field(default_factory=list)
-    """Of requests that have nothing else: they share the last frame of each shard."""
+    """Requests of known samples only. They share the last frame of each shard."""
     waiting: list[_Stored] = field(default_factory=list)
-    """What each of its requests waits for."""
+    """One future for each request."""
     awaited: int = 0
-    """Requests whose clients still wait."""
+    """How many clients still wait for their request."""
     frames: int = 0
     bytes: int = 0
     is_large: bool = False
     """Whether one of its requests has LARGE_BYTES."""
     give_up: Callable[[], object] | None = None
-    """Ends the message that is under way."""
+    """Abandons the message in flight."""
 
     @property
     def requests(self) -> int:
         return len(self.waiting)
 
     def add(self, parts: Mapping[int, Sequence[Frame]], size: int) -> _Stored:
-        places: dict[int, range] = {}
+        indexes: dict[int, range] = {}
         for shard, frames in parts.items():
-            own = self.parts.setdefault(shard, [])
-            places[shard] = range(len(own), len(own) + len(frames))
-            own.extend(frames)
+            shard_frames = self.parts.setdefault(shard, [])
+            indexes[shard] = range(len(shard_frames), len(shard_frames) + len(frames))
+            shard_frames.extend(frames)
             self.frames += len(frames)
-        return self._added(size, lambda receipt: receipt.part(places))
+        return self._added(size, lambda receipt: receipt.part(indexes))
 
     def add_known(self, known: KnownSamples) -> _Stored:
         self.known.append(known)
-        return self._added(known.nbytes, lambda receipt: receipt.part(self.places_of(known)))
+        return self._added(known.nbytes, lambda receipt: receipt.part(self.frame_indexes(known)))
 
     def _added(self, size: int, part: Callable[[Receipt], Receipt]) -> _Stored:
         self.bytes += size
@@ -117,56 +121,57 @@ class _Group:
         return self.waiting[-1]
 
     def tell(self, result: list[WorkerReply] | Exception) -> None:
-        """All who wait get what came of the message."""
+        """Complete the futures of all requests with the result of the message."""
         waiting, self.waiting = self.waiting, []
         if isinstance(result, Exception):
             _fail(waiting, result)
             return
         try:
             receipt = Receipt.of(result)
-            parts = [stored.part(receipt) if receipt.epochs else receipt for stored in waiting]
+            receipt_parts = [stored.part(receipt) if receipt.epochs else receipt for stored in waiting]
         except Exception as error:
             _fail(waiting, error)
             return
-        for stored, part in zip(waiting, parts, strict=True):
+        for stored, receipt_part in zip(waiting, receipt_parts, strict=True):
             if not stored.done():
-                stored.set_result(part)
+                stored.set_result(receipt_part)
 
     def leave(self) -> None:
-        """One of those who wait does not any more."""
+        """A client no longer waits for its request."""
         self.awaited -= 1
         if not self.awaited and self.give_up is not None:
             self.give_up()
 
     def seal(self) -> None:
-        """Nothing more is added. The requests of known series get their frames."""
+        """Write the frames of the requests of known samples. No request may be added after this."""
         known, self.known = self.known, []
         for shard, frame in known_samples.frames(known).items() if known else ():
             self.parts.setdefault(shard, []).append(frame)
 
-    def places_of(self, known: KnownSamples) -> dict[int, range]:
-        """Which of the group's frames are those of the request, by shard, once it is sealed."""
+    def frame_indexes(self, known: KnownSamples) -> dict[int, range]:
+        """Shard → indexes of the frames that contain the samples of this request. Only valid after `seal`."""
         ends = {shard: len(self.parts[shard]) for shard in known.shards}
         return {shard: range(end - 1, end) for shard, end in ends.items()}
 
     def has_room(self, known: KnownSamples | None) -> bool:
-        """Whether a request may be added; `known`: if it has nothing else. Numbers of one frame have one epoch."""
+        """Whether a request may be added. `known`: its samples, if it consists of known samples only: these can share a
+        frame only if their series numbers have the same epochs."""
         if known is not None and self.known and self.known[0].epochs is not known.epochs:
             return False
         return self.requests < GROUP_REQUESTS_MAX and self.bytes < GROUP_BYTES_MAX and self.frames < GROUP_FRAMES_MAX
 
 
 def _fail(waiting: Sequence[_Stored], error: Exception) -> None:
-    """All who wait get this error. It is not raised here: its traceback would have those who keep it, and only the
-    collector would free them with their samples."""
+    """Fail all these futures. The error is not raised here: its traceback would refer to this frame and so to the
+    futures, and only the garbage collector could free them and their samples."""
     for stored in waiting:
         if not stored.done():
             stored.set_exception(error)
-            stored.exception()  # asyncio must not log it if nobody waits any more
+            stored.exception()  # marks it as retrieved, so that asyncio does not log it if no client waits any more
 
 
 class SampleWrites:
-    """For the event loop's thread only."""
+    """The queue of remote writes. For the event loop's thread only."""
 
     def __init__(self, settings: Settings, links: Links) -> None:
         self._settings = settings
@@ -175,18 +180,18 @@ class SampleWrites:
         self._waiting: deque[_Group] = deque()
         self._waiting_bytes = 0
         self._is_due = False
-        """Whether `_look` is called in the next turn of the event loop: for all requests of this one."""
+        """Whether `_look` is scheduled for the next iteration of the event loop, for all requests of this iteration."""
         self._expected = 1
-        """Requests that the next message waits for."""
+        """The number of requests that the next message waits for."""
         self._gathers_until = 0.0
-        """The time until which it does; 0: it does not yet."""
+        """Until when the next message waits for them; 0 if it does not wait yet."""
         self._quiet: asyncio.TimerHandle | None = None
         self._launched = 0.0
-        """When the last message was sent."""
+        """When the last message was sent (monotonic time)."""
 
     @property
     def waiting_requests(self) -> int:
-        """Requests that wait for others to be stored."""
+        """The number of requests that are not sent yet."""
         return sum(group.requests for group in self._waiting)
 
     @property
@@ -194,17 +199,17 @@ class SampleWrites:
         return self._waiting_bytes
 
     async def write(self, parts: Mapping[int, Sequence[Frame]], known: KnownSamples | None = None) -> Receipt:
-        """Return when the samples of these frames (shard → of `remote_write.cut`), or of `known`, which has none beside
-        it, are stored, but for those of stale frames, which the receipt names.
+        """Store the samples of a split request: either its frames, `parts`, or its `known` samples. Returns when all
+        are stored, except those of stale frames, which the receipt names.
 
-        Raises Unavailable when a shard is missing or fails, which may be one that only another request of the same
-        message needs; some of the samples may be stored then. Raises Overloaded when too many bytes wait already.
+        Raises Unavailable if a shard is missing or fails, even if only another request of the same message needs that
+        shard; some of the samples may be stored then. Raises Overloaded if too many bytes are waiting already.
         """
         return await self.submit(parts, known)
 
     def submit(self, parts: Mapping[int, Sequence[Frame]], known: KnownSamples | None = None) -> PromptFuture[Receipt]:
-        """As `write`, for a caller that does not wait; raises what is known at once. A client that disconnects, whose
-        future is cancelled, does not take the message from others."""
+        """As `write`, but returns a future at once; errors that are known at once are raised. When a client
+        disconnects, its future is cancelled, and the other requests of the message are still stored."""
         assert known is None or not parts
         size = known.nbytes if known is not None else sum(map(wire.size_of, chain.from_iterable(parts.values())))
         group = self._waiting_group(parts if known is None else known.shards, size, known)
@@ -216,10 +221,10 @@ class SampleWrites:
         if not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._look)
-        return stored  # after two messages at most
+        return stored  # completes after at most two messages
 
     def _waiting_group(self, shards: Iterable[int], size: int, known: KnownSamples | None) -> _Group:
-        """The group that takes a request of so many bytes to these shards. Raises Unavailable, Overloaded."""
+        """The group for a request of `size` bytes to these shards. Raises Unavailable, Overloaded."""
         self._links.require(shards)
         if self._waiting and self._waiting_bytes + size > self._settings.worker_bytes_max:
             raise Overloaded(
@@ -231,7 +236,7 @@ class SampleWrites:
         return self._waiting[-1]
 
     def _look(self) -> None:
-        """Send the next group, unless others that belong into it are about to come."""
+        """Send the next group, unless it has to wait for more requests."""
         self._is_due = False
         if self._quiet is not None:
             self._quiet.cancel()
@@ -256,12 +261,13 @@ class SampleWrites:
             self._quiet = asyncio.get_running_loop().call_later(min(QUIET_S, self._gathers_until - now), self._launch)
 
     def _follow(self) -> None:
-        """Send the next group behind the one under way if that is slow, or look again when it is."""
+        """Send the next group if it is small and the message in flight is slow, or look again when that becomes
+        slow."""
         if self._waiting[0].bytes > SLOW_BYTES_MAX:
             return
-        left_s = self._launched + SLOW_S - time.monotonic()
-        if left_s > 0:
-            self._quiet = asyncio.get_running_loop().call_later(left_s, self._look)
+        remaining_s = self._launched + SLOW_S - time.monotonic()
+        if remaining_s > 0:
+            self._quiet = asyncio.get_running_loop().call_later(remaining_s, self._look)
         else:
             self._launch()
 
@@ -282,26 +288,26 @@ class SampleWrites:
             question = Question(METHOD, self._settings.write_timeout_ms / 1000, parts=group.parts)
             call = self._links.submit(question, partial(self._answered, group))
         except Exception as error:
-            # In a turn of its own: it may be so for the next group as well.
+            # In an iteration of its own: the next group may fail as well, and this would recurse.
             asyncio.get_running_loop().call_soon(self._answered, group, error)
         else:
             group.give_up = call.finish
 
     def _hold(self, group: _Group) -> None:
-        held = asyncio.get_running_loop().create_task(self._links.barrier.passed(METHOD))
-        group.give_up = held.cancel
-        held.add_done_callback(partial(self._let_go, group))
+        barrier_task = asyncio.get_running_loop().create_task(self._links.barrier.passed(METHOD))
+        group.give_up = barrier_task.cancel
+        barrier_task.add_done_callback(partial(self._let_go, group))
 
-    def _let_go(self, group: _Group, held: asyncio.Task[None]) -> None:
-        """Writes are not held back any more, or nobody waits for this one."""
+    def _let_go(self, group: _Group, barrier_task: asyncio.Task[None]) -> None:
+        """The barrier is open again, or no client waits for this write any more."""
         group.give_up = None
-        if held.cancelled():
-            self._answered(group, Unavailable("nobody waits for this write any more"))
+        if barrier_task.cancelled():
+            self._answered(group, Unavailable("no client waits for this write any more"))
         else:
             self._send(group)
 
     def _answered(self, group: _Group, result: list[WorkerReply] | Exception) -> None:
-        """Send the next group before the requests of this one are answered: workers have nothing to do meanwhile."""
+        """Send the next group before the requests of this one are completed, since the workers are idle until then."""
         group.give_up = None
         self._in_flight -= 1
         self._expected = min(GATHERED_MAX, group.requests + self.waiting_requests)

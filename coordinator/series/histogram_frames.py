@@ -1,7 +1,7 @@
-"""Decoded histograms of a remote-write request, grouped by shard and written as the frames that the workers read.
+"""Groups the decoded histograms of a remote-write request by shard, and writes them as frames for the workers.
 
-Of a series that the shard has given a number, a frame has the number (`shared.reference_frames`), and of any other one
-its labels (`shared.sample_frames`).
+Series with a known number are sent by this number (`shared.reference_frames`), other series with their labels
+(`shared.sample_frames`).
 """
 
 # In a kernel's types a numpy integer and an int are one.
@@ -32,8 +32,8 @@ from shared.sample_frames import EXTENDED_MARK, TAIL_WORDS, TIME_MS_MAX, TIME_MS
 from shared.wire import Frame
 from shared.xxh64 import Bytes, copy_bytes
 
-# What is counted of a group, which is the series of a shard that are sent with their labels, or those that are sent by
-# their numbers. Of OWN_STARTS, only whether there are any matters.
+# Columns of the totals of a group. A group is all series of one shard that are sent with labels, or all that are sent
+# by number. OWN_STARTS, the number of start timestamps, only matters as zero or not.
 SERIES, OWN_SAMPLES, LABEL_BYTES, OWN_STARTS, ORDER_END, KEPT_END = range(6)
 TOTALS = 6
 
@@ -48,8 +48,8 @@ _NO_EPOCHS = np.empty(0, dtype=np.int64)
 
 @dataclass(slots=True)
 class Slice:
-    """Some histograms, divided by shard: the frames with labels of series, whose `rows` in the walk follow, and those
-    with numbers of `known_series` series."""
+    """Some of the histograms of a request, by shard. `frames`: (shard, frame with labels) of the series in `rows` of
+    the walk. `frames_of_known`: (shard, frame with series numbers) of `known_series` series."""
 
     frames: list[tuple[int, Frame]]
     rows: Rows
@@ -59,15 +59,18 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class GroupedHistograms:
-    """The rows of decoded histograms by group, those of a series next to each other: rows order[ORDER_END of the group
-    before:ORDER_END]. `kept`, of which there are KEPT_END, has all but the stale markers."""
+    """The rows of decoded histograms, sorted by group, with the rows of one series next to each other.
+
+    A group has the rows from order[ORDER_END of the previous group] to order[ORDER_END]. `kept`, with KEPT_END, has the
+    same rows without the staleness markers.
+    """
 
     sources: NDArray[np.int64]
-    """int64[n]: the series of each row, as they follow each other in the walk."""
+    """int64[n]: the series of each row, in the order of the walk."""
     starts_ms: NDArray[np.int64]
     groups: NDArray[np.int64]
-    """int64[n]: the shard of each row, plus the number of shards if its series is known; -1 for one that is not
-    valid."""
+    """int64[n]: the shard of each row, plus the number of shards if the number of its series is known; -1 if the row is
+    invalid."""
     order: NDArray[np.int64]
     kept: NDArray[np.int64]
     totals: NDArray[np.int64]
@@ -86,16 +89,16 @@ class GroupedHistograms:
         return cls(sources, starts, groups, order[: ends[ORDER_END]], kept[: ends[KEPT_END]], totals)
 
     def refused(self) -> NDArray[np.int64]:
-        """The rows that are not valid."""
+        """The invalid rows."""
         return NO_ROWS if len(self.order) == len(self.groups) else np.flatnonzero(self.groups < 0)
 
     def slice(self, walk: Walk, decoded: Decoded) -> Slice:
         shards = len(self.totals) // 2
         frames = list(self._frames(walk, decoded))
-        known = int(self.totals[shards:, SERIES].sum())
-        whole = [(group, frame) for group, frame in frames if group < shards]
+        known_series = int(self.totals[shards:, SERIES].sum())
+        with_labels = [(group, frame) for group, frame in frames if group < shards]
         by_number = [(group - shards, frame) for group, frame in frames if group >= shards]
-        return Slice(whole, self._rows_with_labels(shards), by_number, known)
+        return Slice(with_labels, self._rows_with_labels(shards), by_number, known_series)
 
     def _rows_with_labels(self, shards: int) -> Rows:
         if not self.totals[shards - 1, ORDER_END]:
@@ -105,25 +108,25 @@ class GroupedHistograms:
         return Rows(series[is_first], self.totals[:shards, [SERIES, OWN_SAMPLES, LABEL_BYTES]])
 
     def _frames(self, walk: Walk, decoded: Decoded) -> Iterator[tuple[int, Frame]]:
-        """(group, frame) of every group that has some."""
+        """Yield (group, frame) for every group that has histograms."""
         plan = frame_writing.Plan.of(decoded.batch, self.kept, self.totals[:, KEPT_END], decoded.digits)
         histogram_bytes = plan.table[:, frame_writing.BYTES]
-        sizes, places, at = [], [], 0
+        sizes, histograms_at, at = [], [], 0
         groups = zip(self.totals.tolist(), histogram_bytes.tolist(), strict=True)
-        for group, ((series, samples, label_bytes, starts, *_), own_bytes) in enumerate(groups):
-            own_starts = samples if starts else 0
+        for group, ((series, samples, label_bytes, starts, *_), group_bytes) in enumerate(groups):
+            start_count = samples if starts else 0
             if group < len(self.totals) // 2:
-                before = frame_words(series, samples, label_bytes) + own_starts
-                size = before + own_bytes // 8 + TAIL_WORDS
+                words_before = frame_words(series, samples, label_bytes) + start_count
+                size = words_before + group_bytes // 8 + TAIL_WORDS
             else:
-                before = histogram_frame_words(series, samples, own_starts, 0)
-                size = before + own_bytes // 8
-            places.append(8 * (at + before))
+                words_before = histogram_frame_words(series, samples, start_count, 0)
+                size = words_before + group_bytes // 8
+            histograms_at.append(8 * (at + words_before))
             sizes.append(size if samples else 0)
             at += sizes[-1]
         words = np.empty(at, dtype=np.int64)
         octets = words.view(np.uint8)
-        plan.write(octets, np.array(places, dtype=np.int64))
+        plan.write(octets, np.array(histograms_at, dtype=np.int64))
         epochs = _NO_EPOCHS if walk.epochs is None else walk.epochs  # of known series only
         sums = decoded.batch.columns.sum.view(np.int64)
         at_known = _fill_frames(
@@ -156,16 +159,16 @@ def _sort(
     order: np.ndarray,
     kept: np.ndarray,
 ) -> None:
-    """Fill in the fields of a `GroupedHistograms`; `totals` has zeros before."""
-    last, group, shards = np.int64(-1), np.int64(-1), len(totals) // 2
+    """Fill in the fields of a `GroupedHistograms`; `totals` must be zeros before."""
+    last_source, group, shards = np.int64(-1), np.int64(-1), len(totals) // 2
     for row in range(len(sources)):
         source = sources[row]
         start = own_starts[row] if own_starts[row] != 0 else table[source, CREATED]
         starts[row], groups[row] = start, -1
         if faults[row] != 0 or not _is_time(times[row]) or not _is_time(start):
             continue
-        if source != last:
-            last, group = source, np.int64(hashes[source] % np.uint64(shards))
+        if source != last_source:
+            last_source, group = source, np.int64(hashes[source] % np.uint64(shards))
             group += shards if table[source, NUMBERED] > 0 else 0
             totals[group, SERIES] += 1
             totals[group, LABEL_BYTES] += table[source, LABELS_END] - table[source, LABELS]
@@ -173,13 +176,14 @@ def _sort(
         totals[group, OWN_SAMPLES] += 1
         totals[group, OWN_STARTS] += np.int64(start != 0)
         totals[group, KEPT_END] += np.int64(sums[row] != STALE_SUM_BITS)
-    first, first_kept = np.int64(0), np.int64(0)
-    for group in range(len(totals)):  # where each begins; the next loop moves that to its end
-        totals[group, ORDER_END] = first
-        first += totals[group, OWN_SAMPLES]
-        histograms = totals[group, KEPT_END]
-        totals[group, KEPT_END] = first_kept
-        first_kept += histograms
+    order_at, kept_at = np.int64(0), np.int64(0)
+    # First set ORDER_END and KEPT_END to where each group begins. The loop after this one advances them to the ends.
+    for group in range(len(totals)):
+        totals[group, ORDER_END] = order_at
+        order_at += totals[group, OWN_SAMPLES]
+        kept_count = totals[group, KEPT_END]
+        totals[group, KEPT_END] = kept_at
+        kept_at += kept_count
     for row in range(len(sources)):
         group = groups[row]
         if group >= 0:
@@ -198,24 +202,25 @@ def _is_time(time_ms: int) -> bool:
 @inlined(allocates=False)
 def _fill_samples(
     words: Any,
-    times: Any,
-    values: Any,
-    starts: Any,
-    own_starts: Any,
+    times_at: Any,
+    values_at: Any,
+    starts_at: Any,
+    start_count: Any,
     times_ms: Any,
     sums: Any,
     starts_ms: Any,
     rows: Any,
 ) -> None:
-    """The columns that both kinds of frames have, from words[times], words[values] and words[starts] on."""
+    """Write the columns that both kinds of frames have, from words[times_at], words[values_at] and words[starts_at]
+    on."""
     histograms = np.int64(0)
     for i, row in enumerate(rows):
-        words[times + i] = times_ms[row]
+        words[times_at + i] = times_ms[row]
         is_stale = sums[row] == STALE_SUM_BITS
-        words[values + i] = STALE_NAN_BITS if is_stale else reference_bits(histograms)
+        words[values_at + i] = STALE_NAN_BITS if is_stale else reference_bits(histograms)
         histograms += np.int64(not is_stale)
-    for i in range(own_starts):
-        words[starts + i] = starts_ms[rows[i]]
+    for i in range(start_count):
+        words[starts_at + i] = starts_ms[rows[i]]
 
 
 @kernel(
@@ -239,18 +244,18 @@ def _fill_frames(
     words: np.ndarray,
     octets: np.ndarray,
 ) -> int:
-    """Write the frames with labels (`shared.sample_frames`) of each shard one after another into `words`, of whose
-    memory `octets` is a view; returns where they end. The bytes of the histograms, of which each group has so many, are
-    left as they are."""
+    """Write the frames with labels (`shared.sample_frames`) of all shards, one after another, into `words`; `octets` is
+    a view of its memory. Returns where the frames end. Space for the bytes of the histograms is left unchanged;
+    histogram_bytes[group] is its size."""
     first, at = np.int64(0), np.int64(0)
     for shard in range(len(totals) // 2):
         series, samples, label_bytes = totals[shard, SERIES], totals[shard, OWN_SAMPLES], totals[shard, LABEL_BYTES]
         if samples == 0:
             continue
-        own_hashes, offsets, counts, times, values, labels, starts = division.begin_frame(
+        hashes_at, offsets_at, counts_at, times_at, values_at, labels_at, starts_at = division.begin_frame(
             words, at, EXTENDED_MARK, series, samples, label_bytes
         )
-        octet, run, last = 8 * labels, np.int64(-1), np.int64(-1)
+        octet, run, last = 8 * labels_at, np.int64(-1), np.int64(-1)
         for i in range(samples):
             source = sources[order[first + i]]
             if source != last:
@@ -258,17 +263,16 @@ def _fill_frames(
                 run += 1
                 size = table[source, LABELS_END] - table[source, LABELS]
                 copy_bytes(octets, octet, label_data, table[source, LABELS], size)
-                words[own_hashes + run], words[counts + run] = np.int64(hashes[source]), 0
-                words[offsets + run] = octet - 8 * labels
+                words[hashes_at + run], words[counts_at + run] = np.int64(hashes[source]), 0
+                words[offsets_at + run] = octet - 8 * labels_at
                 octet += size
-            words[counts + run] += 1
-        words[offsets + series] = octet - 8 * labels
-        own_starts = samples if totals[shard, OWN_STARTS] > 0 else 0
-        _fill_samples(
-            words, times, values, starts, own_starts, times_ms, sums, starts_ms, order[first : first + samples]
-        )
-        tail = starts + own_starts + histogram_bytes[shard] // 8
-        words[tail], words[tail + 1] = own_starts, histogram_bytes[shard]
+            words[counts_at + run] += 1
+        words[offsets_at + series] = octet - 8 * labels_at
+        start_count = samples if totals[shard, OWN_STARTS] > 0 else 0
+        rows = order[first : first + samples]
+        _fill_samples(words, times_at, values_at, starts_at, start_count, times_ms, sums, starts_ms, rows)
+        tail = starts_at + start_count + histogram_bytes[shard] // 8
+        words[tail], words[tail + 1] = start_count, histogram_bytes[shard]
         at = tail + TAIL_WORDS
         first += samples
     return at
@@ -292,7 +296,7 @@ def _fill_references(
     words: np.ndarray,
     at: int,
 ) -> None:
-    """As `_fill_frames`, of the frames with numbers (`shared.reference_frames`), from words[at] on."""
+    """As `_fill_frames`, for the frames with series numbers (`shared.reference_frames`), from words[at] on."""
     shards = len(totals) // 2
     first = totals[shards - 1, ORDER_END]
     for shard in range(shards):
@@ -300,13 +304,13 @@ def _fill_references(
         series, samples = totals[group, SERIES], totals[group, OWN_SAMPLES]
         if samples == 0:
             continue
-        own_starts = samples if totals[group, OWN_STARTS] > 0 else 0
+        start_count = samples if totals[group, OWN_STARTS] > 0 else 0
         words[at], words[at + 1], words[at + 2], words[at + 3] = HISTOGRAMS_MARK, epochs[shard], series, samples
-        words[at + 4], words[at + 5] = own_starts, histogram_bytes[group] // 8
+        words[at + 4], words[at + 5] = start_count, histogram_bytes[group] // 8
         run = at + HISTOGRAMS_HEADER_WORDS - 1
-        times = run + 1 + series
-        values = times + samples
-        starts = values + samples
+        times_at = run + 1 + series
+        values_at = times_at + samples
+        starts_at = values_at + samples
         last = np.int64(-1)
         for i in range(samples):
             source = sources[order[first + i]]
@@ -315,8 +319,7 @@ def _fill_references(
                 run += 1
                 words[run] = table[last, NUMBERED] - 1
             words[run] += 1 << COUNT_SHIFT
-        _fill_samples(
-            words, times, values, starts, own_starts, times_ms, sums, starts_ms, order[first : first + samples]
-        )
-        at = starts + own_starts + histogram_bytes[group] // 8
+        rows = order[first : first + samples]
+        _fill_samples(words, times_at, values_at, starts_at, start_count, times_ms, sums, starts_ms, rows)
+        at = starts_at + start_count + histogram_bytes[group] // 8
         first += samples

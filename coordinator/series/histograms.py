@@ -1,7 +1,7 @@
-"""The native histograms of a remote-write request: found, decoded, and divided by shard into frames.
+"""Locates and decodes the native histograms of a remote-write request, and writes them as frames by shard.
 
-A request without histograms never comes here. What is not valid is refused, and the rest is stored. Decoding takes some
-ten times the bytes of the messages, so it is done in slices.
+Not called for requests without histograms. Invalid histograms are refused, and the others are stored. Decoding takes
+about ten times the bytes of the messages, so it is done in slices.
 """
 
 # In a kernel's types a numpy integer and an int are one.
@@ -29,18 +29,19 @@ from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from shared.xxh64 import Bytes
 
 HISTOGRAMS_MAX = 1 << 18
-"""Histograms of one request: each takes some 40 bytes of a frame, besides its buckets."""
+"""Histograms of one request: each takes about 40 bytes of a frame, besides its buckets."""
 BUCKETS_MAX = 1 << 22
 """Buckets of all histograms of one request: each takes up to 8 bytes of a frame."""
 SLICE_BYTES = 1 << 20
-"""Messages that are decoded at a time, but for a single larger one."""
+"""Bytes of the messages that are decoded at a time. A single message may be larger."""
 SLICES_MAX = 16
-"""Of a request, about: a shard gets a frame of each, and a message to a worker has at most `wire.FRAMES_MAX`."""
+"""About the most slices of a request: each shard gets a frame for each slice, and a message to a worker has at most
+`wire.FRAMES_MAX` frames."""
 FAULTS_SHOWN_MAX = 5
 
 TAG, TAG_V2 = 0x22, 0x1A
-"""The field of a TimeSeries that is a histogram, in version 1.0 and 2.0."""
-# What the table of histograms has: the row of the series of each, and its message in the body.
+"""The tag of a TimeSeries field that is a histogram, in version 1.0 and in version 2.0."""
+# Rows of the table of histograms: the row of the histogram's series, and where its message begins and ends in the body.
 ROW, BEGIN, MESSAGE_END = range(3)
 COLUMNS = 3
 
@@ -50,14 +51,14 @@ _INTS = types.Array(types.int64, 1, "C")
 
 @kernel(types.void(Bytes, types.int64, _INTS, _INTS, _INTS, _TABLE), first=True, allocates=False)
 def _locate(
-    body: np.ndarray, wanted: int, rows: np.ndarray, begins: np.ndarray, ends: np.ndarray, table: np.ndarray
+    body: np.ndarray, histogram_tag: int, rows: np.ndarray, begins: np.ndarray, ends: np.ndarray, table: np.ndarray
 ) -> None:
     count = 0
     for i in range(len(rows)):
         at = begins[i]
         while at < ends[i]:
             tag, content, at = next_field(body, at, ends[i])
-            if tag == wanted:
+            if tag == histogram_tag:
                 table[ROW, count], table[BEGIN, count], table[MESSAGE_END, count] = rows[i], content, at
                 count += 1
 
@@ -70,8 +71,8 @@ def locate(
     ends: NDArray[np.int64],
     count: int,
 ) -> NDArray[np.int64]:
-    """int64[COLUMNS, count]: the histograms among the fields body[begins[i]:ends[i]], which are whole, of the series in
-    these rows of a walk, of which there are so many. Raises TooLarge for more than HISTOGRAMS_MAX."""
+    """Locate the `count` histograms among the fields body[begins[i]:ends[i]] of the series in rows[i] of a walk. No
+    field may be truncated. Returns int64[COLUMNS, count]. Raises TooLarge for more than HISTOGRAMS_MAX."""
     if count > HISTOGRAMS_MAX:
         raise TooLarge(f"the request has {count} histograms; the limit is {HISTOGRAMS_MAX}, send fewer at a time")
     table = np.empty((COLUMNS, count), dtype=np.int64)
@@ -80,8 +81,9 @@ def locate(
 
 
 def of_spans(walk: Walk, spans: NDArray[np.int32]) -> NDArray[np.int64] | None:
-    """The histograms of the plain series of a walk of version 2.0, which are in these `spans` (columns of
-    `coordinator.series.walk_v2`), if there are any. Raises TooLarge for more than HISTOGRAMS_MAX."""
+    """Locate the histograms of the plain series of a walk of version 2.0; None if there are none. `spans` says where
+    the histograms of each series are (columns of `coordinator.series.walk_v2`). Raises TooLarge for more than
+    HISTOGRAMS_MAX."""
     count = int(walk.counts[HISTOGRAMS])
     if not count:
         return None
@@ -91,14 +93,15 @@ def of_spans(walk: Walk, spans: NDArray[np.int32]) -> NDArray[np.int64] | None:
 
 
 def with_start(message: bytes, start_ms: int) -> bytes:
-    """The message of a histogram with this start timestamp, unless it has one of its own, which comes later."""
+    """The message of a histogram with this start timestamp (Unix ms; 0 for none). A start timestamp in the message
+    itself takes precedence, since protobuf uses the last value of a field."""
     return HistogramStart(start_timestamp=start_ms).SerializeToString() + message if start_ms else message
 
 
 @dataclass(slots=True)
 class Divided:
-    """Histograms divided by shard. `refused`: how many are not valid; `faults`: (row of the series, what is wrong) of
-    the first FAULTS_SHOWN_MAX of them."""
+    """Histograms by shard. `stored` and `refused`: how many are valid and invalid. `faults`: (row of the series,
+    reason) for the first FAULTS_SHOWN_MAX invalid ones."""
 
     slices: list[Slice] = field(default_factory=list)
     stored: int = 0
@@ -107,11 +110,11 @@ class Divided:
 
 
 def divide(walk: Walk, located: NDArray[np.int64], shards: int) -> Divided:
-    """Decode the located histograms of a walk, and divide them by shard. Raises TooLarge for more than BUCKETS_MAX
+    """Decode the located histograms of a walk, and group them by shard. Raises TooLarge for more than BUCKETS_MAX
     buckets."""
     divided, buckets = Divided(), 0
-    for part in _slices(located[MESSAGE_END] - located[BEGIN]):
-        rows, begins, ends = located[:, part]
+    for messages in _slices(located[MESSAGE_END] - located[BEGIN]):
+        rows, begins, ends = located[:, messages]
         decoded = decoding.decoded(walk.body, begins, ends)
         buckets += decoded.batch.buckets
         if buckets > BUCKETS_MAX:
@@ -119,18 +122,18 @@ def divide(walk: Walk, located: NDArray[np.int64], shards: int) -> Divided:
                 f"the histograms have more than {BUCKETS_MAX} buckets together, the limit; send fewer at a time"
             )
         grouped = GroupedHistograms.of(walk, rows, decoded, shards)
-        refused = grouped.refused()
-        for row in refused[: FAULTS_SHOWN_MAX - len(divided.faults)].tolist():
+        refused_rows = grouped.refused()
+        for row in refused_rows[: FAULTS_SHOWN_MAX - len(divided.faults)].tolist():
             divided.faults.append((rows.item(row), _fault(decoded, row, grouped.starts_ms.item(row))))
-        divided.stored += len(rows) - len(refused)
-        divided.refused += len(refused)
+        divided.stored += len(rows) - len(refused_rows)
+        divided.refused += len(refused_rows)
         divided.slices.append(grouped.slice(walk, decoded))
     return divided
 
 
 def _slices(sizes: NDArray[np.int64]) -> Iterator[slice]:
-    """Consecutive messages, those of a slice with SLICE_BYTES together, or one. Of more than SLICES_MAX times as many
-    bytes, the slices are larger, so that there are at most twice SLICES_MAX of them."""
+    """Split consecutive messages into slices of at most SLICE_BYTES, or of a single larger message. If that would give
+    more than about SLICES_MAX slices, they are larger, so that there are at most twice SLICES_MAX."""
     total = int(sizes.sum())
     if total <= SLICE_BYTES:  # nearly always
         yield slice(0, len(sizes))
@@ -139,16 +142,17 @@ def _slices(sizes: NDArray[np.int64]) -> Iterator[slice]:
     slice_bytes = max(SLICE_BYTES, total // SLICES_MAX)
     first = 0
     while first < len(sizes):
-        before = int(ends[first]) - int(sizes[first])
-        end = max(first + 1, int(np.searchsorted(ends, before + slice_bytes, side="right")))
+        bytes_before = int(ends[first]) - int(sizes[first])
+        end = max(first + 1, int(np.searchsorted(ends, bytes_before + slice_bytes, side="right")))
         yield slice(first, end)
         first = end
 
 
 def _fault(decoded: Decoded, row: int, start_ms: int) -> str:
-    """What is wrong with this histogram."""
+    """Why this histogram is refused."""
     time_ms = int(decoded.timestamps_ms[row])
     if decoded.faults[row]:
         return f"the histogram at {time_ms} ms is not valid: {decoded.fault_text(row)}"
-    what, seen = ("timestamp", time_ms) if not TIME_MS_MIN <= time_ms <= TIME_MS_MAX else ("start timestamp", start_ms)
-    return f"a histogram's {what} is {seen} ms; it must lie within the years 1 to 9999"
+    is_valid_time = TIME_MS_MIN <= time_ms <= TIME_MS_MAX
+    field_name, seen_ms = ("start timestamp", start_ms) if is_valid_time else ("timestamp", time_ms)
+    return f"a histogram's {field_name} is {seen_ms} ms; it must lie within the years 1 to 9999"

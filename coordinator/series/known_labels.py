@@ -1,12 +1,12 @@
-"""Label sets of remote write 2.0 that senders have sent before, with their canonical bytes and hash.
+"""Label sets that senders have sent before by remote write 2.0, with their canonical bytes and hashes.
 
-A sender sends the same series again and again, and in nearly the same order. The symbols of a request are looked up
-once each (`recognise`); a series is known if its symbols are, one by one, those of a set that was kept. Then
-its labels need not be checked, written and hashed again. What is looked up first is the text, or the set,
-behind the one found last. Only where that is another one is a hash table asked; what it names is compared as well, so
-that no hash decides which series a sample belongs to.
+Senders repeat the same series in nearly the same order. Each symbol of a request is looked up once (`recognise`). A
+series is known if its symbols are, one by one, those of a label set in the tables; its labels are then not checked,
+written and hashed again. The first candidate is always the text or set that follows the previous match. Only if it is
+another one is it looked up in a hash table. Every candidate is compared in full, so that a hash alone never decides
+which series a sample belongs to.
 
-Kept is what `add` gets: the labels of plain series, that is of valid ones. Deleting series changes nothing here.
+`add` keeps the label sets of plain series, which are valid. Deleting series changes nothing here.
 """
 
 # In a kernel's types a numpy integer and an int are one.
@@ -30,30 +30,32 @@ from shared.kernels import inlined, kernel
 from shared.protobuf_fields import DELIMITED, field_length
 from shared.xxh64 import Bytes, copy_bytes, load64, xxh64
 
-# Columns of the kept texts and sets: where each begins and ends in `texts`, `members` and `labels`, the place among the
-# members of the value of __name__, the hash of the labels, and where `series_references` has the series (`expansion`).
+# Columns of the kept texts: where each begins and ends in `texts`. Columns of the kept sets: where each begins and ends
+# in `members`, the index in `members` of the value of __name__, where its labels begin and end in `labels`, their hash,
+# and the row of the series in `series_references` (written by `expansion`).
 TEXT, TEXT_END = range(2)
 MEMBERS, MEMBERS_END, METRIC_AT, SET_LABELS, SET_LABELS_END, SET_HASH, SET_ROW = range(7)
 SET_COLUMNS = 7
 
-# Columns of the table of the series that are known: the set, where its references begin in the body, the symbol of the
-# metric's name, and the bytes of the labels. Of others, the set is -1.
+# Columns of the table of known series: the set (-1 for a series that is not known), where its references begin in the
+# body, the symbol of the metric's name, and the bytes of the labels.
 KNOWN_SET, KNOWN_AT, KNOWN_METRIC, KNOWN_BYTES = range(4)
 KNOWN_COLUMNS = 4
 
-# What is in use of each array, and how many sets found no room.
+# Items of `used`: how much of each array is in use, and how many sets found no room.
 TEXTS, SYMBOLS, MEMBERS_USED, SETS, LABELS_USED, LEFT_OUT = range(6)
 USES = 6
 
 REFERENCES_MAX = 128
-"""Of a set that is kept."""
+"""The most references (names and values) of a set that is kept."""
 PROBES_MAX = 8
-"""Slots that are looked at for one text or set, whatever texts a sender chooses."""
+"""The most slots that a look-up of a text or set reads, whatever texts a sender chooses."""
 LABEL_BYTES_MAX = 4096
-"""Of a set that is kept: a few long ones would take the room of many."""
+"""The most label bytes of a set that is kept: a few long sets would take the room of many."""
 
 LEFT_OUT_MAX = 4
-"""To keep a set takes as long as to read a series: senders of ever new series keep a fifth of theirs at most."""
+"""Keeping a set takes as long as reading a series. With this limit, at most a fifth of the series are kept of a sender
+whose series are always new."""
 
 _REFERENCES_TAG = 1 << 3 | DELIMITED
 
@@ -67,9 +69,12 @@ _OUT = types.Array(types.uint8, 1, "C")
 
 
 class Tables(NamedTuple):
-    """`texts` uint8[], of `symbols` int64[n, 2]; `members` int32[], the symbols of the `sets` int64[n, SET_COLUMNS],
-    and `labels` uint8[], their canonical bytes. The slots, int64[a power of two], have a number, counted from 1, below
-    the upper half of a hash. `factors`: uint64[REFERENCES_MAX], random. `used`: int64[USES]."""
+    """The kept texts and sets.
+
+    `texts`: uint8[], the bytes of the `symbols`, int64[n, 2]. `members`: int32[], the symbols of the `sets`, int64[n,
+    SET_COLUMNS]. `labels`: uint8[], the canonical bytes of the sets. `symbol_slots`, `set_slots`: int64[a power of two]
+    (`coordinator.series.tagged_slots`). `factors`: uint64[REFERENCES_MAX], random. `used`: int64[USES].
+    """
 
     texts: np.ndarray
     symbols: np.ndarray
@@ -87,7 +92,7 @@ TABLES = types.NamedTuple((_OUT, _TABLE, _INTS, _NUMBERS, _TABLE, _INTS, _OUT, _
 
 @inlined(allocates=False)
 def _are_equal(a: np.ndarray, i: int, b: np.ndarray, j: int, size: int) -> bool:
-    """Whether a[i:i + size] and b[j:j + size] are equal; `size` is at least 1."""
+    """Whether a[i:i + size] and b[j:j + size] are equal. `size` must be at least 1."""
     if size >= 8:
         for at in range(0, size - 8, 8):
             if load64(a, i + at) != load64(b, j + at):
@@ -109,7 +114,7 @@ def _is_text(tables: Tables, symbol: int, body: np.ndarray, begin: int, size: in
 
 @kernel(_PAIR(Bytes, types.int64, types.int64, TABLES, types.uint64), first=True, allocates=False)
 def _find_symbol(body: np.ndarray, begin: int, end: int, tables: Tables, key: np.uint64) -> tuple[int, int]:
-    """(the number of a text or -1, the free slot that ended the search or -1)."""
+    """(number of the text body[begin:end] or -1, free slot at which the search ended or -1)."""
     for probe in range(PROBES_MAX):
         place = place_of(tables.symbol_slots, key, probe)
         slot = tables.symbol_slots[place]
@@ -123,23 +128,23 @@ def _find_symbol(body: np.ndarray, begin: int, end: int, tables: Tables, key: np
 
 @inlined(allocates=False)
 def _identify(body: np.ndarray, symbols: np.ndarray, tables: Tables, numbers: np.ndarray) -> None:
-    following = 0
+    next_number = 0
     for i in range(len(symbols)):
         numbers[i] = -1
         begin, end = symbols[i, BEGIN], symbols[i, SYMBOL_END]
         if (symbols[i, AS_NAME] == 0 and symbols[i, AS_VALUE] == 0) or end - begin > LABEL_BYTES_MAX:
             continue
-        number = np.int64(following)
-        if following >= tables.used[SYMBOLS] or not _is_text(tables, following, body, begin, end - begin):
+        number = np.int64(next_number)
+        if next_number >= tables.used[SYMBOLS] or not _is_text(tables, next_number, body, begin, end - begin):
             number, _ = _find_symbol(body, begin, end, tables, xxh64(body, begin, end))
         if number >= 0:
             numbers[i] = number
-            following = number + 1
+            next_number = number + 1
 
 
 @inlined(allocates=False)
 def _metric_of(body: np.ndarray, at: int, end: int, numbers: np.ndarray, tables: Tables, known: int) -> int:
-    """The symbol of the metric's name, if the references body[at:end] are those of the set `known`; -1 if not."""
+    """The symbol of the metric's name if the references body[at:end] are those of the set `known`; -1 if not."""
     member, last = tables.sets[known, MEMBERS], tables.sets[known, MEMBERS_END]
     metric_at = tables.sets[known, METRIC_AT]
     metric = np.int64(-1)
@@ -155,8 +160,8 @@ def _metric_of(body: np.ndarray, at: int, end: int, numbers: np.ndarray, tables:
 
 @inlined(allocates=False)
 def _key(body: np.ndarray, at: int, end: int, numbers: np.ndarray, tables: Tables) -> tuple[bool, np.uint64]:
-    """(whether all symbols that body[at:end] refers to are known, and not too many, the hash of these). The factors
-    are random, so that nobody can choose sets with one hash (Dietzfelbinger et al. 1997)."""
+    """(whether all symbols that body[at:end] refers to are known and there are at most REFERENCES_MAX, their hash). The
+    factors are random, so that a sender cannot construct sets with equal hashes (Dietzfelbinger et al. 1997)."""
     key, i = np.uint64(0), 0
     while at < end:
         symbol, at = reference(body, at, end)
@@ -185,7 +190,7 @@ def _find_set(body: np.ndarray, at: int, end: int, numbers: np.ndarray, tables: 
 
 @inlined(allocates=False)
 def _references(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
-    """Where the references of the TimeSeries body[at:end] begin and end; (-1, -1) unless they are its first field."""
+    """Where the references of the TimeSeries body[at:end] begin and end; (-1, -1) if they are not its first field."""
     if at == end or body[at] != _REFERENCES_TAG:
         return -1, -1
     size, at = field_length(body, at + 1, end)
@@ -196,30 +201,33 @@ def _references(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
 def recognise(
     body: np.ndarray, symbols: np.ndarray, table: np.ndarray, tables: Tables, numbers: np.ndarray, known: np.ndarray
 ) -> None:
-    """`numbers` (int32[symbols]): which of the kept texts each symbol is; -1 for others, and for what can be neither
-    name nor value in a plain series. `known` (int32[series, KNOWN_COLUMNS]): the series that `walk_v2.index` has put
-    into `table`, if their labels are known."""
+    """Find the symbols and series of a body that are in the tables.
+
+    Fills in `numbers` (int32[symbols]): the number of the kept text that each symbol equals, or -1, also if the symbol
+    can be neither a name nor a value in a plain series. Fills in `known` (int32[series, KNOWN_COLUMNS]) for the series
+    that `walk_v2.index` has put into `table`.
+    """
     _identify(body, symbols, tables, numbers)
-    following = np.int64(0)
+    next_set = np.int64(0)
     for i in range(len(table)):
         known[i, KNOWN_SET] = -1
         begin, end = _references(body, table[i, LABELS], table[i, END])
         if begin < 0:
             continue
-        number, metric = following, np.int64(-1)
-        if following < tables.used[SETS]:
-            metric = _metric_of(body, begin, end, numbers, tables, following)
+        number, metric = next_set, np.int64(-1)
+        if next_set < tables.used[SETS]:
+            metric = _metric_of(body, begin, end, numbers, tables, next_set)
         if metric < 0:
             number, metric = _find_set(body, begin, end, numbers, tables)
         if metric >= 0:
             known[i, KNOWN_SET], known[i, KNOWN_AT], known[i, KNOWN_METRIC] = number, begin, metric
             known[i, KNOWN_BYTES] = tables.sets[number, SET_LABELS_END] - tables.sets[number, SET_LABELS]
-            following = number + 1
+            next_set = number + 1
 
 
 @inlined(allocates=False)
 def _add_symbol(body: np.ndarray, begin: int, end: int, tables: Tables) -> int:
-    """The number of a text, which is kept if it is not yet; -1 where there is no room."""
+    """The number of a text, which is added if it is not kept yet; -1 if there is no room."""
     key = xxh64(body, begin, end)
     number, place = _find_symbol(body, begin, end, tables, key)
     if number >= 0:
@@ -237,8 +245,8 @@ def _add_symbol(body: np.ndarray, begin: int, end: int, tables: Tables) -> int:
 
 @inlined(allocates=False)
 def _add_members(body: np.ndarray, at: int, end: int, symbols: np.ndarray, numbers: np.ndarray, tables: Tables) -> int:
-    """Write the symbols that body[at:end] refers to behind the members in use, and keep their texts. Returns where they
-    end, or -1 where there is no room."""
+    """Write the symbols that body[at:end] refers to after the members in use, and keep their texts. Returns where they
+    end, or -1 if there is no room."""
     member = tables.used[MEMBERS_USED]
     while at < end:
         symbol, at = reference(body, at, end)
@@ -253,7 +261,8 @@ def _add_members(body: np.ndarray, at: int, end: int, symbols: np.ndarray, numbe
 
 @inlined(allocates=False)
 def _metric_at(body: np.ndarray, at: int, end: int, symbols: np.ndarray, member: int) -> int:
-    """Where the value of __name__ is among members of which the first one is `member`."""
+    """The index in `members` of the value of __name__, if the set's first member has the index `member`; -1 if it has
+    no __name__."""
     while at < end:
         name, at = reference(body, at, end)
         _, at = reference(body, at, end)
@@ -280,9 +289,9 @@ def add(
     label_hash: np.uint64,
     tables: Tables,
 ) -> None:
-    """Keep the set that the references body[at:end] of a PLAIN series are, whose canonical bytes are
-    labels[begin:labels_end], unless it is kept already or there is no room. What `recognise` gave is brought up to
-    date."""
+    """Keep the label set of a PLAIN series, whose references are body[at:end] and whose canonical bytes are
+    labels[begin:labels_end], unless it is kept already or there is no room. Updates `numbers`, which `recognise` has
+    filled in."""
     size = labels_end - begin
     if size > LABEL_BYTES_MAX:
         return
@@ -292,18 +301,18 @@ def add(
     if last < 0:
         tables.used[LEFT_OUT] += 1
         return
-    are_few, key = _key(body, at, end, numbers, tables)
-    if not are_few:
+    are_known, key = _key(body, at, end, numbers, tables)
+    if not are_known:
         return
     for probe in range(PROBES_MAX):
         place = place_of(tables.set_slots, key, probe)
         slot = tables.set_slots[place]
         if slot == 0:
             copy_bytes(tables.labels, out, labels, begin, size)
-            own = tables.sets[number]
-            own[MEMBERS], own[MEMBERS_END], own[SET_LABELS], own[SET_LABELS_END] = first, last, out, out + size
-            own[METRIC_AT], own[SET_HASH] = _metric_at(body, at, end, symbols, first), np.int64(label_hash)
-            own[SET_ROW] = 0
+            row = tables.sets[number]
+            row[MEMBERS], row[MEMBERS_END], row[SET_LABELS], row[SET_LABELS_END] = first, last, out, out + size
+            row[METRIC_AT], row[SET_HASH] = _metric_at(body, at, end, symbols, first), np.int64(label_hash)
+            row[SET_ROW] = 0
             tables.set_slots[place] = entry(key, number)
             tables.used[SETS], tables.used[MEMBERS_USED], tables.used[LABELS_USED] = number + 1, last, out + size
             return
@@ -312,34 +321,34 @@ def add(
 
 
 class KnownLabels:
-    """The label sets that are kept, in `bytes_max` bytes at most: some 400 for a series of seven labels. All requests
-    have the same limits on labels.
+    """The kept label sets, in at most `bytes_max` bytes: about 400 for a series of seven labels. All requests must have
+    the same limits on labels.
 
-    One request at a time uses the tables; a set that finds no room is left out. When LEFT_OUT_MAX times as many were
-    left out as there is room for, the tables start anew, since they may have what nobody sends any more. A sender with
-    more series than there is room for keeps the gain for those that are in them meanwhile.
+    One request at a time uses the tables. A set that finds no room is left out. When LEFT_OUT_MAX times as many sets
+    have been left out as there is room for, the tables are cleared, since they may be full of sets that are no longer
+    sent. Until then, a sender with more series than there is room for still gains for the series in the tables.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self.generation = 0
-        """Changes when the tables start anew: numbers of before mean nothing from then on."""
+        """Changes when the tables are cleared: from then on, earlier numbers are meaningless."""
         self._sets_max = bytes_max // _SET_BYTES_MAX
         self._tables = NO_TABLES
         self._lock = Lock()
 
     @property
     def bytes(self) -> int:
-        """Memory that the tables have written to, which they keep when they start anew."""
+        """Memory that the tables have written to. They keep it when they are cleared."""
         tables, used = self._tables, self._tables.used
         if self.generation:
-            return sum(part.nbytes for part in tables)
+            return sum(array.nbytes for array in tables)
         slots = tables.symbol_slots.nbytes + tables.set_slots.nbytes
         rows = 16 * used[SYMBOLS] + 4 * used[MEMBERS_USED] + 8 * SET_COLUMNS * used[SETS]
         return int(slots + rows + used[TEXTS] + used[LABELS_USED])
 
     @contextmanager
     def lent(self) -> Iterator[Tables]:
-        """The tables, or NO_TABLES while another thread has them: waiting would take longer than doing without."""
+        """The tables, or NO_TABLES while another thread uses them: waiting would take longer than working without."""
         if not self._sets_max or not self._lock.acquire(blocking=False):
             yield NO_TABLES
             return
@@ -348,8 +357,8 @@ class KnownLabels:
                 self._tables = _tables(self._sets_max)
             elif self._tables.used[LEFT_OUT] > LEFT_OUT_MAX * self._sets_max:
                 self.generation += 1
-                for part in (self._tables.symbol_slots, self._tables.set_slots, self._tables.used):
-                    part[:] = 0
+                for array in (self._tables.symbol_slots, self._tables.set_slots, self._tables.used):
+                    array[:] = 0
             yield self._tables
         finally:
             self._lock.release()
@@ -357,12 +366,11 @@ class KnownLabels:
 
 _SYMBOLS_A_SET, _MEMBERS_A_SET, _TEXT_BYTES, _LABEL_BYTES = 2, 16, 20, 176
 _SET_BYTES_MAX = _SYMBOLS_A_SET * (_TEXT_BYTES + 16) + 4 * _MEMBERS_A_SET + 8 * SET_COLUMNS + _LABEL_BYTES + 3 * 24
-"""What there is room for, for one set: two symbols of 20 bytes that no other set has, eight labels, and up to nine
-slots."""
+"""The room for one set: two symbols of 20 bytes that no other set has, eight labels, and up to nine slots."""
 
 
 def _tables(sets: int, slots: int = 0) -> Tables:
-    """Empty tables with room for so many sets. Memory that is never written to is not taken from the system."""
+    """Empty tables with room for this many sets. Memory that is never written to is not taken from the system."""
     symbols = _SYMBOLS_A_SET * sets
     slots = slots or 1 << (3 * sets // 2).bit_length()  # at most three for each set
     return Tables(
@@ -379,4 +387,4 @@ def _tables(sets: int, slots: int = 0) -> Tables:
 
 
 NO_TABLES = _tables(0, 1)
-"""What knows nothing and keeps nothing."""
+"""Tables that contain nothing and have no room."""

@@ -1,11 +1,13 @@
-"""Requests of nothing but samples of series that were sent before, as nearly all are: cut by shard without a table of
-their series. Those of version 2.0 are read by `coordinator.series.request_templates`, those of version 1.0 here.
+"""The fast path for requests that consist of samples of known series only, as nearly all requests do.
 
-One kernel finds the series by their labels, all bytes of which it compares, and reads the samples. Another writes the
-frames of the shards (`shared.reference_frames`), in which the series have the numbers that their shards gave them: one
-frame for each shard, also of several requests that are sent together. What is not such a request is left to
-`coordinator.series.remote_write`, which would cut this one into the same frames: one with any other field, a series
-that is not known or has no samples, a start timestamp, or a time that is out of range.
+Such a request is split by shard without building a table of its series. This module reads those of version 1.0;
+`coordinator.series.request_templates` reads those of version 2.0.
+
+One kernel finds each series by comparing all bytes of its labels, and reads the samples. Another kernel writes the
+frames of the shards (`shared.reference_frames`), in which each series has the number that its shard gave it. Several
+requests that are sent together share one frame for each shard. Any other request is left to
+`coordinator.series.remote_write`: one with another field, a series that is unknown or has no samples, a start
+timestamp, or a time out of range. For the requests handled here, that module would produce the same frames.
 """
 
 # In a kernel's types a numpy integer and an int are one.
@@ -33,9 +35,10 @@ from shared.wire import Frame
 from shared.xxh64 import Bytes, load64, xxh64
 
 SAMPLES_MAX = 10_000
-"""Of a request that is cut here: senders put 500 to 10,000 samples into one."""
+"""The most samples of a request that is handled here: senders put 500 to 10,000 samples into one request."""
 BYTES_LEAST = 12
-"""Of a sample in a request: one with fewer a sample is not cut here. The least that has a time of today has 11."""
+"""The fewest bytes of a request for each sample: a request with fewer is not handled here. With a present-day time, a
+sample has at least 11 bytes."""
 
 _MARK, _HEADER_WORDS = reference_frames.MARK, reference_frames.HEADER_WORDS
 _COUNT_SHIFT = reference_frames.COUNT_SHIFT
@@ -43,12 +46,12 @@ _COUNT_SHIFT = reference_frames.COUNT_SHIFT
 _SERIES, _SAMPLES = 0, 1
 """Columns of the totals of the shards."""
 _RUNS, _TIMES, _VALUES = 0, 1, 2
-"""Columns of the places at which the next words of the shards' frames go."""
+"""Columns of the table of write positions: where the next run, time and value of a shard's frame go."""
 
 _SAMPLE_BYTES = 16
-"""Of a sample with a value and a present-day time: two tags, 8 bytes and a varint of 6."""
+"""Bytes of a sample with a value and a present-day time: two tags, 8 bytes and a varint of 6 bytes."""
 _TIME_MASK, _TIME_TAGS = np.uint64(0x808080808080), np.uint64(0x008080808080)
-"""The high bits of the bytes of such a varint, and what they are."""
+"""A mask of the high bits of such a varint's bytes, and the value of these bits."""
 _SEVEN_BITS = np.uint64(0x7F)
 assert TIME_MS_MAX >= 1 << 7 * 6
 
@@ -58,7 +61,7 @@ _INTS = types.Array(types.int64, 1, "C")
 
 @kernel(types.int64(Bytes, types.int64, types.int64), first=True, allocates=False)
 def _labels_end(body: np.ndarray, at: int, end: int) -> int:
-    """Where the label fields that begin at body[at] end, of a message that ends at `end`; -1 if one is not whole."""
+    """Where the label fields that begin at body[at] end, in a message that ends at `end`; -1 if one is truncated."""
     while at < end and body[at] == 0x0A:
         size, at = field_length(body, at + 1, end)
         if size < 0 or at + size > end:
@@ -69,7 +72,7 @@ def _labels_end(body: np.ndarray, at: int, end: int) -> int:
 
 @inlined(allocates=False)
 def _present_time(body: np.ndarray, at: int) -> int:
-    """The varint of six bytes at body[at], of which two bytes more can be read; -1 if there is none."""
+    """The value of the varint of six bytes at body[at]; -1 if there is no such varint. Reads two bytes beyond it."""
     word = load64(body, at)
     if word & _TIME_MASK != _TIME_TAGS:
         return np.int64(-1)
@@ -81,16 +84,16 @@ def _present_time(body: np.ndarray, at: int) -> int:
 
 @inlined(allocates=False)
 def read_sample(body: np.ndarray, at: int, end: int, times: np.ndarray, bits: np.ndarray, place: int) -> bool:
-    """Write time and value (its bits) of the Sample message body[at:end] to this place; False if it is not valid or has
-    a start timestamp."""
+    """Read the Sample message body[at:end] into times[place] and bits[place] (the bits of the value). Returns False if
+    it is invalid or has a start timestamp."""
     if end - at == _SAMPLE_BYTES and body[at] == 0x09 and body[at + 9] == 0x10 and at + 18 <= len(body):
-        value, time = np.int64(load64(body, at + 1)), _present_time(body, at + 10)
-        if time >= 0 and not refers(value):  # six bytes hold no time beyond the latest
-            times[place], bits[place] = time, value
+        value, time_ms = np.int64(load64(body, at + 1)), _present_time(body, at + 10)
+        if time_ms >= 0 and not refers(value):  # every time of six bytes is within the limits
+            times[place], bits[place] = time_ms, value
             return True
-    ok, own_time, number, start = sample(body, at, end)
-    times[place], bits[place] = own_time, np.float64(number).view(np.int64)
-    return ok == 1 and start == 0
+    is_valid, time, number, start = sample(body, at, end)
+    times[place], bits[place] = time, np.float64(number).view(np.int64)
+    return is_valid == 1 and start == 0
 
 
 @kernel(types.int64(Bytes, TABLES, _INTS, _INTS, _INTS, _INTS, _TABLE), first=True, allocates=False)
@@ -103,19 +106,19 @@ def _read(
     bits: np.ndarray,
     totals: np.ndarray,
 ) -> int:
-    """Read a request: of each series the word of its run (`shared.reference_frames`) and its shard, of each sample time
-    and value (its bits), and `totals` (zeros before), how many series and samples each shard has. Returns the number of
-    series; -1 if this is another kind of request, or does not fit into the arrays."""
-    at, end, run, place = 0, len(body), 0, 0
-    following = np.int64(0)
+    """Read a request: for each series the word of its run (`shared.reference_frames`) and its shard, and for each
+    sample its time and the bits of its value. `totals` (zeros before) gets the numbers of series and samples of each
+    shard. Returns the number of series, or -1 if the request is of another kind or does not fit into the arrays."""
+    at, end, series_count, sample_count = 0, len(body), 0, 0
+    next_known = np.int64(0)
     while at < end:
-        if body[at] != 0x0A or run == len(runs):
+        if body[at] != 0x0A or series_count == len(runs):
             return np.int64(-1)
         size, at = field_length(body, at + 1, end)
         series_end = at + size
         if size < 0 or series_end > end:
             return np.int64(-1)
-        known = following
+        known = next_known
         if not find_next(body, at, series_end, tables, known):
             labels_end = _labels_end(body, at, series_end)
             if labels_end < 0:
@@ -123,32 +126,32 @@ def _read(
             known = find(body, at, labels_end, xxh64(body, at, labels_end), tables)
             if known < 0:
                 return np.int64(-1)
-        following = known + 1
+        next_known = known + 1
         number = used(tables, known)
         at += tables.rows[known, END_OF_ROW] - tables.rows[known, BEGIN]
-        first = place
+        first = sample_count
         while at < series_end:
-            if body[at] != 0x12 or place == len(times):
+            if body[at] != 0x12 or sample_count == len(times):
                 return np.int64(-1)
             size, at = field_length(body, at + 1, series_end)
-            if size < 0 or at + size > series_end or not read_sample(body, at, at + size, times, bits, place):
+            if size < 0 or at + size > series_end or not read_sample(body, at, at + size, times, bits, sample_count):
                 return np.int64(-1)
             at += size
-            place += 1
-        if number == 0 or place == first:
+            sample_count += 1
+        if number == 0 or sample_count == first:
             return np.int64(-1)
         shard = np.int64(np.uint64(tables.rows[known, HASH]) % np.uint64(len(totals)))
-        runs[run], shards[run] = number - 1 | (place - first) << _COUNT_SHIFT, shard
+        runs[series_count], shards[series_count] = number - 1 | (sample_count - first) << _COUNT_SHIFT, shard
         totals[shard, _SERIES] += 1
-        totals[shard, _SAMPLES] += place - first
-        run += 1
-    return np.int64(run)
+        totals[shard, _SAMPLES] += sample_count - first
+        series_count += 1
+    return np.int64(series_count)
 
 
 @kernel(types.void(_TABLE, _INTS, _TABLE, _INTS), first=True, allocates=False)
 def _begin(totals: np.ndarray, epochs: np.ndarray, places: np.ndarray, words: np.ndarray) -> None:
-    """Write the header of the frame of each shard that has series into `words`, where the frames lie one after another,
-    and where their columns begin to `places` (int64[shards, 3])."""
+    """Write the frame header of each shard that has series into `words`, which contains the frames one after another.
+    Fill in `places` (int64[shards, 3]) with the positions at which the columns of each frame begin."""
     at = 0
     for shard in range(len(totals)):
         series, samples = totals[shard, _SERIES], totals[shard, _SAMPLES]
@@ -168,7 +171,7 @@ def _begin(totals: np.ndarray, epochs: np.ndarray, places: np.ndarray, words: np
 def _add(
     runs: np.ndarray, shards: np.ndarray, times: np.ndarray, bits: np.ndarray, places: np.ndarray, words: np.ndarray
 ) -> None:
-    """Add what `_read` has read to the frames, and move their `places`."""
+    """Append the runs and samples that `_read` has read to the frames, and advance `places`."""
     source = 0
     for i in range(len(runs)):
         shard = shards[i]
@@ -184,9 +187,12 @@ def _add(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownSamples:
-    """The samples of a request. Of its series, `runs` int64[n] has the words of their runs in a frame and `shard_of`
-    int64[n] their shards; `times` and `bits` int64[m] are of the samples of all runs. `totals` int64[shards, 2] has how
-    many series and samples each shard has. The numbers in the runs are of these `epochs`, int64[shards]."""
+    """The samples of a request, all of them of known series.
+
+    `runs`: int64[series], the word of each series' run in a frame. `shard_of`: int64[series]. `times` (Unix ms) and
+    `bits` (of the values): int64[samples], in the order of the runs. `totals`: int64[shards, 2], the numbers of series
+    and samples of each shard. `epochs`: int64[shards], the epochs of the series numbers in the runs.
+    """
 
     runs: NDArray[np.int64]
     shard_of: NDArray[np.int64]
@@ -205,7 +211,7 @@ class KnownSamples:
 
     @property
     def shards(self) -> list[int]:
-        """Those that have some of the samples."""
+        """The shards that have some of the samples."""
         return [shard for shard, (series, _) in enumerate(self.totals.tolist()) if series]
 
     @property
@@ -213,7 +219,7 @@ class KnownSamples:
         return 16 * (len(self.runs) + len(self.times))
 
     def copied(self) -> KnownSamples:
-        """The same in no more memory than it takes, without views of larger arrays."""
+        """A copy that does not keep larger arrays alive: its arrays are not views."""
         if self.times.base is None:
             return self
         return KnownSamples(
@@ -222,7 +228,7 @@ class KnownSamples:
 
 
 def read(body: Frame, shards: int, references: SeriesReferences) -> KnownSamples | None:
-    """The samples of the request with this decompressed body; None if it is none of those that are cut here."""
+    """The samples of a decompressed request of version 1.0; None if the request is not of the kind handled here."""
     totals = np.zeros((shards, 2), dtype=np.int64)
     runs, shard_of, times, bits = np.empty((4, min(SAMPLES_MAX, len(body) // BYTES_LEAST)), dtype=np.int64)
     with references.lent() as tables:
@@ -235,17 +241,17 @@ def read(body: Frame, shards: int, references: SeriesReferences) -> KnownSamples
 
 
 def frames(requests: Sequence[KnownSamples]) -> dict[int, Frame]:
-    """Shard → the frame with its samples of these requests, which have the same epochs."""
-    first, *others = requests
-    totals = first.totals
-    for other in others:
-        assert other.epochs is first.epochs
-        totals = totals + other.totals
+    """Shard → the frame with its samples of all these requests. The requests must have the same epochs."""
+    first_request, *later_requests = requests
+    totals = first_request.totals
+    for request in later_requests:
+        assert request.epochs is first_request.epochs
+        totals = totals + request.totals
     by_shard = totals.tolist()
     sizes = [reference_frames.frame_words(series, samples, 0) if series else 0 for series, samples in by_shard]
     words = np.empty(sum(sizes), dtype=np.int64)
     places = np.empty((len(sizes), 3), dtype=np.int64)
-    _begin(totals, first.epochs, places, words)
+    _begin(totals, first_request.epochs, places, words)
     for request in requests:
         _add(request.runs, request.shard_of, request.times, request.bits, places, words)
     return dict(frames_of(words, sizes))

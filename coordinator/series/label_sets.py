@@ -1,5 +1,4 @@
-"""Label sets: what is wrong with one that is not plain, and how an error message shows it; and what a request may
-have."""
+"""Limits on label sets: which label sets are refused, with which reason, and how error messages show a label set."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ LABELS_SHOWN_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one series may have: number of labels, bytes of a label name, bytes of a label value; and the exemplars of
-    one request, 0 if exemplars are not stored."""
+    """Limits on one series (labels, bytes of a label name, bytes of a label value) and on the exemplars of one request,
+    0 if exemplars are not stored."""
 
     labels: int
     name_bytes: int
@@ -39,22 +38,22 @@ class Limits:
 
 
 def problem_of(pairs: Sequence[tuple[bytes, bytes]], limits: Limits) -> str:
-    """Why a label set cannot be accepted; "" if it can. A label with an empty value is the same as no label."""
+    """Why a label set is refused; "" if it is valid. A label with an empty value counts as no label."""
     if len(pairs) > limits.labels:
         return f"it has {len(pairs)} labels; the limit is {limits.labels}"
-    seen = set()
+    seen_names = set()
     for name, value in pairs:
-        shown = name[:LABELS_SHOWN_MAX].decode(errors="replace")
+        shown_name = name[:LABELS_SHOWN_MAX].decode(errors="replace")
         if not name:
             return "a label name is empty"
         if len(name) > limits.name_bytes:
             return f"a label name has {len(name)} bytes; the limit is {limits.name_bytes}"
         if len(value) > limits.value_bytes:
-            return f"the value of label {shown!r} has {len(value)} bytes; the limit is {limits.value_bytes}"
-        if name in seen:
-            return f"label name {shown!r} appears twice"
-        seen.add(name)
-        for text, what in ((name, f"label name {shown!r}"), (value, f"the value of label {shown!r}")):
+            return f"the value of label {shown_name!r} has {len(value)} bytes; the limit is {limits.value_bytes}"
+        if name in seen_names:
+            return f"label name {shown_name!r} appears twice"
+        seen_names.add(name)
+        for text, what in ((name, f"label name {shown_name!r}"), (value, f"the value of label {shown_name!r}")):
             try:
                 text.decode()
             except UnicodeDecodeError as error:
@@ -65,7 +64,7 @@ def problem_of(pairs: Sequence[tuple[bytes, bytes]], limits: Limits) -> str:
 
 
 def shown(pairs: Sequence[tuple[bytes, bytes]]) -> str:
-    """The label set as PromQL text, cut where it gets long."""
+    """The label set as PromQL text, truncated if it is long."""
     texts, size = [], 0
     for name, value in pairs:
         text = f"{name[:64].decode(errors='replace')}={value[:64].decode(errors='replace')!r}"

@@ -25,12 +25,12 @@ from shared.wire import Frame, pack, unpack
 from shared.xxh64 import Bytes
 
 METADATA_MAX = 10_000
-"""Metadata messages of one request, at a microsecond of interpreted code each; senders put 500 to 2,000 into one."""
+"""Metadata messages of one request. Each takes 1 µs of interpreted code. Senders put 500 to 2,000 into one request."""
 TEXT_BYTES_MAX = {"name": 1024, "help": 4096, "unit": 256}
 MESSAGE_BYTES_MAX = 16 << 10
-"""One message with all its texts and unknown fields."""
+"""The most bytes of one message, including unknown fields."""
 TYPES = ("unknown", "counter", "gauge", "histogram", "gaugehistogram", "summary", "info", "stateset")
-"""By their number in the protocol; a number beyond is unknown too."""
+"""The types, by their numbers in the protocol. A higher number counts as unknown."""
 
 _SUFFIXES = {
     TYPES.index("histogram"): ("_bucket", "_sum", "_count"),
@@ -38,10 +38,10 @@ _SUFFIXES = {
     TYPES.index("summary"): ("_sum", "_count"),
 }
 KNOWN_S = 60.0
-"""How long metadata counts as stored: senders of version 1.0 repeat theirs as often, and a shard that lost it gets it
-again."""
+"""How long metadata counts as stored. After that it is sent again, so that a shard that lost it gets it back; senders
+of version 1.0 repeat theirs about as often."""
 KNOWN_MAX = 100_000
-"""Entries that are remembered as stored, at some 70 bytes each."""
+"""Entries that are remembered as stored, at about 70 bytes each."""
 
 _SPANS = types.Array(types.int64, 2, "C")
 _TAG = 0x1A
@@ -72,7 +72,7 @@ def check_count(count: int) -> None:
 
 
 def read(encoded: Iterable[Frame], refuse: Callable[[str], None]) -> list[FamilyMetadata]:
-    """The valid messages, each once, in their order; `refuse` is called with the reason for each of the others."""
+    """The valid messages, in order and without duplicates. For each invalid one, `refuse` is called with the reason."""
     entries: dict[FamilyMetadata, None] = {}
     for number, data in enumerate(encoded):
         if len(data) > MESSAGE_BYTES_MAX:
@@ -91,19 +91,19 @@ def read(encoded: Iterable[Frame], refuse: Callable[[str], None]) -> list[Family
 
 
 def checked(texts: dict[str, str], kind: int, what: str, refuse: Callable[[str], None]) -> FamilyMetadata | None:
-    """The entry of a family with these texts (`name`, `help` and `unit`), `kind` being the number of its type. If it is
-    not valid, None, and `refuse` is called with the reason, which begins with `what`."""
+    """The entry of a family with these texts (`name`, `help` and `unit`) and the type number `kind`. If it is invalid,
+    returns None and calls `refuse` with the reason, which begins with `what`."""
     problem = _problem(texts)
     if problem:
         refuse(f"{what} of metric family {texts['name'][:200]!r}: {problem}")
         return None
-    name = TYPES[kind] if 0 <= kind < len(TYPES) else TYPES[0]
-    return FamilyMetadata(texts["name"], name, texts["help"], texts["unit"])
+    type_name = TYPES[kind] if 0 <= kind < len(TYPES) else TYPES[0]
+    return FamilyMetadata(texts["name"], type_name, texts["help"], texts["unit"])
 
 
 def family_of(metric: str, kind: int) -> str:
-    """The family of a metric whose metadata came with its series, as version 2.0 sends it: version 1.0 names the family
-    itself, which for a histogram or summary is what the names of its series have in common."""
+    """The family of a metric of this type. Version 2.0 sends metadata with each series, version 1.0 with the name of
+    the family. For a histogram or summary, the family is the series' name without its suffix."""
     for suffix in _SUFFIXES.get(kind, ()):
         if metric.endswith(suffix) and len(metric) > len(suffix):
             return metric.removesuffix(suffix)
@@ -113,16 +113,16 @@ def family_of(metric: str, kind: int) -> str:
 def _problem(texts: dict[str, str]) -> str:
     if not texts["name"]:
         return "it has no metric_family_name"
-    for what, text in texts.items():
+    for name, text in texts.items():
         size = len(text.encode())
-        if size > TEXT_BYTES_MAX[what]:
-            return f"its {what} has {size} bytes; the limit is {TEXT_BYTES_MAX[what]}"
+        if size > TEXT_BYTES_MAX[name]:
+            return f"its {name} has {size} bytes; the limit is {TEXT_BYTES_MAX[name]}"
     return ""
 
 
 class KnownMetadata:
-    """Metadata stored lately, by hashes of it: version 2.0 repeats it with every sample, and it is sent to the workers
-    about once a minute. `in` and `keys` are safe in any thread, the rest is for the event loop's."""
+    """Hashes of the metadata stored recently. Version 2.0 repeats metadata in every request; it is sent to the workers
+    only about once a minute. `in` and `keys` may be used in any thread, the other methods only in the event loop's."""
 
     def __init__(self) -> None:
         self._keys: set[int] = set()
@@ -133,22 +133,22 @@ class KnownMetadata:
 
     @property
     def keys(self) -> AbstractSet[int]:
-        """All of them as of now, for one request."""
+        """The current hashes, for use by one request."""
         return self._keys
 
     def add(self, keys: Iterable[int]) -> None:
         self._keys.update(keys)
 
     def forget(self) -> None:
-        """Forget everything where it has become old or too much."""
+        """Forget all hashes if they are old or too many."""
         now = time.monotonic()
         if now - self._forgotten_at >= KNOWN_S or len(self._keys) > KNOWN_MAX:
             self._keys, self._forgotten_at = set(), now
 
 
 async def keep(links: Links, entries: Sequence[FamilyMetadata], timeout_s: float) -> int:
-    """Store the entries on the shards that the families' names hash to; returns for how many there was no room. Raises
-    Unavailable when one of these shards is missing."""
+    """Store the entries on the shards that the families' names hash to. Returns how many found no room. Raises
+    Unavailable if one of these shards is missing."""
     by_shard: dict[int, list[FamilyMetadata]] = {}
     for entry in entries:
         by_shard.setdefault(shard_of(entry.family.encode(), links.shards), []).append(entry)

@@ -1,4 +1,4 @@
-"""The types of metric families, as senders report them: for expositions, which name them."""
+"""The types of metric families as senders report them, for expositions, which name the types."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from shared.messages.series import MetadataBody, MetadataReply
 from shared.wire import pack, unpack
 
 FRESH_S = 60.0
-"""Senders repeat their metadata about as often."""
+"""How long the types are kept before they are asked for again: senders repeat their metadata about as often."""
 FAMILIES_PER_SHARD_MAX = 5_000
-"""Families whose types are kept here, at some 200 bytes each; those beyond have no type."""
+"""Families whose types are kept here, at about 200 bytes each; further families have no type."""
 TIMEOUT_S = 1.0
-"""A type is a hint: without it, a metric is untyped."""
+"""Short, because a type is only a hint: without it, a metric is untyped."""
 
 
 class MetricTypes:
-    """Asks the shards at most once in FRESH_S. For the event loop's thread only."""
+    """The known types. Asks the shards at most once every FRESH_S seconds. For the event loop's thread only."""
 
     def __init__(self, links: Links) -> None:
         self._links = links
@@ -30,7 +30,7 @@ class MetricTypes:
         self._lock = asyncio.Lock()
 
     async def types(self) -> Mapping[str, str]:
-        """The type of each family whose type is known; what was known before if no shard answers."""
+        """Family → type, for all families whose type is known. If no shard replies, the types known before."""
         async with self._lock:
             if time.monotonic() - self._asked_at >= FRESH_S:
                 self._asked_at = time.monotonic()
@@ -38,16 +38,16 @@ class MetricTypes:
             return self._types
 
     async def _ask(self) -> None:
-        wanted = pack(MetadataBody("", FAMILIES_PER_SHARD_MAX))
+        body = pack(MetadataBody("", FAMILIES_PER_SHARD_MAX))
         try:
-            replies = await self._links.fan_out("series.metadata", body=wanted, timeout_s=TIMEOUT_S)
+            replies = await self._links.fan_out("series.metadata", body=body, timeout_s=TIMEOUT_S)
         except TriptychError:
             return
         self._types = await asyncio.to_thread(_types_of, replies)
 
 
 def _types_of(replies: FanOut) -> dict[str, str]:
-    """Where a family has several entries, the type of the latest."""
+    """Family → type. If a family has several entries, the latest one counts."""
     types: dict[str, str] = {}
     for reply in replies.replies:
         for entry in unpack(reply.message.body, MetadataReply).entries:

@@ -1,4 +1,4 @@
-"""Samples that the service makes itself, in the form of remote write: its own metrics, and results of rules."""
+"""Samples that the service itself produces, as remote-write messages: its own metrics, and the results of rules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shared.promql.model import STALE_NAN_BITS
 from shared.protobuf_fields import delimited_head, varint
 
 STALE: float = struct.unpack("<d", struct.pack("<q", STALE_NAN_BITS))[0]
-"""The value that ends a series."""
+"""The staleness marker: the value that ends a series."""
 
 _TIMESERIES_FIELD = remote_write_pb2.RawWriteRequest.TIMESERIES_FIELD_NUMBER
 _SAMPLES_FIELD = remote_write_pb2.RawTimeSeries.SAMPLES_FIELD_NUMBER
@@ -18,9 +18,9 @@ _VALUE = struct.Struct("<d")
 
 
 def sample(value: float, time_ms: int) -> bytes:
-    """A sample as a field of a TimeSeries message, which begins with the canonical labels."""
-    own = b"\x09" + _VALUE.pack(value) + b"\x10" + varint(time_ms)
-    return delimited_head(_SAMPLES_FIELD, len(own)) + own
+    """A sample as a field of a TimeSeries message. In the message it comes after the canonical labels."""
+    message = b"\x09" + _VALUE.pack(value) + b"\x10" + varint(time_ms)
+    return delimited_head(_SAMPLES_FIELD, len(message)) + message
 
 
 def body(messages: Iterable[bytes]) -> bytes:

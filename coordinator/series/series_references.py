@@ -1,12 +1,13 @@
-"""The series that have been sent to the workers before, each with the number that its shard gave it.
+"""The series that were sent to the workers before, with the number that the shard gave to each.
 
-A sender sends the same series again and again, and in nearly the same order. Of such a series a request to a worker has
-the number instead of the labels (`shared.reference_frames`). `find_next` compares the labels in a request with those
-behind the ones found last, and `find` asks a hash table. Both compare all bytes, so that no hash decides which series a
-sample belongs to.
+Senders repeat the same series in nearly the same order. A frame for a worker identifies such a series by its number
+instead of its labels (`shared.reference_frames`). `find_next` compares the labels in a request with those of the row
+after the previous match; `find` looks them up in a hash table. Both compare all bytes, so that a hash alone never
+decides which series a sample belongs to.
 
-A number is valid for one opening of a shard, which has an epoch. The rows of a shard have its era here, which counts
-its epochs: with another epoch, all of them are of an earlier era, and their labels are sent again.
+A number is valid until the shard is closed. Each opening of a shard has an epoch. Here, an era counts the epochs of a
+shard, and each row has the era in which its number was given. When the epoch of a shard changes, all its rows belong to
+an earlier era, and the labels of their series are sent again.
 """
 
 # In a kernel's types a numpy integer and an int are one.
@@ -28,26 +29,26 @@ from shared import kernel_types as types
 from shared.kernels import inlined, kernel
 from shared.xxh64 import Bytes, copy_bytes, equal_bytes
 
-# Columns of a row: where its labels begin and end, their hash, the number of the series, the era of its shard when it
-# gave the number, and the minute in which the row was used last.
+# Columns of a row: where its labels begin and end, their hash, the number of the series, the era of the shard in which
+# the shard gave the number, and the minute in which the row was last used.
 BEGIN, END, HASH, NUMBER, ERA, USED_AT = range(6)
 ROW_COLUMNS = 6
 
-# What is in use: rows, bytes of labels; how many series found no room; the minute; and a number that changes when rows
-# get other places, 0 for tables that have no room for any.
+# Items of `used`: the rows and the bytes of labels in use, how many series found no room, the current minute, and the
+# version of the tables, which changes when rows are moved, and is 0 for tables without room.
 ROWS, LABEL_BYTES, LEFT_OUT, NOW, VERSION = range(5)
 USES = 5
 
 PROBES_MAX = 16
-"""Slots that are looked at for one series, whatever labels a sender chooses: a few in a thousand find none that is
-free."""
+"""The most slots that a look-up of one series reads, whatever labels a sender chooses. A few series in a thousand find
+no free slot."""
 LABELS_BYTES_MAX = 4096
-"""Of a series that is kept: a few long ones would take the room of many."""
+"""The most label bytes of a series that is kept: a few long label sets would take the room of many."""
 UNUSED_MINUTES = 5
-"""Rows that nobody has used for so long go first when there is no room; scrapes come every minute or more often."""
+"""When there is no room, rows that were not used for this long are dropped. Scrapes come at least every minute."""
 
 SLOTS_FIRST, SLOTS_GROWTH = 1 << 14, 4
-"""Slots of tables in which little is kept: what is entered is anywhere in them, so all of their pages are in use."""
+"""The slots grow with the rows: used slots are scattered over all memory pages, so empty slots take memory too."""
 
 _MEAN_LABELS_BYTES = 176
 _ROW_BYTES = 8 * ROW_COLUMNS + _MEAN_LABELS_BYTES + 3 * 8
@@ -59,8 +60,8 @@ _OUT = types.Array(types.uint8, 1, "C")
 
 
 class Tables(NamedTuple):
-    """`labels` uint8[] in canonical form, of `rows` int64[n, ROW_COLUMNS]. The slots, int64[a power of two], have a
-    row, counted from 1, below the upper half of a hash. `eras` int64[shards]; `used` int64[USES]."""
+    """`labels`: uint8[], the canonical labels of the `rows`, int64[n, ROW_COLUMNS]. `slots`: int64[a power of two], a
+    hash table of the rows (`coordinator.series.tagged_slots`). `eras`: int64[shards]. `used`: int64[USES]."""
 
     labels: np.ndarray
     rows: np.ndarray
@@ -74,14 +75,14 @@ TABLES = types.NamedTuple((_OUT, _TABLE, _INTS, _INTS, _INTS), Tables)
 
 @inlined(allocates=False)
 def _has_labels(tables: Tables, row: int, labels: np.ndarray, begin: int, end: int) -> bool:
-    own = tables.rows[row, BEGIN]
-    size = tables.rows[row, END] - own
-    return size == end - begin and equal_bytes(tables.labels, own, labels, begin, size)
+    row_begin = tables.rows[row, BEGIN]
+    size = tables.rows[row, END] - row_begin
+    return size == end - begin and equal_bytes(tables.labels, row_begin, labels, begin, size)
 
 
 @inlined(allocates=False)
 def find_next(body: np.ndarray, at: int, end: int, tables: Tables, row: int) -> bool:
-    """Whether the series whose label fields begin at body[at], of a message that ends at `end`, is the one in `row`."""
+    """Whether the series in `row` has the labels that begin at body[at], in a message that ends at `end`."""
     if row >= tables.used[ROWS]:
         return False
     labels_end = at + tables.rows[row, END] - tables.rows[row, BEGIN]
@@ -104,16 +105,16 @@ def find(labels: np.ndarray, begin: int, end: int, label_hash: np.uint64, tables
 
 
 @inlined(allocates=False)
-def find_near(labels: np.ndarray, begin: int, end: int, label_hash: np.uint64, tables: Tables, following: int) -> int:
-    """As `find`; the row `following` is looked at first."""
-    if following < tables.used[ROWS] and _has_labels(tables, following, labels, begin, end):
-        return following
+def find_near(labels: np.ndarray, begin: int, end: int, label_hash: np.uint64, tables: Tables, next_row: int) -> int:
+    """As `find`, but tries the row `next_row` first."""
+    if next_row < tables.used[ROWS] and _has_labels(tables, next_row, labels, begin, end):
+        return next_row
     return find(labels, begin, end, label_hash, tables)
 
 
 @inlined(allocates=False)
 def used(tables: Tables, row: int) -> int:
-    """One more than the number of the series in this row; 0 if it is of an earlier era."""
+    """The number of the series in this row plus one, or 0 if it is of an earlier era. The row counts as used."""
     tables.rows[row, USED_AT] = tables.used[NOW]
     shard = np.int64(np.uint64(tables.rows[row, HASH]) % np.uint64(len(tables.eras)))
     return tables.rows[row, NUMBER] + 1 if tables.rows[row, ERA] == tables.eras[shard] else np.int64(0)
@@ -121,7 +122,7 @@ def used(tables: Tables, row: int) -> int:
 
 @inlined(allocates=False)
 def _place(tables: Tables, row: int) -> bool:
-    """Enter a row into the slots; False where there is no free one."""
+    """Enter a row into the slots. False if there is no free slot for it."""
     key = np.uint64(tables.rows[row, HASH])
     for probe in range(PROBES_MAX):
         place = place_of(tables.slots, key, probe)
@@ -140,8 +141,8 @@ def learn(
     numbers: np.ndarray,
     tables: Tables,
 ) -> None:
-    """Keep the series with the canonical labels labels[begins[i]:ends[i]] and these hashes, whose numbers are
-    numbers[i]; -1 for series that are not to be kept."""
+    """Keep the series with the canonical labels labels[begins[i]:ends[i]], hash hashes[i] and number numbers[i]; -1 for
+    series that are not to be kept."""
     for i in range(len(numbers)):
         size = ends[i] - begins[i]
         if numbers[i] < 0 or size > LABELS_BYTES_MAX:
@@ -165,43 +166,43 @@ def learn(
 
 @kernel(types.void(TABLES), first=True, allocates=False)
 def _place_all(tables: Tables) -> None:
-    """Enter all rows into slots that have none."""
+    """Enter all rows into empty slots."""
     for row in range(tables.used[ROWS]):
         _place(tables, np.int64(row))
 
 
 @kernel(types.void(TABLES, types.int64), allocates=False)
 def _keep_used(tables: Tables, since: int) -> None:
-    """Drop the rows that were used last before the minute `since`; the others close up."""
+    """Drop the rows that were last used before the minute `since`, and close the gaps."""
     tables.slots[:] = 0
-    kept, at = 0, 0
+    kept_rows, kept_bytes = 0, 0
     for row in range(tables.used[ROWS]):
         if tables.rows[row, USED_AT] < since:
             continue
         begin, size = tables.rows[row, BEGIN], tables.rows[row, END] - tables.rows[row, BEGIN]
         for i in range(size):  # the ranges may overlap
-            tables.labels[at + i] = tables.labels[begin + i]
+            tables.labels[kept_bytes + i] = tables.labels[begin + i]
         for column in range(ROW_COLUMNS):
-            tables.rows[kept, column] = tables.rows[row, column]
-        tables.rows[kept, BEGIN], tables.rows[kept, END] = at, at + size
-        if _place(tables, np.int64(kept)):
-            kept += 1
-            at += size
-    tables.used[ROWS], tables.used[LABEL_BYTES], tables.used[LEFT_OUT] = kept, at, 0
+            tables.rows[kept_rows, column] = tables.rows[row, column]
+        tables.rows[kept_rows, BEGIN], tables.rows[kept_rows, END] = kept_bytes, kept_bytes + size
+        if _place(tables, np.int64(kept_rows)):
+            kept_rows += 1
+            kept_bytes += size
+    tables.used[ROWS], tables.used[LABEL_BYTES], tables.used[LEFT_OUT] = kept_rows, kept_bytes, 0
     tables.used[VERSION] += 1
 
 
 class SeriesReferences:
-    """The series that are kept, in `bytes_max` bytes at most: some 250 for one with seven labels.
+    """The kept series, in at most `bytes_max` bytes: about 250 for a series with seven labels.
 
-    One thread at a time uses the tables; a request that finds them in use sends labels. When they are full, new series
-    are left out, and at most once a minute those go that nobody has used for UNUSED_MINUTES. So a sender with more
-    series than there is room for keeps the gain for those that are in the tables.
+    One thread at a time uses the tables; a request that finds them in use is sent with labels. When the tables are
+    full, new series are left out, and at most once a minute the series are dropped that were not used for
+    UNUSED_MINUTES. A sender with more series than there is room for therefore still gains for the series in the tables.
     """
 
     def __init__(self, bytes_max: int, shards: int) -> None:
         self.epochs = np.zeros(shards, dtype=np.int64)
-        """Of each shard: of the numbers that rows of its era have. It is another array when one of them changes."""
+        """int64[shards]: the epoch of the numbers in the rows of the current era. A change replaces the array."""
         self._rows_max = bytes_max // _ROW_BYTES
         self._none = _tables(0, shards)
         self._tables = self._none
@@ -218,12 +219,12 @@ class SeriesReferences:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether `tidy` should be called, which takes some 0.1 µs a row."""
+        """Whether `tidy` should be called. It takes about 0.1 µs for each row."""
         return bool(self._tables.used[LEFT_OUT]) and _minute() > self._tidied_at
 
     @contextmanager
     def lent(self) -> Iterator[Tables]:
-        """The tables, or empty ones while another thread has them: waiting would take longer than doing without."""
+        """The tables, or empty ones while another thread uses them: waiting would take longer than working without."""
         if not self._rows_max or not self._lock.acquire(blocking=False):
             yield self._none
             return
@@ -236,22 +237,23 @@ class SeriesReferences:
             self._lock.release()
 
     def tidy(self) -> None:
-        """Drop rows that nobody has used for a while."""
+        """Drop the rows that were not used for UNUSED_MINUTES."""
         with self.lent() as tables:
             if tables is not self._none:
                 self._tidied_at = _minute()
                 _keep_used(tables, self._tidied_at - UNUSED_MINUTES)
 
     def begin_eras(self, epochs: Mapping[int, int]) -> None:
-        """The numbers of these shards have these epochs (shard → epoch) now: earlier ones are not used any more."""
+        """Set the epochs of the numbers of these shards (shard → epoch). Numbers of other epochs are not used any
+        more."""
         with self.lent() as tables:
             if tables is not self._none:
                 changed = [shard for shard, epoch in epochs.items() if self.epochs[shard] != epoch]
                 if changed:
-                    own = self.epochs.copy()
-                    own[changed] = [epochs[shard] for shard in changed]
+                    new_epochs = self.epochs.copy()
+                    new_epochs[changed] = [epochs[shard] for shard in changed]
                     tables.eras[changed] += 1
-                    self.epochs = own
+                    self.epochs = new_epochs
 
     def learn(
         self,
@@ -262,9 +264,9 @@ class SeriesReferences:
         numbers: NDArray[np.int64],
         epochs: Mapping[int, int],
     ) -> None:
-        """Keep the series with the canonical labels labels[begins[i]:ends[i]], their hashes and the numbers that their
-        shards gave with these epochs (shard → epoch); -1 for series that are not to be kept. Nothing is kept if the
-        numbers of any of these shards have another epoch by now."""
+        """Keep the series with the canonical labels labels[begins[i]:ends[i]], hash hashes[i] and number numbers[i]; -1
+        for series that are not to be kept. `epochs`: shard → epoch of the numbers. Nothing is kept if the epoch of any
+        of these shards has changed since."""
         with self.lent() as tables:
             if tables is not self._none and all(self.epochs[shard] == epoch for shard, epoch in epochs.items()):
                 tables = self._tables = _with_slots(tables, len(numbers))
@@ -276,7 +278,7 @@ def _minute() -> int:
 
 
 def _tables(rows: int, shards: int) -> Tables:
-    """Empty tables with room for so many rows. Memory that is never written to is not taken from the system."""
+    """Empty tables with room for this many rows. Memory that is never written to is not taken from the system."""
     in_use = np.zeros(USES, dtype=np.int64)
     in_use[VERSION] = min(rows, 1)
     return Tables(
@@ -289,15 +291,16 @@ def _tables(rows: int, shards: int) -> Tables:
 
 
 def _slots_max(rows: int) -> int:
-    """Slots of tables with so many rows: at most three for each."""
+    """The slots of tables with room for this many rows: at most three for each row."""
     return 1 << (3 * rows // 2).bit_length()
 
 
 def _with_slots(tables: Tables, more: int) -> Tables:
-    """The tables, with three slots for each row also when so many rows are added, as far as they may have so many."""
-    wanted, most, slots = 3 * (int(tables.used[ROWS]) + more), _slots_max(len(tables.rows)), len(tables.slots)
-    while slots < min(wanted, most):
-        slots = min(SLOTS_GROWTH * slots, most)
+    """The tables, with enough slots for `more` further rows: three for each row, or the most that they may have."""
+    slots, slots_max = len(tables.slots), _slots_max(len(tables.rows))
+    slots_wanted = 3 * (int(tables.used[ROWS]) + more)
+    while slots < min(slots_wanted, slots_max):
+        slots = min(SLOTS_GROWTH * slots, slots_max)
     if slots == len(tables.slots):
         return tables
     grown = tables._replace(slots=np.zeros(slots, dtype=np.int64))

@@ -1,4 +1,4 @@
-"""The table of symbols of a remote-write 2.0 body, and the references to it, as kernels see them."""
+"""The symbol table of a remote-write 2.0 body and references to it, for kernels."""
 
 # In a kernel's types a numpy integer and an int are one.
 # mypy: disable-error-code="assignment, return-value"
@@ -10,8 +10,8 @@ import numpy as np
 from shared.kernels import inlined
 from shared.xxh64 import load64
 
-# Columns of the table of symbols: where the text begins and ends in the body, and how many bytes it has with its length
-# before it where it is the name or the value of a label; 0 where it cannot be that in a plain series.
+# Columns of the symbol table: where the text begins and ends in the body, and the bytes of the text with its length as
+# a label name and as a label value; 0 if it cannot be a name or a value in a plain series.
 BEGIN, SYMBOL_END, AS_NAME, AS_VALUE = range(4)
 SYMBOL_COLUMNS = 4
 
@@ -20,8 +20,8 @@ _NAME = np.frombuffer(b"__name__", dtype=np.uint64)[0]
 
 @inlined(allocates=False)
 def reference(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
-    """A packed reference at `at` < `end`: (it, where the next one begins), or (-1, …) if it has more than three
-    bytes."""
+    """Read the packed reference at `at` < `end`: (the reference, where the next one begins), or (-1, …) if it has more
+    than three bytes."""
     number = np.int64(body[at])
     if number < 0x80:
         return number, at + 1

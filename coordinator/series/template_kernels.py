@@ -1,5 +1,7 @@
-"""Kernels that compare a remote-write 2.0 body with a template (`coordinator.series.request_templates`): a request that
-was sent before, of which everything but the samples is the same."""
+"""Kernels that compare a remote-write 2.0 body with a template (`coordinator.series.request_templates`).
+
+A template is an earlier request of which everything but the samples is expected to be repeated.
+"""
 
 # In a kernel's types a numpy integer and an int are one.
 # mypy: disable-error-code="assignment, return-value"
@@ -21,16 +23,16 @@ from shared.kernels import inlined, kernel
 from shared.protobuf_fields import field_length
 from shared.xxh64 import Bytes, copy_bytes, equal_bytes, load64
 
-# Columns of `probes`: the bytes of a table of symbols, 0 where there is no template; and of some of its words, in
-# pairs, where each begins, and the word.
+# Columns of `probes`: the size of a symbol table, or 0 if the row has no template. Then, for some words of the table,
+# in pairs: the position of the word, and the word.
 TABLE_BYTES, FIRST_PROBE = range(2)
 PROBES = 4
 PROBE_COLUMNS = FIRST_PROBE + 2 * PROBES
 WORD_BYTES = 8
 SPARE_BYTES = WORD_BYTES
-"""Which are read, whatever they are."""
+"""Spare bytes at the end of `fixed`, since whole words are read."""
 
-# Columns of `bounds`: where the references and the metadata of a series end in `fixed`.
+# Columns of `bounds`: where the references of a series end in `fixed`, and where its metadata ends.
 HEAD_END, TAIL_END = range(2)
 
 _SERIES_TAG, _SAMPLE_TAG, _HISTOGRAM_TAG, _METADATA_TAG = 0x2A, 0x12, 0x1A, 0x2A
@@ -46,11 +48,14 @@ _SPANS = types.Array(types.int32, 2, "C")
 
 
 class Template(NamedTuple):
-    """`table` uint8[]: the table of symbols as it stands in the body. Of each of n series: `fixed` uint8[] with its
-    field of references and its fields of metadata, up to `bounds` int32[n, 2], and behind all of them SPARE_BYTES; its
-    row in the tables of `series_references`, `rows` int64[n]; its hash, `hashes` uint64[n]; its shard, `shard_of`
-    int64[n]; and the word of its run in a frame if it has one sample, `runs` int64[n] (`shared.reference_frames`).
-    `totals` int64[shards, 2]: the series of each shard, and its samples if each has one."""
+    """What an instance of the template must have, and what is known about its n series.
+
+    `table`: uint8[], the symbol table as it is in the body. `fixed`: uint8[], for each series the bytes of its
+    references field and of its metadata fields, and SPARE_BYTES at the end. `bounds`: int32[n, 2], where each of them
+    ends. `rows`: int64[n], the rows in the tables of `series_references`. `hashes`: uint64[n]. `shard_of`: int64[n].
+    `runs`: int64[n], the word of each series' run in a frame if it has one sample (`shared.reference_frames`).
+    `totals`: int64[shards, 2], the series of each shard, and their samples if each has one.
+    """
 
     table: np.ndarray
     fixed: np.ndarray
@@ -74,20 +79,20 @@ def _has_words(body: np.ndarray, row: np.ndarray) -> bool:
 
 
 @kernel(types.int64(Bytes, _TABLE, _INTS), first=True, allocates=False)
-def find(body: np.ndarray, probes: np.ndarray, found: np.ndarray) -> int:
-    """Which templates a body may be an instance of, by some words of their tables of symbols: their rows in `probes`
-    (int64[templates, PROBE_COLUMNS]) go to `found` until that is full. Returns how many there are."""
+def find(body: np.ndarray, probes: np.ndarray, candidates: np.ndarray) -> int:
+    """Find the templates that a body may be an instance of, by some words of their symbol tables. Their rows in
+    `probes` (int64[templates, PROBE_COLUMNS]) go to `candidates` until it is full. Returns how many there are."""
     count = 0
     for i in range(len(probes)):
-        if count < len(found) and 0 < probes[i, TABLE_BYTES] < len(body) and _has_words(body, probes[i]):
-            found[count] = i
+        if count < len(candidates) and 0 < probes[i, TABLE_BYTES] < len(body) and _has_words(body, probes[i]):
+            candidates[count] = i
             count += 1
     return count
 
 
 @kernel(types.boolean(Bytes, Bytes), first=True, allocates=False)
 def begins_with(body: np.ndarray, table: np.ndarray) -> bool:
-    """Whether a body begins with this table of symbols."""
+    """Whether a body begins with this symbol table."""
     size, at = len(table), 0
     if size >= len(body):
         return False
@@ -103,7 +108,7 @@ def begins_with(body: np.ndarray, table: np.ndarray) -> bool:
 
 @inlined(allocates=False)
 def _is_fixed(body: np.ndarray, at: int, template: Template, place: int, size: int) -> bool:
-    """Whether body[at:at + size] is what a template has from fixed[place] on."""
+    """Whether body[at:at + size] equals the bytes of the template from fixed[place] on."""
     if at + size + WORD_BYTES > len(body):
         return equal_bytes(body, at, template.fixed, place, size)
     while size > WORD_BYTES:
@@ -116,7 +121,7 @@ def _is_fixed(body: np.ndarray, at: int, template: Template, place: int, size: i
 
 @inlined(allocates=False)
 def _length(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
-    """As `field_length`, without a call for a short one."""
+    """As `field_length`, but without a function call if the length has one byte."""
     if at < end and body[at] < 0x80:
         return np.int64(body[at]), at + 1
     return field_length(body, at, end)
@@ -124,7 +129,7 @@ def _length(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
 
 @inlined(allocates=False)
 def _next_series(body: np.ndarray, at: int) -> tuple[int, int]:
-    """(where the TimeSeries at `at` begins, where it ends), or (-1, -1) if there is another field."""
+    """Where the TimeSeries of the field at `at` begins and ends, or (-1, -1) if it is another field."""
     if at < len(body) and body[at] == _SERIES_TAG:
         size, begin = _length(body, at + 1, len(body))
         if 0 <= size <= len(body) - begin:
@@ -134,34 +139,34 @@ def _next_series(body: np.ndarray, at: int) -> tuple[int, int]:
 
 @inlined(allocates=False)
 def _samples_of(body: np.ndarray, begin: int, end: int, template: Template, i: int) -> tuple[int, int]:
-    """Where the fields begin and end that stand between the references and the metadata of series i of a template in
-    the TimeSeries body[begin:end]; (-1, -1) if these are not the same."""
+    """Compare the references and the metadata of the TimeSeries body[begin:end] with those of series i of a template.
+    Returns where the fields between them begin and end, or (-1, -1) if they differ."""
     head = np.int64(template.bounds[i - 1, TAIL_END]) if i > 0 else np.int64(0)
     tail = np.int64(template.bounds[i, HEAD_END])
-    first, last = begin + tail - head, end - (np.int64(template.bounds[i, TAIL_END]) - tail)
+    samples_begin, samples_end = begin + tail - head, end - (np.int64(template.bounds[i, TAIL_END]) - tail)
     if (
-        first > last
+        samples_begin > samples_end
         or not _is_fixed(body, begin, template, head, tail - head)
-        or not _is_fixed(body, last, template, tail, end - last)
+        or not _is_fixed(body, samples_end, template, tail, end - samples_end)
     ):
         return np.int64(-1), np.int64(-1)
-    return first, last
+    return samples_begin, samples_end
 
 
 @kernel(types.boolean(Bytes, TEMPLATE, _INTS, _INTS), first=True, allocates=False)
 def read_samples(body: np.ndarray, template: Template, times: np.ndarray, bits: np.ndarray) -> bool:
-    """Write the time and the value (its bits) of each series of a body that begins with the table of symbols of a
-    template; False if anything in the body is different, or a series has not one sample and nothing else."""
+    """Read a body that begins with the symbol table of a template: the time and the bits of the value of each series.
+    Returns False if the body is not an instance of the template, or if a series has anything but exactly one sample."""
     at = len(template.table)
     for i in range(len(template.rows)):
         begin, end = _next_series(body, at)
         if begin < 0:
             return False
-        first, last = _samples_of(body, begin, end, template, i)
-        if first < 0 or first == last or body[first] != _SAMPLE_TAG:
+        samples_begin, samples_end = _samples_of(body, begin, end, template, i)
+        if samples_begin < 0 or samples_begin == samples_end or body[samples_begin] != _SAMPLE_TAG:
             return False
-        size, content = _length(body, first + 1, last)
-        if size < 0 or content + size != last or not read_sample(body, content, last, times, bits, i):
+        size, content = _length(body, samples_begin + 1, samples_end)
+        if size < 0 or content + size != samples_end or not read_sample(body, content, samples_end, times, bits, i):
             return False
         at = end
     return at == len(body)
@@ -171,8 +176,8 @@ def read_samples(body: np.ndarray, template: Template, times: np.ndarray, bits: 
 def _read_fields(
     body: np.ndarray, at: int, end: int, table: np.ndarray, spans: np.ndarray, counts: np.ndarray, i: int
 ) -> bool:
-    """Fill in row i of `table` and `spans` from the fields body[at:end]: samples, and then histograms; False for others
-    and for none."""
+    """Fill in row i of `table` and `spans` from the fields body[at:end], which must be samples followed by histograms.
+    Returns False if there are other fields or none."""
     samples, histograms = 0, 0
     table[i, FIELDS], spans[i, HISTOGRAMS_BEGIN] = at, at
     table[i, END], spans[i, HISTOGRAMS_END] = at, 0
@@ -202,17 +207,17 @@ def _read_fields(
 
 @kernel(types.boolean(Bytes, TEMPLATE, _TABLE, _SPANS, _INTS), first=True, allocates=False)
 def read_rows(body: np.ndarray, template: Template, table: np.ndarray, spans: np.ndarray, counts: np.ndarray) -> bool:
-    """As `walk_v2.measure`, for a body that begins with the table of symbols of a template: fill in `table`
-    (int64[series, COLUMNS], zeros before), `counts` (int64[COUNTS], zeros before), and of `spans` (int32[series,
-    REFERENCE_COLUMNS]) where the histograms are. False if anything in the body is different but its samples and
-    histograms. The numbers of the series are filled in, too."""
+    """As `walk_v2.measure`, for a body that begins with the symbol table of a template. Fills in `table` (int64[series,
+    COLUMNS], zeros before) including the numbers of the series, `counts` (int64[COUNTS], zeros before), and in `spans`
+    (int32[series, REFERENCE_COLUMNS]) where the histograms are. Returns False if anything but samples and histograms
+    differs from the template."""
     at = len(template.table)
     for i in range(len(template.rows)):
         begin, end = _next_series(body, at)
         if begin < 0:
             return False
-        first, last = _samples_of(body, begin, end, template, i)
-        if first < 0 or not _read_fields(body, first, last, table, spans, counts, i):
+        samples_begin, samples_end = _samples_of(body, begin, end, template, i)
+        if samples_begin < 0 or not _read_fields(body, samples_begin, samples_end, table, spans, counts, i):
             return False
         table[i, NUMBERED] = (template.runs[i] & _NUMBER) + 1
         at = end
@@ -221,8 +226,8 @@ def read_rows(body: np.ndarray, template: Template, table: np.ndarray, spans: np
 
 @kernel(types.boolean(_INTS, series_references.TABLES, _INTS), first=True, allocates=False)
 def renew(rows: np.ndarray, tables: series_references.Tables, runs: np.ndarray) -> bool:
-    """Fill in the `runs` of a template with the numbers that its series have now; False where one of them has none.
-    Their `rows` count as used."""
+    """Fill in the `runs` of a template with the current numbers of its series. Returns False if one of them has none.
+    The `rows` count as used."""
     for i in range(len(rows)):
         number = used(tables, rows[i])
         if number == 0:
@@ -233,26 +238,26 @@ def renew(rows: np.ndarray, tables: series_references.Tables, runs: np.ndarray) 
 
 @kernel(types.int64(Bytes, types.int64, types.int64), first=True, allocates=False)
 def fixed_bytes(body: np.ndarray, at: int, series: int) -> int:
-    """How many bytes `fill` writes to `fixed`: of the references and the metadata of so many series, which are all
-    fields from body[at] on; -1 if there are others, or a series has fields that a template cannot have."""
+    """How many bytes `fill` writes to `fixed` for the references and metadata of this many series. -1 if body[at:] has
+    other fields than these series, or if one of them has fields that a template cannot have."""
     total = np.int64(0)
     for _ in range(series):
         begin, end = _next_series(body, at)
         if begin < 0:
             return np.int64(-1)
-        first, last = _split(body, begin, end)
-        if first < 0:
+        samples_begin, samples_end = _split(body, begin, end)
+        if samples_begin < 0:
             return np.int64(-1)
-        total += first - begin + end - last
+        total += samples_begin - begin + end - samples_end
         at = end
     return total if at == len(body) else np.int64(-1)
 
 
 @inlined(allocates=False)
 def _split(body: np.ndarray, begin: int, end: int) -> tuple[int, int]:
-    """Where the samples and histograms of the TimeSeries body[begin:end] begin and end, between its references and its
-    metadata; (-1, -1) if it has other fields, or in another order."""
-    first, last = np.int64(-1), np.int64(-1)
+    """Where the samples and histograms of the TimeSeries body[begin:end] begin and end. They must be between its
+    references and its metadata; (-1, -1) if it has other fields or another order."""
+    samples_begin, samples_end = np.int64(-1), np.int64(-1)
     at = begin
     while at < end:
         head, tag = at, body[at]
@@ -260,29 +265,29 @@ def _split(body: np.ndarray, begin: int, end: int) -> tuple[int, int]:
         if size < 0 or size > end - content:
             return np.int64(-1), np.int64(-1)
         at = content + size
-        if first < 0:
+        if samples_begin < 0:
             if tag != 0x0A:
                 return np.int64(-1), np.int64(-1)
-            first = at
+            samples_begin = at
         elif tag == _METADATA_TAG:
-            last = head if last < 0 else last
-        elif (tag != _SAMPLE_TAG and tag != _HISTOGRAM_TAG) or last >= 0:
+            samples_end = head if samples_end < 0 else samples_end
+        elif (tag != _SAMPLE_TAG and tag != _HISTOGRAM_TAG) or samples_end >= 0:
             return np.int64(-1), np.int64(-1)
-    return first, end if last < 0 else last
+    return samples_begin, end if samples_end < 0 else samples_end
 
 
 @kernel(types.void(Bytes, TEMPLATE), first=True, allocates=False)
 def fill(body: np.ndarray, template: Template) -> None:
-    """Fill in the table of symbols, `fixed` and `bounds` of the template of a body."""
+    """Fill in `table`, `fixed` and `bounds` of the template of a body."""
     copy_bytes(template.table, 0, body, 0, len(template.table))
     at, place = len(template.table), np.int64(0)
     for i in range(len(template.rows)):
         begin, end = _next_series(body, at)
-        first, last = _split(body, begin, end)
-        copy_bytes(template.fixed, place, body, begin, first - begin)
-        place += first - begin
+        samples_begin, samples_end = _split(body, begin, end)
+        copy_bytes(template.fixed, place, body, begin, samples_begin - begin)
+        place += samples_begin - begin
         template.bounds[i, HEAD_END] = np.int32(place)
-        copy_bytes(template.fixed, place, body, last, end - last)
-        place += end - last
+        copy_bytes(template.fixed, place, body, samples_end, end - samples_end)
+        place += end - samples_end
         template.bounds[i, TAIL_END] = np.int32(place)
         at = end

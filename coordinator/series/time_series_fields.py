@@ -1,6 +1,6 @@
-"""Series of a remote write 1.0 as kernels write them: fields `timeseries` with labels and samples.
+"""Writes `timeseries` fields of remote write 1.0, with labels and samples.
 
-For kernels only, which see to it that there is room.
+For kernels only. The caller ensures that the output array has room.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from shared.xxh64 import copy_bytes
 
 SERIES_TAG, SAMPLE_TAG, HISTOGRAM_TAG, VALUE_TAG, TIME_TAG, START_TAG = 0x0A, 0x12, 0x22, 0x09, 0x10, 0x18
 SERIES_BYTES_MAX = 48
-"""What a series with one sample has beside its labels: tags, lengths, a sample of 31 bytes."""
+"""The most bytes that a series with one sample has besides its labels: tags, lengths, and a sample of 31 bytes."""
 SAMPLE_HEAD_BYTES = 12
-"""Of a sample's field before its time."""
+"""Bytes of a sample's field before its time."""
 
 
 @inlined(allocates=False)
 def sample_size(time_ms: Any, start_ms: Any) -> Any:
-    """The bytes of the field of a sample; a start timestamp of 0 is none."""
+    """The bytes of a sample's field. A start timestamp of 0 means none."""
     size = SAMPLE_HEAD_BYTES + varint_size(np.uint64(time_ms))
     if start_ms != 0:
         size += 1 + varint_size(np.uint64(start_ms))
@@ -32,7 +32,7 @@ def sample_size(time_ms: Any, start_ms: Any) -> Any:
 
 @inlined(allocates=False)
 def put_sample(out: Any, at: Any, word: Any, time_ms: Any, start_ms: Any) -> Any:
-    """Write a sample whose value has the bits `word`. Returns where it ends."""
+    """Write a sample; `word` has the bits of its value. Returns where it ends."""
     out[at], out[at + 1] = SAMPLE_TAG, np.uint8(sample_size(time_ms, start_ms) - 2)
     at = put_fixed64(out, at + 2, VALUE_TAG, np.uint64(word))
     at = put_number(out, at, TIME_TAG, np.uint64(time_ms))

@@ -1,8 +1,9 @@
 """Kernels that walk a remote-write 1.0 body (protobuf) without building an object for anything in it.
 
-They recognise what well-behaved senders write and leave the rest to the exact path (`coordinator.series.remote_write`):
-a series whose label bytes are canonical (`shared.labels.encode`), valid and within the limits is `PLAIN`, any other one
-is `ODD`. Every read is checked against the end of what it is in, since bodies come from strangers.
+They recognise what well-behaved senders write, and leave the rest to the protobuf library
+(`coordinator.series.remote_write`). A series is `PLAIN` if its label bytes are canonical (`shared.labels.encode`),
+valid and within the limits; any other series is `ODD`. Bodies are not trusted, so every read is checked against the end
+of the message that it is in.
 """
 
 # In a kernel's types a numpy integer and an int are one.
@@ -21,14 +22,14 @@ from shared.protobuf_fields import DELIMITED, LENGTH_BYTES_MAX, field_length, in
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from shared.xxh64 import Bytes, load64, xxh64
 
-# Columns of a walk's table: where the labels begin and end, where the fields with the samples begin and end, how many
-# samples there are, the start timestamp of those that have none of their own, and one more than the number that the
-# shard gave the series, if it is known. Of an odd series: where all of it begins (LABELS) and ends.
+# Columns of a walk's table: where the labels begin and end, where the fields with the samples begin and end, the number
+# of samples, PLAIN or ODD, the start timestamp of samples that have none of their own, and the number that the shard
+# gave the series plus one, or 0 if it is not known. LABELS and END of an ODD series are where the whole series is.
 LABELS, LABELS_END, FIELDS, END, SAMPLES, STATUS, CREATED, NUMBERED = range(8)
 COLUMNS = 8
 PLAIN, ODD = 0, 1
 
-# What a walk counts beside the series; STARTS: samples with a start timestamp; ODDS: series that are ODD (version 1.0).
+# What a walk counts. STARTS: samples with a start timestamp. ODDS: series that are ODD (version 1.0 only).
 METADATA, EXEMPLARS, HISTOGRAMS, HISTOGRAM_BYTES, STARTS, ODDS = range(6)
 COUNTS = 6
 
@@ -44,11 +45,11 @@ _HASHES = types.Array(types.uint64, 1, "C")
 
 @kernel(types.boolean(Bytes, types.int64, types.int64), first=True, allocates=False)
 def is_utf8(body: np.ndarray, at: int, end: int) -> bool:
-    """Whether body[at:end] is UTF-8 as RFC 3629 has it: shortest forms, no surrogates, nothing above U+10FFFF."""
+    """Whether body[at:end] is UTF-8 as RFC 3629 defines it: shortest forms, no surrogates, nothing above U+10FFFF."""
     while at + 8 <= end and load64(body, at) & _HIGH_BITS == np.uint64(0):
         at += 8
     if at < end < at + 8 <= len(body):
-        # A tail shorter than a word: read one, and look at its first bytes only.
+        # The tail is shorter than a word: read a whole word, and check only its first bytes.
         tail = _HIGH_BITS >> np.uint64(8 * (8 - (end - at)))
         if load64(body, at) & tail == np.uint64(0):
             return True
@@ -109,7 +110,7 @@ def _is_ascii(body: np.ndarray, at: int, end: int) -> bool:
 
 @kernel(types.boolean(Bytes, types.int64, types.int64), first=True, allocates=False)
 def _are_utf8(body: np.ndarray, at: int, end: int) -> bool:
-    """Whether all names and values of the label fields body[at:end], which are well formed, are UTF-8."""
+    """Whether all names and values of the label fields body[at:end] are UTF-8. The fields must be well formed."""
     while at < end:
         _, at = field_length(body, at + 1, end)
         for _ in range(2):
@@ -122,11 +123,11 @@ def _are_utf8(body: np.ndarray, at: int, end: int) -> bool:
 
 @kernel(_PAIR(Bytes, types.int64, types.int64, _INTS), first=True, allocates=False)
 def _labels(body: np.ndarray, at: int, end: int, limits: np.ndarray) -> tuple[int, int]:
-    """Check the label fields from `at`: (1, where they end) if they are a plain label set, (0, …) if not."""
+    """Check the label fields from `at` on. Returns (1, where they end) if they are a plain label set, (0, …) if not."""
     labels_max, name_max, value_max = limits[0], limits[1], limits[2]
-    count, named = 0, False
+    count, has_metric_name = 0, False
     first = at
-    last, last_end = at, at
+    previous, previous_end = at, at
     while at < end and body[at] == 0x0A:
         size, at = field_length(body, at + 1, end)
         label_end = at + size
@@ -139,16 +140,16 @@ def _labels(body: np.ndarray, at: int, end: int, limits: np.ndarray) -> tuple[in
         size, value = field_length(body, name_end + 1, label_end)
         if size <= 0 or size > value_max or value + size != label_end:
             return 0, at
-        if count > 0 and not ascends(body, last, last_end, name, name_end):
+        if count > 0 and not ascends(body, previous, previous_end, name, name_end):
             return 0, at
         if name_end - name == 8 and load64(body, name) == _NAME:
-            named = True
-        last, last_end = name, name_end
+            has_metric_name = True
+        previous, previous_end = name, name_end
         count += 1
         at = label_end
-    if not named or count > labels_max:
+    if not has_metric_name or count > labels_max:
         return 0, at
-    # Nearly always all of it is ASCII, lengths and tags included, which one pass over the words tells.
+    # Nearly always all bytes are ASCII, including lengths and tags; checking that takes one pass over the words.
     if not _is_ascii(body, first, at) and not _are_utf8(body, first, at):
         return 0, at
     return 1, at
@@ -160,10 +161,10 @@ def _labels(body: np.ndarray, at: int, end: int, limits: np.ndarray) -> tuple[in
     allocates=False,
 )
 def sample(body: np.ndarray, at: int, end: int) -> tuple[int, int, float, int]:
-    """One Sample message: (1, timestamp, value, start timestamp or 0), or (0, …) if it is none or a time is out of
-    range.
+    """Read a Sample message: (1, timestamp, value, start timestamp or 0), or (0, …) if it is malformed or a time is out
+    of range.
 
-    The value is carried over bit for bit: a NaN's payload is what marks a series as stale. Only what would be taken for
+    The value is copied bit for bit, since the payload of a NaN can mark a series as stale. Only a value that looks like
     a reference to a histogram becomes an ordinary NaN.
     """
     time, start = 0, 0
@@ -194,8 +195,8 @@ def sample(body: np.ndarray, at: int, end: int) -> tuple[int, int, float, int]:
 
 @kernel(types.void(Bytes, _INTS, _INTS), first=True, allocates=False)
 def _fields(body: np.ndarray, row: np.ndarray, counts: np.ndarray) -> None:
-    """Walk the fields behind the labels of one TimeSeries, from row[FIELDS] to row[END], and fill in the rest of the
-    row. It is PLAIN then, or remains ODD."""
+    """Walk the fields after the labels of a TimeSeries, from row[FIELDS] to row[END]. If they are all valid, fill in
+    the rest of the row and make it PLAIN; otherwise it stays ODD."""
     at, end = row[FIELDS], row[END]
     samples, starts, exemplars, histograms, histogram_bytes = 0, 0, 0, 0, 0
     while at < end:
@@ -243,15 +244,16 @@ def _count_fields(body: np.ndarray, at: int, end: int, number: int, counts: np.n
 
 @kernel(types.void(Bytes, _INTS, _INTS, types.int64, _TABLE), first=True, allocates=False)
 def count_fields(body: np.ndarray, begins: np.ndarray, ends: np.ndarray, number: int, counts: np.ndarray) -> None:
-    """`counts` (int64[n, 2], zeros before): how many length-delimited fields of this number each of the messages
-    body[begins[i]:ends[i]] has, and how many fields in all, up to one that is not whole."""
+    """Fill in `counts` (int64[n, 2], zeros before): for each message body[begins[i]:ends[i]], the number of
+    length-delimited fields with this field number, and the number of all fields. Stops at a truncated field."""
     for i in range(len(counts)):
         _count_fields(body, begins[i], ends[i], number, counts[i])
 
 
 @kernel(types.int64(Bytes), first=True, allocates=False)
 def count_series(body: np.ndarray) -> int:
-    """How many `timeseries` fields the body has; -1 if its top level is not all plain `timeseries` and `metadata`."""
+    """The number of `timeseries` fields of the body; -1 if it has fields other than plain `timeseries` and
+    `metadata`."""
     at, end, count = 0, len(body), 0
     while at < end:
         tag = body[at]
@@ -267,28 +269,29 @@ def count_series(body: np.ndarray) -> int:
 def walk(
     body: np.ndarray, table: np.ndarray, hashes: np.ndarray, counts: np.ndarray, limits: np.ndarray, tables: Tables
 ) -> None:
-    """Fill `table` (int64[series, COLUMNS], zeros before) and `hashes` (uint64[series], of the canonical label bytes).
+    """Fill in `table` (int64[series, COLUMNS], zeros before) and `hashes` (uint64[series], of the canonical label
+    bytes).
 
-    series is what `count_series` gave, which must not be -1. `counts` (int64[COUNTS]) is added to. `limits` is
-    [labels a series, bytes a label name, bytes a label value]. The hash of an ODD row is unspecified. `tables` have
-    the series that are known.
+    The number of series is the result of `count_series`, which must not be -1. The counts of the body are added to
+    `counts` (int64[COUNTS]). `limits`: labels of a series, bytes of a label name, bytes of a label value. `tables`
+    contain the known series. The hash of an ODD row is unspecified.
     """
     at, end, i = 0, len(body), 0
-    following = np.int64(0)
+    next_known = np.int64(0)
     while at < end:
         tag = body[at]
         size, at = field_length(body, at + 1, end)
         if tag == 0x0A:
             row = table[i]
             row[LABELS], row[END], row[STATUS] = at, at + size, ODD
-            if find_next(body, at, at + size, tables, following):
-                known = following
+            if find_next(body, at, at + size, tables, next_known):
+                known = next_known
                 row[LABELS_END] = at + tables.rows[known, END_OF_ROW] - tables.rows[known, BEGIN]
                 hashes[i] = np.uint64(tables.rows[known, HASH])
             else:
                 known = np.int64(-1)
-                ok, labels_end = _labels(body, at, at + size, limits)
-                if ok == 1:
+                is_plain, labels_end = _labels(body, at, at + size, limits)
+                if is_plain == 1:
                     row[LABELS_END] = labels_end
                     hashes[i] = xxh64(body, at, labels_end)
                     known = find(body, at, labels_end, hashes[i], tables)
@@ -298,7 +301,7 @@ def walk(
             counts[ODDS] += np.int64(row[STATUS] == ODD)
             if known >= 0:
                 row[NUMBERED] = used(tables, known)
-                following = known + 1
+                next_known = known + 1
             i += 1
         else:
             counts[METADATA] += 1

@@ -1,4 +1,4 @@
-"""The series of a remote-write request, found and checked."""
+"""The result of walking a remote-write body: where its series are, and which of them are valid."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ from shared import labels
 
 @dataclass(slots=True)
 class Walk:
-    """A body and where its series are: `table` int64[series, COLUMNS] (columns of `coordinator.series.walk`), `hashes`
-    uint64[series] of the canonical label bytes, `counts` int64[COUNTS] of what there is beside samples. The label bytes
-    are in `label_data`, which for version 1.0 is the body. `numbers`: which series of the request they are, if they are
-    not all. `epochs` int64[shards]: of the numbers that the shards gave to known series; None if none is known."""
+    """A body and where its series are.
+
+    `table`: int64[series, COLUMNS] (columns of `coordinator.series.walk`). `hashes`: uint64[series], the hashes of the
+    canonical label bytes. `counts`: int64[COUNTS], the number of exemplars, histograms and so on. `label_data`:
+    contains the label bytes; in version 1.0 it is the body. `numbers`: the position of each series in the request, if
+    the walk has only some of its series. `epochs`: int64[shards], the epochs of the series numbers in the table; None
+    if no number is known.
+    """
 
     body: NDArray[np.uint8]
     label_data: NDArray[np.uint8]
@@ -29,7 +33,7 @@ class Walk:
     epochs: NDArray[np.int64] | None = None
 
     def name(self, row: int) -> str:
-        """The series in this row, in the words of an error message."""
+        """The series in this row, as error messages name it."""
         number = row if self.numbers is None else self.numbers[row]
         label_bytes = self.label_data[self.table[row, LABELS] : self.table[row, LABELS_END]].tobytes()
         return f"series {number} {shown([(n.encode(), v.encode()) for n, v in labels.decode(label_bytes)])}"

@@ -1,1 +1,1 @@
-"""Data of all areas in the formats of files: what exports write and imports read."""
+"""The file formats for data of all areas: what exports write and imports read."""

@@ -29,7 +29,7 @@ SAMPLE_OPTIONS = {
     "column_encoding": {"timestamps.list.element": "DELTA_BINARY_PACKED", "values.list.element": "BYTE_STREAM_SPLIT"},
     "write_statistics": ["timestamps.list.element"],
 }
-"""How samples are written to Parquet: times as differences, and the bytes of floats by their place."""
+"""How samples are written to Parquet: times as differences, and floats with the bytes of each position together."""
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
@@ -46,7 +46,7 @@ def library() -> Any:
 
 
 def schema() -> Any:
-    """Of the record batches of samples."""
+    """The schema of the record batches of samples."""
     pa = library()
     return pa.schema(
         [
@@ -68,22 +68,25 @@ def batches(read: Slice) -> Iterator[Any]:
     if groups:
         rows = np.array([row for row, _, _ in groups])
         offsets = np.cumsum([0, *(len(texts) for _, _, texts in groups)])
-        times = np.array([time_ms for _, own, _ in groups for time_ms in own], dtype=np.int64)
-        texts = [text for _, _, own in groups for text in own]
+        times = np.array([time_ms for _, group_times_ms, _ in groups for time_ms in group_times_ms], dtype=np.int64)
+        texts = [text for _, _, group_texts in groups for text in group_texts]
         yield _batch(read.labels.take(rows), offsets, times, histograms=texts)
 
 
 def _batch(labels: LabelFrame, offsets: Int, times_ms: Int, values: Any = None, histograms: Any = None) -> Any:
     pa = library()
-    own = schema()
+    columns_schema = schema()
     starts = pa.array(offsets.astype(np.int32))
-    columns = [metrics(labels), pa.ListArray.from_arrays(starts, pa.array(times_ms).cast(own.types[1].value_type))]
-    for field, content in ((own.field("values"), values), (own.field("histograms"), histograms)):
+    columns = [
+        metrics(labels),
+        pa.ListArray.from_arrays(starts, pa.array(times_ms).cast(columns_schema.types[1].value_type)),
+    ]
+    for field, content in ((columns_schema.field("values"), values), (columns_schema.field("histograms"), histograms)):
         if content is None:
             columns.append(pa.nulls(labels.size, field.type))
         else:
             columns.append(pa.ListArray.from_arrays(starts, pa.array(content, type=field.type.value_type)))
-    return pa.record_batch(columns, schema=own)
+    return pa.record_batch(columns, schema=columns_schema)
 
 
 def metrics(labels: LabelFrame) -> Any:
@@ -105,13 +108,13 @@ def metrics(labels: LabelFrame) -> Any:
 
 
 class ArrowStream:
-    """An Arrow IPC stream; `own`: its schema, by default that of samples."""
+    """An Arrow IPC stream; `file_schema`: its schema, by default that of samples."""
 
     content_type = STREAM
     tail = _END_OF_STREAM
 
-    def __init__(self, own: Any = None) -> None:
-        self.head: bytes = (own or schema()).serialize().to_pybytes()
+    def __init__(self, file_schema: Any = None) -> None:
+        self.head: bytes = (file_schema or schema()).serialize().to_pybytes()
 
     def chunks(self, read: Slice) -> Iterator[memoryview]:
         """Work for a thread."""
@@ -123,17 +126,17 @@ class ArrowStream:
 
 
 class ParquetFile:
-    """A Parquet file, of which a record batch is a row group; `own`: its schema, by default that of samples, and
-    `options` those of the library's ParquetWriter."""
+    """A Parquet file with a row group for each record batch. `file_schema`: its schema, by default that of samples;
+    `options`: those of the library's ParquetWriter."""
 
     content_type = PARQUET
 
-    def __init__(self, own: Any = None, options: Mapping[str, Any] = SAMPLE_OPTIONS) -> None:
+    def __init__(self, file_schema: Any = None, options: Mapping[str, Any] = SAMPLE_OPTIONS) -> None:
         library()
         import pyarrow.parquet as pq
 
         self._sink = _Sink()
-        self._writer = pq.ParquetWriter(self._sink, own or schema(), compression="zstd", **options)
+        self._writer = pq.ParquetWriter(self._sink, file_schema or schema(), compression="zstd", **options)
         self.head = self._sink.take()
 
     def chunks(self, read: Slice) -> Iterator[bytes]:
@@ -147,13 +150,13 @@ class ParquetFile:
 
     @property
     def tail(self) -> bytes:
-        """The end of the file, which lists what is in it."""
+        """The end of the file, which lists its contents."""
         self._writer.close()
         return self._sink.take()
 
 
 class _Sink:
-    """A file that keeps what is written until it is taken."""
+    """A file that keeps what is written until `take` removes it."""
 
     closed = False
 
@@ -168,8 +171,8 @@ class _Sink:
         return len(piece)
 
     def take(self) -> bytes:
-        taken, self._pieces = b"".join(self._pieces), []
-        return taken
+        data, self._pieces = b"".join(self._pieces), []
+        return data
 
     def tell(self) -> int:
         return self._at

@@ -1,7 +1,7 @@
 """Series from an Arrow IPC stream with the columns of `coordinator.transfer.arrow`.
 
-A record batch of a stranger is examined before its numbers are used: the library reads offsets as they stand. Batches
-that are compressed would take memory that nobody can tell ahead, and are refused.
+A record batch from a client is examined before its numbers are used, because the library trusts offsets. Compressed
+batches are refused, because it is not known beforehand how much memory they would take.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from shared.errors import BadData
 ROWS_AT_ONCE = 50_000
 SAMPLES_AT_ONCE = 1 << 20
 HISTOGRAM_BYTES_PER_SAMPLE = 8
-"""Text of histograms that counts as a sample where rows are gathered."""
+"""Characters of histograms that count as one sample when rows are gathered."""
 OBJECTS_AT_ONCE = 500
 LABELS_MAX, HISTOGRAMS_MAX = 1000, 1000
-"""Of one row: objects are made of them, before anything else is known. Exports write no more histograms into one."""
+"""Histograms of one row. Objects are made of them before they can be checked. Exports never write more into one row."""
 _COMPRESSION_FIELD = 3
-"""Of the table RecordBatch in Arrow's Message.fbs: length, nodes, buffers, compression."""
+"""Fields of the table RecordBatch in Arrow's Message.fbs: length, nodes, buffers, compression."""
 
 _SECONDS_MAX = ((1 << 63) - 1) // 1000
-"""In milliseconds they are an int64."""
+"""The limits of times, which are an int64 in milliseconds."""
 
 _DECODE_HISTOGRAM = msgspec.json.Decoder(Histogram).decode
 
 
 def read(body: bytes, label_sets: LabelSets, refusals: Refusals) -> Iterator[tuple[SeriesArrays, list[int]]]:
     """(The series of some rows of the stream, the number of the row of each); `values` may be missing where there are
-    `histograms`. Rows that are not valid go to `refusals`. Work for a thread. Raises BadData for what is no such
+    `histograms`. Invalid rows are added to `refusals`. Work for a thread. Raises BadData if the body is no such
     stream."""
     pa = library()
     try:
@@ -58,12 +58,12 @@ def read(body: bytes, label_sets: LabelSets, refusals: Refusals) -> Iterator[tup
 
 def require_columns(pa: Any, schema: Any) -> None:
     """Raises BadData unless these are the columns that exports write."""
-    wanted = {"metric": pa.types.is_map, "timestamps": pa.types.is_list}
-    for name, is_right in wanted.items():
+    type_tests = {"metric": pa.types.is_map, "timestamps": pa.types.is_list}
+    for name, is_right in type_tests.items():
         if schema.names.count(name) != 1 or not is_right(schema.field(name).type):
             raise BadData(
                 f"the stream has no column {name!r} of the type that exports write; its columns are "
-                f"{', '.join(f'{own.name}: {own.type}' for own in schema)[:300]}"
+                f"{', '.join(f'{field.name}: {field.type}' for field in schema)[:300]}"
             )
     kinds = {"values": pa.list_(pa.float64()), "histograms": pa.list_(pa.string())}
     for name, kind in kinds.items():
@@ -114,31 +114,33 @@ class _Rows:
         """The series of the rows begin ≤ row < end, and the number of the row of each."""
         labels, rows = list[bytes](), list[int]()
         with_histograms, histogram_rows = list[tuple[bytes, list[bytes]]](), list[int]()
-        for row, (pairs, found) in enumerate(self._objects(begin, end), begin):
+        for row, (pairs, histograms) in enumerate(self._objects(begin, end), begin):
             try:
                 label_bytes = label_sets.of_pairs(pairs)
                 self._require_numbers(row)
-                first, own = int(self._starts[row]), int(self._counts[row])
-                if found:
-                    messages = _messages(found, self._times_ms[first : first + own].tolist())
+                first, count = int(self._starts[row]), int(self._counts[row])
+                if histograms:
+                    messages = _messages(histograms, self._times_ms[first : first + count].tolist())
                     with_histograms.append((label_bytes, messages))
                     histogram_rows.append(row)
                     continue
-                if self._value_counts[row] != own:
-                    raise BadData(f"it has {self._value_counts[row]} values and {own} timestamps")
+                if self._value_counts[row] != count:
+                    raise BadData(f"it has {self._value_counts[row]} values and {count} timestamps")
             except BadData as error:
                 refusals.add(f"row {self._first_row + row}: {error}")
                 continue
             labels.append(label_bytes)
             rows.append(row)
         refusals.spend(ROW_US * (end - begin) + label_sets.take_work_us())
-        kept = np.array(rows, dtype=np.int64)
-        firsts, counts = self._starts[kept], self._counts[kept]
+        kept_rows = np.array(rows, dtype=np.int64)
+        firsts, counts = self._starts[kept_rows], self._counts[kept_rows]
         values = self._values
-        if len(values) != len(self._times_ms) or (self._value_starts[kept] != firsts).any():
+        if len(values) != len(self._times_ms) or (self._value_starts[kept_rows] != firsts).any():
             values = np.zeros(len(self._times_ms))
-            for first, own, at in zip(firsts.tolist(), counts.tolist(), self._value_starts[kept].tolist(), strict=True):
-                values[first : first + own] = self._values[at : at + own]
+            for first, count, at in zip(
+                firsts.tolist(), counts.tolist(), self._value_starts[kept_rows].tolist(), strict=True
+            ):
+                values[first : first + count] = self._values[at : at + count]
         numbers = [self._first_row + row for row in (*rows, *histogram_rows)]
         return SeriesArrays(labels, firsts, counts, self._times_ms, values, with_histograms), numbers
 
@@ -155,9 +157,9 @@ class _Rows:
         """(labels, histograms) of each row, made for few rows at a time: the library holds the interpreter lock."""
         has_histograms = "histograms" in self._batch.schema.names
         for first in range(begin, end, OBJECTS_AT_ONCE):
-            part = self._batch.slice(first, min(OBJECTS_AT_ONCE, end - first))
-            found = part.column("histograms").to_pylist() if has_histograms else [None] * part.num_rows
-            yield from zip((pairs or [] for pairs in part.column("metric").to_pylist()), found, strict=True)
+            piece = self._batch.slice(first, min(OBJECTS_AT_ONCE, end - first))
+            histograms = piece.column("histograms").to_pylist() if has_histograms else [None] * piece.num_rows
+            yield from zip((pairs or [] for pairs in piece.column("metric").to_pylist()), histograms, strict=True)
 
 
 def _require_few(batch: Any, name: str, most: int, what: str, first_row: int) -> None:
@@ -178,7 +180,7 @@ def _messages(texts: list[str | None], times_ms: list[int]) -> list[bytes]:
 
 
 def _spans(column: Any) -> tuple[Any, Any]:
-    """(where the list of each row begins, how long it is: 0 where it is null)."""
+    """(where the list of each row begins, how long it is: 0 for null)."""
     offsets = column.offsets.to_numpy().astype(np.int64)
     counts = np.diff(offsets)
     counts[column.is_null().to_numpy(zero_copy_only=False)] = 0
@@ -197,7 +199,8 @@ def histogram_bytes(batch: Any) -> Any:
 
 
 def _milliseconds(pa: Any, times: Any, raw: Any) -> tuple[Any, Any]:
-    """(Times as int64 milliseconds, which of them are out of their range; None: none is). `raw`: the int64 of each."""
+    """(Times as int64 milliseconds, which of them are out of their range; None if none is). `raw`: each time as an
+    int64."""
     if not pa.types.is_timestamp(times.type) or times.type.unit == "ms":
         return raw, None
     if times.type.unit == "s":
@@ -212,7 +215,7 @@ def _are_far(seconds: Any) -> Any:
 
 
 def _nulls(numbers: Any) -> Any:
-    """Which of them are null; None: none is."""
+    """Which of them are null; None if none is."""
     return numbers.is_null().to_numpy(zero_copy_only=False) if numbers.null_count else None
 
 

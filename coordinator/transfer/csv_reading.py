@@ -1,5 +1,5 @@
-"""CSV read into series: by the columns that a header names, or by a description of the columns as VictoriaMetrics has
-it (https://docs.victoriametrics.com/victoriametrics/#how-to-import-csv-data):
+"""CSV read into series: by the columns that a header names, or by a description of the columns as in VictoriaMetrics
+(https://docs.victoriametrics.com/victoriametrics/#how-to-import-csv-data):
 
     format=2:metric:ask,3:metric:bid,1:label:ticker,4:time:unix_s
 
@@ -32,9 +32,9 @@ from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 
 ROWS_AT_ONCE, SAMPLES_AT_ONCE = 50_000, 200_000
 LINE_CHARACTERS_MAX = 1 << 20
-"""A row becomes objects, one for each field."""
+"""The limit on the columns of a row, because each field becomes an object."""
 BYTE_ORDER_MARK = "\ufeff"
-"""Spreadsheets write it in front of the text, of which it is no part."""
+"""Spreadsheets write a byte order mark in front of the text."""
 COLUMNS_MAX = 1000
 
 csv.field_size_limit(LINE_CHARACTERS_MAX)  # of the process; by default it is less than a histogram may have
@@ -63,7 +63,7 @@ TIMES: dict[str, ReadTime] = {
 @dataclass(slots=True)
 class Columns:
     """What the columns of a row mean, by their position from 0. `metrics`: position → name of the metric; None: the
-    labels have it."""
+    labels contain the name."""
 
     labels: list[tuple[int, str]] = field(default_factory=list)
     metrics: list[tuple[int, str | None]] = field(default_factory=list)
@@ -77,15 +77,15 @@ class Columns:
 
     @classmethod
     def of_header(cls, names: Sequence[str]) -> Columns:
-        """Of a header as exports write it: where it ends with both columns of the sample, all others are labels,
+        """The columns of a header as exports write it: it has both columns of the sample, and all others are labels,
         whatever their names are. Raises BadData."""
         if list(names[-2:]) == [TIMESTAMP, VALUE]:
             time_at, value_at = len(names) - 2, len(names) - 1
         else:
-            for wanted in (TIMESTAMP, VALUE):
-                if names.count(wanted) != 1:
+            for column in (TIMESTAMP, VALUE):
+                if names.count(column) != 1:
                     raise BadData(
-                        f"the header must have the column {wanted} once, and is {','.join(names)[:200]!r}; describe "
+                        f"the header must have the column {column} once, and is {','.join(names)[:200]!r}; describe "
                         "other files with the parameter 'format', such as 1:label:job,2:metric:up,3:time:unix_ms"
                     )
             time_at, value_at = names.index(TIMESTAMP), names.index(VALUE)
@@ -97,15 +97,15 @@ class Columns:
 
     @classmethod
     def of_format(cls, text: str) -> Columns:
-        """Of the parameter `format`. Raises BadData."""
+        """The columns that the parameter `format` describes. Raises BadData."""
         columns = cls()
         seen = set[int]()
-        for part in text.split(","):
-            position, _, rest = part.partition(":")
-            kind, _, meaning = rest.partition(":")
+        for column in text.split(","):
+            position, _, type_and_meaning = column.partition(":")
+            kind, _, meaning = type_and_meaning.partition(":")
             if not position.isdecimal() or not 1 <= int(position[:9]) <= COLUMNS_MAX or not meaning:
                 raise BadData(
-                    f"parameter 'format' has {part!r}; it must be position:type:meaning, such as 1:label:job, with "
+                    f"parameter 'format' has {column!r}; it must be position:type:meaning, such as 1:label:job, with "
                     f"positions from 1 to {COLUMNS_MAX}"
                 )
             at = int(position) - 1
@@ -120,7 +120,7 @@ class Columns:
                 columns.time_at, columns.read_time = at, TIMES[meaning]
             else:
                 raise BadData(
-                    f"parameter 'format' has {part!r}; types are label, metric and, once, time, which is one of "
+                    f"parameter 'format' has {column!r}; types are label, metric and, once, time, which is one of "
                     f"{', '.join(TIMES)}"
                 )
         if not columns.metrics:
@@ -129,7 +129,7 @@ class Columns:
         return columns
 
     def _require_labels_once(self, where: str) -> None:
-        """Raises BadData, which begins with `where`, for two columns of one label."""
+        """Raises BadData, whose text begins with `where`, for two columns of one label."""
         seen = set[str]()
         for _, name in self.labels:
             if name in seen:
@@ -141,8 +141,8 @@ def read(
     text: TextIO, columns: Columns | None, label_sets: LabelSets, refusals: Refusals
 ) -> Iterator[tuple[SeriesArrays, list[int]]]:
     """(The series of the next rows, ROWS_AT_ONCE at most; the number of the first line of each); `columns` None: the
-    first row is a header. Rows that are not valid go to `refusals`. Work for a thread. Raises BadData for a header that
-    is not valid."""
+    first row is a header. Invalid rows are added to `refusals`. Work for a thread. Raises BadData for an invalid
+    header."""
     rows = csv.reader(_lines(text))
     if columns is None:
         try:
@@ -173,7 +173,7 @@ def _lines(text: TextIO) -> Iterator[str]:
 
 
 def _numbered(rows: Any, refusals: Refusals) -> Iterator[tuple[int, list[str]]]:
-    """(Number of its last line, fields) of each row that is CSV. `rows`: a csv.reader."""
+    """(Number of its last line, fields) of each row that is valid CSV. `rows`: a csv.reader."""
     while True:
         try:
             row = next(rows)
@@ -242,18 +242,18 @@ class _Gathered:
 
     def arrays(self) -> SeriesArrays:
         series = list(self._series.values())
-        counts = np.array([len(own.values) for own in series], dtype=np.int64)
+        counts = np.array([len(each.values) for each in series], dtype=np.int64)
         return SeriesArrays(
-            [own.label_bytes for own in series],
+            [each.label_bytes for each in series],
             np.cumsum(counts) - counts,
             counts,
-            np.array([time_ms for own in series for time_ms in own.times_ms], dtype=np.int64),
-            np.array([value for own in series for value in own.values], dtype=np.float64),
+            np.array([time_ms for each in series for time_ms in each.times_ms], dtype=np.int64),
+            np.array([value for each in series for value in each.values], dtype=np.float64),
             self._histograms,
         )
 
     def lines(self) -> list[int]:
-        """The number of the line of each series, of which one with native histograms has one of them."""
+        """The number of the line of each series; for a series with native histograms, the line of one of them."""
         return [series.line for series in self._series.values()] + self._histogram_lines
 
 

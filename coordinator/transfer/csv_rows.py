@@ -1,4 +1,4 @@
-"""Samples as CSV (RFC 4180), written by a kernel: one sample a row, behind a header with the names of the columns.
+"""Samples as CSV (RFC 4180), written by a kernel: one sample in each row, after a header with the names of the columns.
 
 The columns are the labels, `__timestamp__` in Unix milliseconds and `__value__`. A label that a series lacks is an
 empty field. NaN and infinities are `NaN`, `+Inf` and `-Inf` as in PromQL, a staleness marker is `stale`, and a native

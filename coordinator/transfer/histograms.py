@@ -48,12 +48,12 @@ from shared.protobuf_fields import DELIMITED, FIXED_64, VARINT, varint
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 
 COUNTS_END, BUCKETS_END = 1 << 64, 1 << 63
-"""Whole counts below are those of a message: numbers of observations, and of those in a bucket."""
+"""Limits below which whole counts are counts of a message: numbers of observations, and of those in a bucket."""
 HINTS: tuple[Literal["unknown", "reset", "notReset", "gauge"], ...] = ("unknown", "reset", "notReset", "gauge")
 LINE_HISTOGRAMS_MAX = 1000
-"""Of one line."""
+"""The limit on the histograms of one line."""
 LINE_TEXT_MAX = 4 << 20
-"""Text of the histograms of a line, or one of them: an import takes lines of twice as much."""
+"""Characters of the histograms of a line that has more than one. Imports accept lines of twice this length."""
 
 Number = float | Literal["NaN", "Infinity", "-Infinity"]
 
@@ -119,10 +119,10 @@ def _histogram(batch: HistogramBatch, row: int) -> Histogram:
     columns, layouts = batch.columns, batch.layouts.columns
     layout = int(columns.layout[row])
     indexes = layouts.indexes[layouts.start[layout] : layouts.start[layout + 1]].tolist()
-    own = columns.counts[columns.start[row] : columns.start[row + 1]]
-    counts: list[Number] = own.tolist()
-    if not np.isfinite(own).all():
-        counts = [_shown(count) for count in own.tolist()]
+    row_counts = columns.counts[columns.start[row] : columns.start[row + 1]]
+    counts: list[Number] = row_counts.tolist()
+    if not np.isfinite(row_counts).all():
+        counts = [_shown(count) for count in row_counts.tolist()]
     zero = int(layouts.zero_at[layout])
     flags = int(columns.flags[row])
     pairs = list(zip(indexes, counts, strict=True))
@@ -155,7 +155,8 @@ def message_of(histogram: Histogram, time_ms: int) -> bytes:
         raise BadData(f"a histogram has more than {BUCKETS_MAX} buckets, the limit")
     count, zero_count = float(histogram.count), float(histogram.zero_count)
     negative, positive = (
-        {index: float(own) for index, own in buckets.items()} for buckets in (histogram.negative, histogram.positive)
+        {index: float(count) for index, count in buckets.items()}
+        for buckets in (histogram.negative, histogram.positive)
     )
     if not histogram.is_float:
         _require_whole((count, zero_count), COUNTS_END, "2^64")

@@ -17,11 +17,12 @@ from coordinator.command_client import Client, CommandError
 from coordinator.transfer.arrow import library
 
 PAGE_RECORDS_FIRST, PAGE_GROWTH, PAGE_RECORDS, PAGE_BYTES = 16, 8, 5_000, 16 << 20
-"""A page is held as a whole, some times over. What the values of the next one may take is told from those before."""
+"""The limit on a page, which is held in memory as a whole, several times. The size of the values of the next page is
+estimated from the pages before."""
 BATCH_RECORDS, BATCH_BYTES = 5_000, 16 << 20
-"""Of one append; bytes are counted as if no character took more than one."""
+"""Limits of one append. Bytes are counted as if no character took more than one."""
 BODY_BYTES = (64 << 20) - 4096
-"""What the server takes by default, with room for what a request has beside the records."""
+"""What the server accepts by default, less room for the rest of a request."""
 _KNOWN = ("key", "keyText", "value", "text", "json", "headers", "contentType", "tombstone")
 _TEXTS = ("key", "keyText", "value", "text")
 
@@ -29,8 +30,8 @@ Record = dict[str, Any]
 
 
 def scanned(client: Client, parameters: dict[str, str | int], warnings: dict[str, None]) -> Iterator[list[Record]]:
-    """The records that a scan with these parameters finds, page by page. What the cluster says of records that are
-    missing goes to `warnings`. Raises CommandError when a scan comes no further."""
+    """The records that a scan with these parameters finds, page by page. The cluster's warnings about missing records
+    are added to `warnings`. Raises CommandError when a scan makes no progress."""
     end = client.call("GET", "/api/v1/log/frontier")["readableSequence"]
     asked = {"end_seq": end, **parameters, "limit": PAGE_RECORDS_FIRST}
     if not asked.keys() & {"key", "key_base64", "prefix", "prefix_base64"}:
@@ -50,13 +51,13 @@ def scanned(client: Client, parameters: dict[str, str | int], warnings: dict[str
 
 
 def _next_limit(records: list[Record]) -> int:
-    """How many records like these a page may have."""
+    """How many records of this size a page may have."""
     size = sum(len(record.get("value", "")) for record in records)
     return max(1, min(PAGE_RECORDS, PAGE_GROWTH * len(records), PAGE_BYTES * len(records) // max(size, 1)))
 
 
 def schema() -> Any:
-    """Of records in Arrow."""
+    """The schema of records in Arrow."""
     pa = library()
     return pa.schema(
         [
@@ -88,7 +89,7 @@ def record_batch(records: list[Record]) -> Any:
 
 
 def records_of_batch(batch: Any) -> Iterator[Record]:
-    """The records of a record batch, as an append takes them. Raises ValueError for other columns."""
+    """The records of a record batch, as an append takes them. Raises ValueError for wrong columns."""
     if "key" not in batch.schema.names or "value" not in batch.schema.names:
         raise ValueError(f"records need the columns 'key' and 'value'; there are {', '.join(batch.schema.names)}")
     for row in batch.to_pylist():
@@ -128,20 +129,20 @@ def records_of_lines(lines: Iterable[bytes]) -> Iterator[Record]:
             raise ValueError(f"line {number} is no JSON: {error}") from None
         if not isinstance(record, dict) or not ("key" in record or "keyText" in record):
             raise ValueError(f"line {number} is no record: it must be an object with `key` or `keyText`")
-        kept = {name: record[name] for name in _KNOWN if name in record}
-        if kept.get("tombstone"):
-            kept.pop("value", None)
+        fields = {name: record[name] for name in _KNOWN if name in record}
+        if fields.get("tombstone"):
+            fields.pop("value", None)
         for name in _TEXTS:
-            if not isinstance(kept.get(name, ""), str) and not (name == "key" and isinstance(kept[name], dict)):
-                shown = json.dumps(kept[name])[:40]
-                raise ValueError(f"line {number} is no record: its `{name}` is {shown}, which is no text")
-        yield kept
+            if not isinstance(fields.get(name, ""), str) and not (name == "key" and isinstance(fields[name], dict)):
+                value_text = json.dumps(fields[name])[:40]
+                raise ValueError(f"line {number} is no record: its `{name}` is {value_text}, which is no text")
+        yield fields
 
 
 def batches(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Records as appends take them at a time. Where the batches of a file begin must not change from release to
-    release, since they are numbered: an import may have begun with another one. So only a batch that no server takes by
-    default is divided; an import never got beyond it."""
+    """Records in the batches of appends. The batches of a file must begin at the same records in every release, because
+    they are numbered and an import may have begun with an earlier release. So only a batch that no server accepts by
+    default is divided further: no import has ever got past such a batch."""
     for batch in _counted(records):
         if _json_bytes(batch) <= BODY_BYTES:
             yield batch
@@ -154,32 +155,34 @@ def _counted(records: Iterable[Record]) -> Iterator[list[Record]]:
     batch: list[Record] = []
     size = 0
     for record in records:
-        own = len(record.get("value", "")) + len(record.get("key", "")) if "json" not in record else _json_bytes(record)
-        if batch and (len(batch) == BATCH_RECORDS or size + own > BATCH_BYTES):
+        record_bytes = (
+            len(record.get("value", "")) + len(record.get("key", "")) if "json" not in record else _json_bytes(record)
+        )
+        if batch and (len(batch) == BATCH_RECORDS or size + record_bytes > BATCH_BYTES):
             yield batch
             batch, size = [], 0
         batch.append(record)
-        size += own + len(record.get("text", "")) + 100
+        size += record_bytes + len(record.get("text", "")) + 100
     if batch:
         yield batch
 
 
 def _divided(batch: list[Record]) -> Iterator[list[Record]]:
-    """The records of a batch in smaller ones, of BATCH_BYTES in a request unless one record has more."""
+    """The records of a batch in smaller batches, of BATCH_BYTES in a request unless one record has more."""
     part: list[Record] = []
     size = 0
     for record in batch:
-        own = _json_bytes(record) + len(", ")
-        if part and size + own > BATCH_BYTES:
+        record_bytes = _json_bytes(record) + len(", ")
+        if part and size + record_bytes > BATCH_BYTES:
             yield part
             part, size = [], 0
         part.append(record)
-        size += own
+        size += record_bytes
     yield part
 
 
 def _json_bytes(content: Record | list[Record]) -> int:
-    """What it takes in a request, where a character that is not ASCII takes 6 or 12 bytes."""
+    """The bytes of the record in a request, where a character that is not ASCII takes 6 or 12 bytes."""
     return len(json.dumps(content))
 
 

@@ -1,7 +1,10 @@
 """OpenMetrics text with a time for every sample, read into series.
 
-Format: https://prometheus.io/docs/specs/om/open_metrics_spec/, and for quoted names
-https://prometheus.io/docs/instrumenting/exposition_formats/. Comments, metadata and exemplars are passed over.
+Format: https:
+
+prometheus.io/docs/specs/om/open_metrics_spec/, and for quoted names https:
+
+prometheus.io/docs/instrumenting/exposition_formats/. Comments, metadata and exemplars are ignored.
 """
 
 from __future__ import annotations
@@ -21,15 +24,15 @@ _LABEL = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|([a-zA-Z_:][a-zA-Z0-9_:.]*))\s*(
 _ESCAPE = re.compile(r"\\(.)")
 _UNESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 SERIES_MAX = 100_000
-"""Series that are kept by their text."""
+"""Series that are remembered by their text."""
 END = b"# EOF"
 SECONDS_MAX = 1e12
 SHOWN_BYTES = 80
 
 
 class Reader:
-    """Reads slices of whole lines. `has_ended`: the end of the text was there. Raises ValueError for a line that is
-    wrong, with its number."""
+    """Reads slices of complete lines. `has_ended`: whether the line `# EOF` has been read. Raises ValueError for a
+    wrong line, with its number."""
 
     def __init__(self) -> None:
         self.has_ended = False
@@ -37,7 +40,7 @@ class Reader:
         self._known: dict[bytes, bytes] = {}
 
     def read(self, text: bytes) -> SeriesArrays:
-        """The series of some lines, in the order in which they come first. Takes some 60 bytes for each line."""
+        """The series of some lines, in the order of their first lines. Takes some 60 bytes of memory for each line."""
         lines = text.count(b"\n") + 1
         rows, firsts = np.empty((lines, COLUMNS), dtype=np.int64), np.empty(lines, dtype=np.int64)
         values, seconds, summary = np.empty(lines), np.zeros(lines), np.empty(3, dtype=np.int64)
@@ -65,22 +68,22 @@ class Reader:
         return arrays
 
     def _fields(self, line: bytes, number: int) -> list[bytes]:
-        """The series, the value and the time of a line; nothing for one that is no sample."""
-        found = _LINE.fullmatch(line)
-        if found is None:
+        """The series, the value and the time of a line; nothing for a line that is no sample."""
+        match = _LINE.fullmatch(line)
+        if match is None:
             self._other(line, number)
             return []
         if self.has_ended:
             raise ValueError(f"line {number} comes behind '# EOF', which is to be the last line")
-        return list(found.groups())
+        return list(match.groups())
 
     def _other(self, line: bytes, number: int) -> None:
         stripped = line.strip()
         if stripped == END:
             self.has_ended = True
         elif stripped and not stripped.startswith(b"#"):
-            shown = stripped[:SHOWN_BYTES].decode(errors="replace")
-            raise ValueError(f"line {number} is {shown!r}; it must be a sample with its time, such as up 1 1700000000")
+            text = stripped[:SHOWN_BYTES].decode(errors="replace")
+            raise ValueError(f"line {number} is {text!r}; it must be a sample with its time, such as up 1 1700000000")
 
     def _label_bytes(self, head: bytes, number: int) -> bytes:
         label_bytes = self._known.get(head)
@@ -122,22 +125,22 @@ class Reader:
 
 
 def _labels(head: str) -> dict[str, str]:
-    """The labels of a series as it stands before its value. Raises ValueError."""
+    """The labels of a series as it is written before its value. Raises ValueError."""
     name, brace, rest = head.partition("{")
     label_set = {METRIC_NAME: name} if name else {}
     text, at = rest[:-1] if brace else "", 0
     while at < len(text.rstrip()):
-        found = _LABEL.match(text, at)
-        if found is None:
+        match = _LABEL.match(text, at)
+        if match is None:
             raise ValueError(f"the labels {head[:80]!r} cannot be read, from {text[at : at + 20]!r} on")
-        quoted, plain, value, _ = found.groups()
+        quoted, plain, value, _ = match.groups()
         label = _unescaped(quoted) if plain is None else plain
         if value is None:
             label, value = METRIC_NAME, label
         if label in label_set:
             raise ValueError(f"the label {label!r} appears twice")
         label_set[label] = _unescaped(value)
-        at = found.end()
+        at = match.end()
     if not label_set.get(METRIC_NAME):
         raise ValueError(f"{head[:80]!r} has no metric name")
     return {label: value for label, value in label_set.items() if value}

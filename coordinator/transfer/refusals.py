@@ -1,4 +1,4 @@
-"""What of an import was not stored, and why; and how much interpreted work it was."""
+"""The items of an import that were not stored, with the reasons, and how much interpreted work it was."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from shared.errors import TooLarge
 
 SHOWN_MAX = 5
-"""How many refusals a message has; it gives the number of all."""
+"""How many refusals a message shows; it gives the number of all."""
 WORK_US_MAX = 10_000_000
-"""Interpreted work of one import, about, in µs: what kernels do is bounded by the bytes of the body, but a few bytes
-can be a row, a set of labels or a number that takes an interpreter microseconds."""
+"""The limit on the interpreted work of one import, about, in µs. The bytes of the body bound the work of kernels, but a
+few bytes can be a row, a set of labels or a number that takes an interpreter microseconds."""
 ROW_US, LABEL_SET_US, NUMBER_US, HISTOGRAM_BYTE_US = 3.0, 15.0, 0.5, 0.3
 
 
 @dataclass(slots=True)
 class Refusals:
-    """`what`: the items that are refused, such as lines. `texts`: the first of them, with their reasons."""
+    """`what`: the kind of items that are refused, such as lines. `texts`: the first refusals, with their reasons."""
 
     what: str
     texts: list[str] = field(default_factory=list)
@@ -26,7 +26,7 @@ class Refusals:
 
     @property
     def item(self) -> str:
-        """One of them, such as line."""
+        """The singular, such as line."""
         return self.what.removesuffix("s")
 
     def add(self, text: str) -> None:
@@ -36,7 +36,7 @@ class Refusals:
             self.texts.append(text)
 
     def add_all(self, items: Sequence[int], text_of: Callable[[int], str]) -> None:
-        """Refuse all of these; texts are made of those that are shown."""
+        """Refuse all of these; texts are made only for those that are shown."""
         self.texts += map(text_of, items[: max(0, SHOWN_MAX - len(self.texts))])
         self.count += len(items)
 
@@ -50,7 +50,7 @@ class Refusals:
             )
 
     def text(self, stored: str) -> str:
-        """The message: what was stored nevertheless, and what was not."""
+        """The message: how much was stored, and what was refused."""
         more = self.count - len(self.texts)
         tail = f"; and {more} more" if more else ""
         return f"{stored} stored, these {self.what} refused: {'; '.join(self.texts)}{tail}"

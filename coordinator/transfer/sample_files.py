@@ -1,4 +1,4 @@
-"""Files and blocks with samples, as the batches that an import of them sends."""
+"""Files and blocks with samples, as the batches in which an import sends them."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from coordinator.transfer.text_source import few_lines
 from coordinator.transfer.tsdb_chunks import BAD_SUM, BROKEN, HISTOGRAMS, OTHER, ChunkFiles
 from coordinator.transfer.tsdb_histograms import Decoder
 from coordinator.transfer.tsdb_index import Index, IndexedSeries, tombstones
-from coordinator.transfer.uploading import Batch
+from coordinator.transfer.uploading import ImportBatch
 from shared.errors import BadData
 
 SLICE_BYTES = 4 << 20
-"""Text of one request."""
+"""Bytes of text in one request."""
 SAMPLE_TEXT_BYTES, SAMPLE_LINES_MAX = 4 * SLICE_BYTES, 1 << 18
-"""Text of OpenMetrics, and its lines, of one request, which has a fourth of these bytes: the fewer the requests, the
-less each sample costs."""
+"""Bytes and lines of OpenMetrics text for one request, which is a fourth as long: the fewer the requests, the less each
+sample costs."""
 LINE_BYTES_MAX = 8 << 20
 CHUNKS_AT_ONCE = 1500
-"""Of one request: a chunk has 120 samples as a rule, so these are 180,000."""
+"""Chunks in one request. A chunk usually has 120 samples, so these are 180,000 samples."""
 SERIES_CHUNKS_AT_ONCE = 4 * CHUNKS_AT_ONCE
-"""Of one series in one request, which may have 4,194,304 samples."""
+"""Chunks of one series in one request, which may have 4,194,304 samples."""
 PARQUET = b"PAR1"
-"""What such a file begins with, whatever its name is."""
+"""The first bytes of such a file, whatever its name is."""
 ROWS_AT_ONCE, SAMPLES_AT_ONCE, SAMPLE_BYTES = 2000, 500_000, 16
-"""Rows and samples of one request in Arrow, but for a single row with more samples. Texts of histograms count as many
-samples as have their bytes."""
+"""Rows and samples of one request in Arrow, unless a single row has more samples. Texts of histograms count as as many
+samples as take the same bytes."""
 
 WRITE, IMPORT, IMPORT_CSV = "/api/v1/write", "/api/v1/import", "/api/v1/import/csv"
 _WRITE_HEADERS = {
@@ -52,20 +52,21 @@ _WRITE_HEADERS = {
 
 
 class Source(Protocol):
-    """`identity`: changes when the source does; `size`: its last position. `notes`: what of it cannot be imported."""
+    """`identity`: changes when the source does; `size`: its last position. `notes`: what it contains that cannot be
+    imported."""
 
     name: str
     identity: str
     size: int
     notes: list[str]
 
-    def batches(self, position: int) -> Iterator[Batch]:
-        """What lies behind this position, 0 for all. Raises OSError, and ValueError for what makes no sense."""
+    def batches(self, position: int) -> Iterator[ImportBatch]:
+        """The batches behind this position; 0 for all. Raises OSError, and ValueError for invalid content."""
 
 
-def written(body: bytes | memoryview, position: int, size: int) -> Batch:
+def written(body: bytes | memoryview, position: int, size: int) -> ImportBatch:
     """The batch of a message WriteRequest."""
-    return Batch(WRITE, _WRITE_HEADERS, snappy.compress(body), position, size)
+    return ImportBatch(WRITE, _WRITE_HEADERS, snappy.compress(body), position, size)
 
 
 class _File:
@@ -82,7 +83,7 @@ class _File:
 
     @contextmanager
     def _open(self, position: int) -> Iterator[io.BufferedIOBase]:
-        """The text from this position on. Raises ValueError where it is compressed and not whole."""
+        """The text from this position on. Raises ValueError for an incomplete compressed file."""
         try:
             with gzip.open(self.path, "rb") if self._is_gzip else self.path.open("rb") as file:
                 file.seek(position)
@@ -93,21 +94,21 @@ class _File:
     def _slices(
         self, position: int, slice_bytes: int | None = None, keeps_rows: bool = False
     ) -> Iterator[tuple[bytes, int]]:
-        """(Some whole lines, the position behind them) from this position on, SLICE_BYTES unless told otherwise.
-        `keeps_rows`: a line break within quotes ends no row."""
+        """(Some complete lines, the position behind them) from this position on, in slices of SLICE_BYTES by default.
+        `keeps_rows`: a line break within quotes does not end a row."""
         slice_bytes = slice_bytes or SLICE_BYTES
         with self._open(position) as file:
-            rest = b""
+            incomplete_line = b""
             while True:
-                more = file.read(max(slice_bytes - len(rest), slice_bytes // 4))
-                text = rest + more
+                more = file.read(max(slice_bytes - len(incomplete_line), slice_bytes // 4))
+                text = incomplete_line + more
                 end = (csv_ends.rows_end(text) if keeps_rows else text.rfind(b"\n") + 1) if more else len(text)
                 if end:
                     position += end
                     yield text[:end], position
                 elif len(text) > LINE_BYTES_MAX:
                     raise ValueError(f"{self.name} has a line of more than {LINE_BYTES_MAX} bytes at byte {position}")
-                rest = text[end:]
+                incomplete_line = text[end:]
                 if not more:
                     return
 
@@ -115,22 +116,22 @@ class _File:
 class LinesFile(_File):
     """JSON lines."""
 
-    def batches(self, position: int) -> Iterator[Batch]:
+    def batches(self, position: int) -> Iterator[ImportBatch]:
         before = position
         for text, end in self._slices(position):
-            yield Batch(IMPORT, {"Content-Type": "application/x-ndjson"}, text, end, end - before)
+            yield ImportBatch(IMPORT, {"Content-Type": "application/x-ndjson"}, text, end, end - before)
             before = end
 
 
 class CsvFile(_File):
-    """CSV with a header; or with a description of its columns, of which `skips` lines come before the first row."""
+    """CSV with a header; or with a description of its columns, where the first `skips` lines are left out."""
 
     def __init__(self, path: Path, columns: str = "", skips: int = 0) -> None:
         super().__init__(path)
         self._columns = columns
         self._skips = skips
 
-    def batches(self, position: int) -> Iterator[Batch]:
+    def batches(self, position: int) -> Iterator[ImportBatch]:
         with self._open(0) as file:
             if self._columns:
                 head = b"".join(file.readline(LINE_BYTES_MAX) for _ in range(self._skips))
@@ -141,14 +142,14 @@ class CsvFile(_File):
         target = f"{IMPORT_CSV}?{urlencode({'format': self._columns})}" if self._columns else IMPORT_CSV
         before = max(position, len(head))
         for text, end in self._slices(before, keeps_rows=True):
-            yield Batch(target, {"Content-Type": "text/csv"}, header + text, end, end - before)
+            yield ImportBatch(target, {"Content-Type": "text/csv"}, header + text, end, end - before)
             before = end
 
 
 class OpenMetricsFile(_File):
     """OpenMetrics text, with a time for every sample."""
 
-    def batches(self, position: int) -> Iterator[Batch]:
+    def batches(self, position: int) -> Iterator[ImportBatch]:
         reader, before = openmetrics.Reader(), position
         for text, _ in self._slices(position, SAMPLE_TEXT_BYTES):
             for lines in few_lines(text, SAMPLE_LINES_MAX):
@@ -174,13 +175,13 @@ class Block:
         self._decoder = Decoder()
         self._unknown = self._broken = 0
 
-    def batches(self, position: int) -> Iterator[Batch]:
+    def batches(self, position: int) -> Iterator[ImportBatch]:
         before, gathered, chunks = position, list[IndexedSeries](), 0
         for at, series in self._index.series(position):
             while len(series.chunks) > SERIES_CHUNKS_AT_ONCE:
-                first, rest = series.chunks[:SERIES_CHUNKS_AT_ONCE], series.chunks[SERIES_CHUNKS_AT_ONCE:]
+                first, later = series.chunks[:SERIES_CHUNKS_AT_ONCE], series.chunks[SERIES_CHUNKS_AT_ONCE:]
                 yield from self._batches([replace(series, chunks=first)], before, before)
-                series = replace(series, chunks=rest)
+                series = replace(series, chunks=later)
             gathered.append(series)
             chunks += len(series.chunks)
             if chunks >= CHUNKS_AT_ONCE:
@@ -193,8 +194,8 @@ class Block:
         if self._broken:
             self.notes.append(f"{self.name}: {self._broken} chunks are damaged; their samples are missing")
 
-    def _batches(self, gathered: list[IndexedSeries], before: int, end: int) -> Iterator[Batch]:
-        """The last one moves on to the position behind the series."""
+    def _batches(self, gathered: list[IndexedSeries], before: int, end: int) -> Iterator[ImportBatch]:
+        """The batches of these series. The last batch advances to the position behind them."""
         read = self._read(gathered)
         yield from self._histograms(gathered, read, before)
         yield written(self._floats(gathered, read).body(), end, end - before)
@@ -208,14 +209,16 @@ class Block:
         labels = [series.labels for series in gathered for _ in series.chunks]
         self._delete(gathered, read)
         rows = np.flatnonzero(read.counts)
-        kept = [labels[row] for row in rows.tolist()]
-        return SeriesArrays(kept, read.firsts[rows], read.counts[rows], read.times_ms, read.values)
+        label_sets = [labels[row] for row in rows.tolist()]
+        return SeriesArrays(label_sets, read.firsts[rows], read.counts[rows], read.times_ms, read.values)
 
-    def _histograms(self, gathered: list[IndexedSeries], read: tsdb_chunks.Chunks, position: int) -> Iterator[Batch]:
+    def _histograms(
+        self, gathered: list[IndexedSeries], read: tsdb_chunks.Chunks, position: int
+    ) -> Iterator[ImportBatch]:
         owners = [(series, chunk >> 32) for series in gathered for chunk in series.chunks]
         rows = np.flatnonzero(read.status == HISTOGRAMS).tolist()
-        for number, own in groupby(rows, lambda row: owners[row][1]):
-            chunks = list(own)
+        for number, file_rows in groupby(rows, lambda row: owners[row][1]):
+            chunks = list(file_rows)
             table = read.table[chunks]
             deleted = [self._deleted.get(owners[row][0].reference, ()) for row in chunks]
             for decoded in self._decoder.read(self._chunks.file(number), table, deleted):
@@ -224,7 +227,7 @@ class Block:
             read.table[chunks] = table
 
     def _delete(self, gathered: list[IndexedSeries], read: tsdb_chunks.Chunks) -> None:
-        """Take out what tombstones delete."""
+        """Remove the samples that tombstones delete."""
         if not any(series.reference in self._deleted for series in gathered):
             return
         is_kept = np.ones(len(read.times_ms), dtype=np.bool_)
@@ -232,9 +235,9 @@ class Block:
         for series in gathered:
             spans = self._deleted.get(series.reference, ())
             for _ in series.chunks:
-                own = slice(int(read.firsts[row]), int(read.firsts[row] + read.counts[row]))
+                samples = slice(int(read.firsts[row]), int(read.firsts[row] + read.counts[row]))
                 for start_ms, end_ms in spans:
-                    is_kept[own] &= (read.times_ms[own] < start_ms) | (read.times_ms[own] > end_ms)
+                    is_kept[samples] &= (read.times_ms[samples] < start_ms) | (read.times_ms[samples] > end_ms)
                 row += 1
         reach = np.concatenate([[0], np.cumsum(is_kept)])
         ends = reach[read.firsts + read.counts]
@@ -269,7 +272,7 @@ class ArrowFile:
         except (pa.ArrowException, OSError) as error:
             raise ValueError(f"{self.name} cannot be read: {error}") from error
 
-    def batches(self, position: int) -> Iterator[Batch]:
+    def batches(self, position: int) -> Iterator[ImportBatch]:
         pa = library()
         import pyarrow.compute as pc  # which the library does not load on its own
 
@@ -284,7 +287,7 @@ class ArrowFile:
                 end = min(max(begin + 1, end), begin + ROWS_AT_ONCE, batch.num_rows)
                 is_last = end == batch.num_rows
                 body = _stream(pa, batch.slice(begin, end - begin))
-                yield Batch(IMPORT, {"Content-Type": STREAM}, body, number + is_last, int(is_last))
+                yield ImportBatch(IMPORT, {"Content-Type": STREAM}, body, number + is_last, int(is_last))
                 begin = end
 
     def _require_columns(self, pa: Any, schema: Any) -> None:
@@ -336,7 +339,7 @@ _SUFFIXES = {
 def sources_of(path: Path, kind: str | None = None, columns: str = "", skips: int = 0) -> list[Source]:
     """What a path names: a file, a block, or a directory of blocks such as a snapshot. Raises ValueError, OSError."""
     if path.is_dir():
-        blocks = [path] if (path / "index").exists() else sorted(own.parent for own in path.glob("*/index"))
+        blocks = [path] if (path / "index").exists() else sorted(index.parent for index in path.glob("*/index"))
         if not blocks:
             raise ValueError(f"{path} has no blocks of Prometheus's TSDB: directories with an index and chunks")
         return [Block(block) for block in blocks]

@@ -20,26 +20,27 @@ from shared.promql.model import RangeVector, Samples
 from shared.wire import Frame, pack, unpack
 
 SLICE_SAMPLES = 1 << 19
-"""Samples that a slice should have: 8 MB, which take some 20 ms to read. A few large slices cost less than many small
-ones, for each of which a shard looks up its series again."""
+"""The number of samples that a slice should have: 8 MB, which take some 20 ms to read. A few large slices cost less
+than many small ones, because a shard looks up its series again for each slice."""
 SLICE_BYTES_MAX = 64 << 20
-"""What a worker may hold for one slice: its samples some times over, while they are gathered from several blocks."""
+"""The memory that a worker may use for one slice: its samples several times over, while they are gathered from several
+blocks."""
 LANES_MAX = 4
-"""Shards that are read at once, each in another worker. As many slices, and one that is being sent, are the memory of
-an export."""
+"""Shards that are read at once, each in another worker. An export holds this many slices in memory, and one that is
+being sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Series with their samples: series i of `labels` owns [offsets[i], offsets[i + 1]) of the samples, one at least.
-    No series is in two slices, but for one with so many samples that it is in several, in the order of time."""
+    """Series with their samples: series i of `labels` owns [offsets[i], offsets[i + 1]) of the samples, at least one.
+    No series is in two slices, unless it has so many samples that it is in several, in the order of time."""
 
     labels: LabelFrame
     samples: Samples
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExportSelection:
     """Series that match any of the selectors, and their samples with start ≤ t ≤ end, in Unix ms."""
 
     selectors: Selectors
@@ -55,11 +56,11 @@ class SliceReply:
     message: ExportReply
     frames: Sequence[Frame]
 
-    def decoded(self, wanted: Wanted) -> Slice:
+    def decoded(self, selection: ExportSelection) -> Slice:
         """Work for a thread."""
         value = exchange.decode(self.message.shape, self.frames, Symbols())
         assert isinstance(value, RangeVector)
-        samples = value.samples if wanted.keeps_stale else without_stale(value.samples)
+        samples = value.samples if selection.keeps_stale else without_stale(value.samples)
         is_kept = np.diff(samples.offsets) > 0
         if is_kept.all():
             return Slice(value.labels, samples)
@@ -68,15 +69,15 @@ class SliceReply:
 
 
 Turn = Callable[[Callable[[float], Awaitable[SliceReply]]], Awaitable[SliceReply]]
-"""Calls what it is given when there is a place for it, with the seconds that it may take."""
+"""Calls its argument when there is a place for it, with the seconds that the call may take."""
 
 
 class _Lane:
     """Some shards, one after the other."""
 
-    def __init__(self, links: Links, wanted: Wanted, turn: Turn, shards: Iterable[int]) -> None:
+    def __init__(self, links: Links, selection: ExportSelection, turn: Turn, shards: Iterable[int]) -> None:
         self._links = links
-        self._wanted = wanted
+        self._selection = selection
         self._turn = turn
         self._shards = deque(shards)
         self._cursor = Cursor()
@@ -94,9 +95,9 @@ class _Lane:
         return reply
 
     async def _ask(self, timeout_s: float) -> SliceReply:
-        wanted = self._wanted
+        selection = self._selection
         body = ExportBody(
-            wanted.selectors, wanted.start_ms, wanted.end_ms, self._cursor, SLICE_SAMPLES, SLICE_BYTES_MAX
+            selection.selectors, selection.start_ms, selection.end_ms, self._cursor, SLICE_SAMPLES, SLICE_BYTES_MAX
         )
         shards = (self._shards[0],)
         (reply,) = await self._links.call("series.export", shards=shards, body=pack(body), timeout_s=timeout_s)
@@ -104,13 +105,13 @@ class _Lane:
         return SliceReply(unpack(reply.message.body, ExportReply), reply.message.frames)
 
 
-async def slices(links: Links, wanted: Wanted, turn: Turn) -> AsyncGenerator[SliceReply, None]:
-    """All samples that are wanted. The next slices are read while one is used.
+async def slices(links: Links, selection: ExportSelection, turn: Turn) -> AsyncGenerator[SliceReply, None]:
+    """All samples of the selection. The next slices are read while one is used.
 
     Raises Unavailable when a shard is missing or lacks samples, since an export is whole or ends with an error.
     """
     lanes_count = min(LANES_MAX, max(1, links.worker_count()))
-    lanes = [_Lane(links, wanted, turn, range(first, links.shards, lanes_count)) for first in range(lanes_count)]
+    lanes = [_Lane(links, selection, turn, range(first, links.shards, lanes_count)) for first in range(lanes_count)]
     coming = {asyncio.ensure_future(lane.next()): lane for lane in lanes if lane.has_more}
     try:
         while coming:

@@ -52,19 +52,19 @@ class TextSource(io.RawIOBase):
 def line_slices(source: io.RawIOBase, slice_bytes: int, line_bytes_max: int) -> Iterator[tuple[int, bytes]]:
     """(The number of its first line, counted from 1, some whole lines) of each slice of a text: of about `slice_bytes`
     and LINES_MAX lines at most, or one longer line. Raises TooLarge for a line of more than `line_bytes_max`."""
-    rest, line = b"", 1
+    incomplete_line, line = b"", 1
     reader = io.BufferedReader(source, READ_BYTES)
     while True:
-        more = reader.read(max(slice_bytes - len(rest), READ_BYTES))
-        text = rest + more
+        more = reader.read(max(slice_bytes - len(incomplete_line), READ_BYTES))
+        text = incomplete_line + more
         end = text.rfind(b"\n") + 1 if more else len(text)
         if end:
-            for part in few_lines(text[:end], LINES_MAX):
-                yield line, part
-                line += part.count(b"\n")
+            for lines in few_lines(text[:end], LINES_MAX):
+                yield line, lines
+                line += lines.count(b"\n")
         elif len(text) > line_bytes_max:
             raise TooLarge(f"line {line} has more than {line_bytes_max} bytes, the limit")
-        rest = text[end:]
+        incomplete_line = text[end:]
         if not more:
             return
 

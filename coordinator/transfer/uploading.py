@@ -1,7 +1,7 @@
-"""Sends the batches of an import one behind the other over a few connections, and notes how far it is.
+"""Sends the batches of an import in order over a few connections, and records its progress.
 
-Samples are keyed by series and time, so a batch that is sent twice changes nothing. What is acknowledged is noted in a
-file beside the source, and an import that was interrupted goes on from there.
+Samples are keyed by series and time, so a batch that is sent twice changes nothing. The progress is stored in a file
+beside the source, from which an interrupted import continues.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from coordinator.command_client import Away, Client, CommandError
 T = TypeVar("T")
 
 CONNECTIONS = 2
-"""A request is on its way while the next one is read by the server."""
+"""The next request is already on its way while the server processes the last one."""
 BATCHES_AHEAD = 2 * CONNECTIONS
 PATIENCE_S = 60.0
-"""How long an import waits for a cluster that is away or has too much to do, before it gives up; it can go on later."""
+"""How long an import waits for a cluster that is down or overloaded before it gives up. It can be continued later."""
 BACK_OFF_FIRST_S, BACK_OFF_MAX_S = 0.2, 5.0
 SAVE_EVERY_S = 1.0
 WRITTEN = "x-prometheus-remote-write-samples-written", "x-prometheus-remote-write-histograms-written"
-"""Headers of an answer: how many samples are stored. Imports count histograms in the first one."""
+"""The headers of an answer that say how many samples were stored. Imports count histograms in the first one."""
 STATE_SUFFIX = ".triptych-import"
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """One request. `position`: where its source goes on behind it, as the source counts; `size`: how much of the source
-    it is, in the same unit."""
+class ImportBatch:
+    """One request. `position`: the position in its source behind it, in the unit of the source; `size`: the size of its
+    part of the source, in the same unit."""
 
     path: str
     headers: Mapping[str, str]
@@ -47,8 +47,8 @@ class Batch:
 
 @dataclass(slots=True)
 class State:
-    """How far the sources of an import are: by name, what identifies the source (its size and time) and the position
-    behind what is acknowledged. `path` None: nothing is kept."""
+    """The progress of an import: the name of each source, what identifies its content (its size and time) and the
+    position behind the acknowledged part. `path` None: it is not stored."""
 
     path: Path | None
     target: str
@@ -57,22 +57,25 @@ class State:
 
     @classmethod
     def read(cls, path: Path | None, target: str) -> State:
-        """The state of an import to the same cluster that was interrupted, or a new one. Raises CommandError."""
+        """The state of an interrupted import to the same cluster, or a new one. Raises CommandError."""
         state = cls(path, target)
         if path is None or not path.exists():
             return state
         try:
-            kept = json.loads(path.read_text())
-            if kept["target"] == target:
-                state.sources = {str(name): [str(own[0]), int(own[1])] for name, own in kept["sources"].items()}
+            saved = json.loads(path.read_text())
+            if saved["target"] == target:
+                state.sources = {
+                    str(name): [str(saved_position[0]), int(saved_position[1])]
+                    for name, saved_position in saved["sources"].items()
+                }
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise CommandError(f"{path} is not the state of an import ({error}); remove it to begin anew") from error
         return state
 
     def position(self, name: str, identity: str) -> int:
-        """Where to go on; 0 for a source that is new or has changed."""
-        own = self.sources.get(name)
-        return own[1] if own is not None and own[0] == identity else 0
+        """Where to continue; 0 for a source that is new or has changed."""
+        saved_position = self.sources.get(name)
+        return saved_position[1] if saved_position is not None and saved_position[0] == identity else 0
 
     def acknowledge(self, name: str, identity: str, position: int) -> None:
         self.sources[name] = [identity, position]
@@ -99,7 +102,7 @@ class State:
 
 @dataclass(slots=True)
 class Outcome:
-    """Of all batches so far. `refused`: messages of the server about items that it did not store."""
+    """The outcome of all batches so far. `refused`: messages of the server about items that it did not store."""
 
     samples: int = 0
     requests: int = 0
@@ -107,19 +110,19 @@ class Outcome:
 
 
 class Uploader:
-    """`tell`: called with each batch that is acknowledged, in order."""
+    """`tell`: called with each acknowledged batch, in order."""
 
-    def __init__(self, client: Client, outcome: Outcome, tell: Callable[[Batch], None]) -> None:
+    def __init__(self, client: Client, outcome: Outcome, tell: Callable[[ImportBatch], None]) -> None:
         self._outcome = outcome
         self._tell = tell
         self._free: deque[Client] = deque(client.again() for _ in range(CONNECTIONS))
         self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="import")
         self._is_over = False
 
-    def send(self, batches: Iterator[Batch], acknowledge: Callable[[int], None]) -> None:
-        """Send all batches; `acknowledge` is called with the position behind each one that is stored, in order. Raises
+    def send(self, batches: Iterator[ImportBatch], acknowledge: Callable[[int], None]) -> None:
+        """Send all batches. `acknowledge` is called with the position behind each stored batch, in order. Raises
         CommandError, and what reading the batches raises."""
-        under_way: deque[tuple[Batch, Future[tuple[int, str]]]] = deque()
+        under_way: deque[tuple[ImportBatch, Future[tuple[int, str]]]] = deque()
         try:
             for batch in batches:
                 under_way.append((batch, self._pool.submit(self._post, batch)))
@@ -137,7 +140,7 @@ class Uploader:
         self._is_over = True
         self._pool.shutdown(cancel_futures=True)
 
-    def _finish(self, batch: Batch, future: Future[tuple[int, str]], acknowledge: Callable[[int], None]) -> None:
+    def _finish(self, batch: ImportBatch, future: Future[tuple[int, str]], acknowledge: Callable[[int], None]) -> None:
         samples, refusal = future.result()
         self._outcome.samples += samples
         self._outcome.requests += 1
@@ -146,8 +149,8 @@ class Uploader:
         acknowledge(batch.position)
         self._tell(batch)
 
-    def _post(self, batch: Batch) -> tuple[int, str]:
-        """(how many samples are stored, what the server says of others). Raises CommandError."""
+    def _post(self, batch: ImportBatch) -> tuple[int, str]:
+        """(how many samples were stored, the server's message about the others). Raises CommandError."""
         client = self._free.popleft()
         try:
             return patiently(partial(_stored, client, batch), is_over=lambda: self._is_over)
@@ -160,8 +163,8 @@ def patiently(
     then: str = "the same command goes on where this one ends",
     is_over: Callable[[], bool] = lambda: False,
 ) -> T:
-    """What `send` returns, which is called again while the cluster is away or has too much to do, for PATIENCE_S or
-    until `is_over`. Raises CommandError, which says what comes `then`."""
+    """The result of `send`, which is called again while the cluster is down or overloaded, for PATIENCE_S or until
+    `is_over`. Raises CommandError, whose text says what comes `then`."""
     give_up, back_off_s = time.monotonic() + PATIENCE_S, BACK_OFF_FIRST_S
     while True:
         try:
@@ -173,7 +176,7 @@ def patiently(
             back_off_s = min(BACK_OFF_MAX_S, 2 * back_off_s)
 
 
-def _stored(client: Client, batch: Batch) -> tuple[int, str]:
+def _stored(client: Client, batch: ImportBatch) -> tuple[int, str]:
     answer = client.send("POST", batch.path, batch.body, batch.headers)
     written = [text for text in (answer.headers.get(name, "") for name in WRITTEN) if text.isdecimal()]
     samples = sum(map(int, written))

@@ -22,7 +22,7 @@ from coordinator.transfer.log_files import arrow_batches
 
 PAGE_VECTORS = 2_000
 BATCH_VECTORS, BATCH_COMPONENTS, BATCH_BYTES = 5_000, 1 << 20, 16 << 20
-"""Of one upsert: 1,048,576 components are 12 to 22 MB of JSON, beside which other attributes have so many bytes."""
+"""Components of one upsert: 1,048,576 are 12 to 22 MB of JSON. The other attributes may take as many bytes."""
 
 Vector = dict[str, Any]
 
@@ -44,7 +44,7 @@ def scrolled(client: Client, collection: str, filter_: Any = None) -> Iterator[l
 
 
 def schema() -> Any:
-    """Of vectors in Arrow."""
+    """The schema of vectors in Arrow."""
     pa = library()
     return pa.schema(
         [
@@ -60,11 +60,11 @@ def record_batch(vectors: list[Vector]) -> Any:
     pa = library()
     components = matrix(vectors)
     offsets = np.arange(len(vectors) + 1, dtype=np.int32) * components.shape[1]
-    others = [{name: own for name, own in v["attributes"].items() if name != "vector"} for v in vectors]
+    others = [{name: value for name, value in v["attributes"].items() if name != "vector"} for v in vectors]
     columns = [
         pa.array([vector["id"] for vector in vectors], pa.string()),
         pa.ListArray.from_arrays(pa.array(offsets), pa.array(components.reshape(-1))),
-        pa.array([orjson.dumps(own).decode() if own else None for own in others], pa.string()),
+        pa.array([orjson.dumps(each).decode() if each else None for each in others], pa.string()),
     ]
     return pa.record_batch(columns, schema=schema())
 
@@ -75,7 +75,7 @@ def matrix(vectors: list[Vector]) -> NDArray[np.float32]:
 
 
 def vectors_of_batch(batch: Any) -> Iterator[Vector]:
-    """The vectors of a record batch. Raises ValueError for other columns, and for a vector that is not right."""
+    """The vectors of a record batch. Raises ValueError for wrong columns, and for an invalid vector."""
     if "id" not in batch.schema.names or "vector" not in batch.schema.names:
         raise ValueError(f"vectors need the columns 'id' and 'vector'; there are {', '.join(batch.schema.names)}")
     for row in batch.to_pylist():
@@ -87,8 +87,8 @@ def vectors_of_batch(batch: Any) -> Iterator[Vector]:
 
 
 def _attributes(text: Any, where: str) -> dict[str, Any]:
-    """Those in the column `attributes`, {} for an empty or missing text. Raises ValueError, which begins with
-    `where`."""
+    """The attributes in the column `attributes`, {} for an empty or missing text. Raises ValueError, whose text begins
+    with `where`."""
     if text is None or text == "":
         return {}
     try:
@@ -101,7 +101,7 @@ def _attributes(text: Any, where: str) -> dict[str, Any]:
 
 
 def _components(vector: Any, where: str) -> list[Any]:
-    """The vector, if it is a list. Raises ValueError, which begins with `where`."""
+    """The vector, if it is a list. Raises ValueError, whose text begins with `where`."""
     if not isinstance(vector, list):
         raise ValueError(f"{where} has the `vector` {vector!r:.40}; it must be a list of numbers")
     return vector
@@ -157,19 +157,21 @@ def ids_beside(path: Path) -> Path:
 
 
 def batches(vectors: Iterable[Vector]) -> Iterator[list[Vector]]:
-    """Vectors as upserts take them at a time."""
+    """Vectors in the batches of upserts."""
     batch: list[Vector] = []
     components = size = 0
     for vector in vectors:
         attributes = vector["attributes"]
-        own = len(attributes["vector"])
-        own_bytes = len(json.dumps({name: value for name, value in attributes.items() if name != "vector"}))
-        is_full = len(batch) == BATCH_VECTORS or components + own > BATCH_COMPONENTS or size + own_bytes > BATCH_BYTES
+        dimension = len(attributes["vector"])
+        other_bytes = len(json.dumps({name: value for name, value in attributes.items() if name != "vector"}))
+        is_full = (
+            len(batch) == BATCH_VECTORS or components + dimension > BATCH_COMPONENTS or size + other_bytes > BATCH_BYTES
+        )
         if batch and is_full:
             yield batch
             batch, components, size = [], 0, 0
         batch.append(vector)
-        components += own
-        size += own_bytes
+        components += dimension
+        size += other_bytes
     if batch:
         yield batch

@@ -48,10 +48,10 @@ def hits_json(hits: Hits, metric: str, highlights: Sequence[bytes] = ()) -> str:
         names = [f'"{name}"' for name in names]
     else:
         names = [orjson.dumps(name).decode() for name in names]
-    shown = _attributes(hits) if hits.attributes else ["{}"] * len(names)
+    attribute_texts = _attributes(hits) if hits.attributes else ["{}"] * len(names)
     results = [
         f'{{"score":{score},"vector":{{"id":{name},"attributes":{attributes}}}}}'
-        for score, name, attributes in zip(scores, names, shown, strict=True)
+        for score, name, attributes in zip(scores, names, attribute_texts, strict=True)
     ]
     if highlights:
         results = [

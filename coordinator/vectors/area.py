@@ -55,14 +55,14 @@ THREAD_NUMBERS_MIN = (
 
 
 READ_BYTES_MAX = 128 << 20
-"""Of the vectors of a read of more than READ_WHOLE ids, in all workers together."""
+"""Bytes of the vectors of a read of more than READ_WHOLE ids, in all workers together."""
 
 
 @dataclass(slots=True)
 class Searched:
     """A search's answer: the hits of each query, the warnings, the collection (None: the default one, which has no
-    vector yet), the highlights of each hit as JSON, if asked for, and hints. `groups`: of a search that groups, instead
-    of hits."""
+    vector yet), the highlights of each hit as JSON, if asked for, and hints. `groups`: instead of hits, for a search
+    that groups."""
 
     lists: list[Hits]
     warnings: list[str]
@@ -127,7 +127,7 @@ class VectorArea:
         return self._collections.find(name)
 
     def at_hand(self, name: str) -> Collection | None:
-        """The collection `name`; None if it does not exist, and while nobody knows."""
+        """The collection `name`; None if it does not exist, or while the list of collections is not known."""
         return self._collections.at_hand(name)
 
     async def create(self, wanted: Collection) -> Collection:
@@ -179,12 +179,12 @@ class VectorArea:
         """Shard → its frames, as described in `UpsertBody`. Raises BadData for vectors the collection cannot hold."""
         ids, table, attributes = upserts.last_wins(upserts.matrix(collection))
         parts = {}
-        for shard, own in places(ids, self._links.shards).items():
-            chosen = table[own]
+        for shard, shard_places in places(ids, self._links.shards).items():
+            chosen = table[shard_places]
             parts[shard] = [
-                *pack_blobs([ids[place] for place in own]),
+                *pack_blobs([ids[place] for place in shard_places]),
                 chosen.tobytes(),
-                *pack_blobs([attributes[place] for place in own]),
+                *pack_blobs([attributes[place] for place in shard_places]),
             ]
         return parts
 
@@ -249,14 +249,14 @@ class VectorArea:
         answer = self.searched(request, collection, await self._batches.submit(body, queries), partial=partial)
         lists, warnings = answer.lists, answer.warnings
         if highlighting is not None and body.text is not None and lists[0].ids:
-            found = lists[0].ids
+            found_ids = lists[0].ids
             answer.highlights, missing = await highlights(
                 self._links,
                 collection,
                 body.text,
                 highlighting,
-                found,
-                id_parts(found, self._links.shards),
+                found_ids,
+                id_parts(found_ids, self._links.shards),
                 max(0.001, deadline - time.monotonic()),
             )
             if not partial:
@@ -265,16 +265,17 @@ class VectorArea:
         return answer
 
     def kind(self, request: SearchRequest, collection: Collection) -> SearchKind:
-        """That of a search for one vector, without texts, groups and ids."""
+        """The kind of a search for one vector, without texts, groups and ids."""
         return SearchKind.of(request.body(collection, self._settings.vector_expansion, self._settings.vector_recall))
 
     def begin(self, kind: SearchKind, queries: Floats | bytes) -> PromptFuture[Found]:
-        """Search for one vector, float32[1, dimension] or in JSON. What is found is for `searched`. The future has the
-        errors of `search`; canceling it takes the search back."""
+        """Search for one vector, float32[1, dimension] or in JSON. The result is for `searched`. The future has the
+        errors of `search`; canceling it cancels the search."""
         return self._batches.begin(kind, queries)
 
     def searched(self, request: SearchRequest, collection: Collection, found: Found, *, partial: bool) -> Searched:
-        """What the workers found as the answer. Raises Unavailable when it is not whole and `partial` is false."""
+        """The answer, from the results of the workers. Raises Unavailable when it is not complete and `partial` is
+        false."""
         results, outcome = found
         warnings = list(dict.fromkeys(outcome.warnings()))  # workers that were asked twice say the same twice
         if not partial:
@@ -289,7 +290,8 @@ class VectorArea:
         return Searched(lists, warnings, collection, infos=_infos(collection, results, warnings))
 
     async def _with_vector(self, request: SearchRequest, *, partial: bool) -> SearchRequest:
-        """The search by an id as one by its vector. Raises NotFound, or Unavailable if a missing shard may have it."""
+        """The search by an id as a search by its vector. Raises NotFound, or Unavailable if a missing shard may have
+        it."""
         stored, warnings = await self.get(request.collection, [request.id], (VECTOR_FIELD,), partial=partial)
         if not stored or stored[0].vector is None:
             require_whole(warnings)
@@ -345,14 +347,14 @@ class VectorArea:
     async def _ask(self, body: SearchBody, queries: Floats) -> tuple[MergedHits, FanOut]:
         deadline = time.monotonic() + self._timeout_s
         body = msgspec.structs.replace(body, shards_asked=self._links.shards - len(self._links.unready()))
-        found, outcome = await self._ask_once(body, queries, self._timeout_s)
-        text = informed(body.text, found.words) if body.text is not None else None
+        results, outcome = await self._ask_once(body, queries, self._timeout_s)
+        text = informed(body.text, results.words) if body.text is not None else None
         if text is not None:
             body = msgspec.structs.replace(body, text=text)
             ranked, again = await self._ask_once(body, queries[:0], max(0.001, deadline - time.monotonic()))
-            found.lists[-1] = ranked.lists[0]
+            results.lists[-1] = ranked.lists[0]
             outcome = FanOut([*outcome.replies, *again.replies], {**outcome.missing, **again.missing})
-        return found, outcome
+        return results, outcome
 
     async def _ask_once(self, body: SearchBody, queries: Floats, timeout_s: float) -> tuple[MergedHits, FanOut]:
         outcome = await self._links.fan_out(
@@ -364,7 +366,7 @@ class VectorArea:
 
 
 def _infos(collection: Collection, results: MergedHits, warnings: Sequence[str]) -> list[str]:
-    """Hints about fields that no vector has. What is missing may have them."""
+    """Hints about fields that no vector has. There are none while shards are missing, which may have them."""
     is_known = results.vectors > 0 and not warnings
     return unknown_fields(collection.name, results.unknown, results.nearest) if is_known else []
 
@@ -381,10 +383,10 @@ def _unranked(vectors: Sequence[StoredVector]) -> Hits:
 
 
 def _with_contents(hits: Hits, stored: Mapping[bytes, StoredVector], *, is_shown: bool) -> Hits:
-    """The hits with these contents, without those that have been deleted meanwhile."""
+    """The hits with these contents, without vectors that have been deleted since."""
     if not is_shown:
         return Hits(hits.near, hits.ids, [], None)
     places = [place for place, name in enumerate(hits.ids) if name in stored]
-    shown = _unranked([stored[hits.ids[place]] for place in places])
-    shown.near = hits.near[places]
-    return shown
+    unranked_hits = _unranked([stored[hits.ids[place]] for place in places])
+    unranked_hits.near = hits.near[places]
+    return unranked_hits

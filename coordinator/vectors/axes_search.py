@@ -1,6 +1,6 @@
-"""Finds the principal axes of vectors that nobody has all of, from products with their covariance: the block Lanczos
-method (Golub and Underwood, "The block Lanczos method for computing eigenvalues", 1977), with every direction made
-orthogonal to all earlier ones."""
+"""Finds the principal axes of vectors that are spread over the workers, from products with their covariance: the block
+Lanczos method (Golub and Underwood, "The block Lanczos method for computing eigenvalues", 1977), with every direction
+made orthogonal to all earlier ones."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ SHOWN_AXES = 2
 BLOCK = 8
 """Directions of a step."""
 STEPS_MAX = 12
-"""With 16,384 components, the directions of all steps and their products take 25 MB. Vectors that differ in all
-directions alike have no first axes to be found; any will do then."""
+"""The limit on the directions of all steps, which take 25 MB with their products at 16,384 components. Vectors that
+vary equally in all directions have no first axes; any axes will do then."""
 TURN_MAX = 0.01
-"""The axes are good enough when a step turns them by less, as the sine of the angle: a point moves by 1 % of its
-distance from the centre."""
+"""The axes are good enough when a step turns them by less than this, as the sine of the angle: a point then moves by 1
+% of its distance from the centre."""
 REST_MIN = 1e-5
-"""When so little of the products is beside the directions of before, there is nothing left to be found but errors of
-rounding."""
+"""When this share or less of the products is outside the earlier directions, only rounding errors are left to find."""
 
 Table = NDArray[np.float64]
 
@@ -52,20 +51,20 @@ class AxesSearch:
         best *= np.sign(best[np.arange(len(best)), largest])[:, None]
         turn = np.linalg.norm(best - (best @ self.axes.T) @ self.axes, 2)
         self.axes = best.astype(np.float32)
-        rest = self._beside(products)
+        outside = self._beside(products)
         self.is_over = bool(
             (self._steps > 1 and turn < TURN_MAX)
             or self._steps == STEPS_MAX
             or len(self._basis) == self._basis.shape[1]
-            or np.linalg.norm(rest) <= REST_MIN * np.linalg.norm(products)
+            or np.linalg.norm(outside) <= REST_MIN * np.linalg.norm(products)
         )
         if not self.is_over:
             # Once more, because rounding turns what is left of a product that was nearly inside.
-            left = self._basis.shape[1] - len(self._basis)
-            self.block = _orthonormal(self._beside(_orthonormal(rest))[:left]).astype(np.float32)
+            room = self._basis.shape[1] - len(self._basis)
+            self.block = _orthonormal(self._beside(_orthonormal(outside))[:room]).astype(np.float32)
 
     def _beside(self, vectors: Table) -> Table:
-        """What of the vectors is beside the basis."""
+        """The part of the vectors that is outside the basis."""
         return vectors - (vectors @ self._basis.T) @ self._basis
 
 

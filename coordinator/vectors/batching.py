@@ -18,24 +18,25 @@ from shared.messages.vectors import Collection, Floats, SearchBody
 from shared.telemetry import REQUEST_ID
 
 BATCHES_IN_FLIGHT = 1
-"""For each kind of search, that is, searches that differ only in their vectors. Searches that arrive while a batch is
-being answered are gathered into the next one, so that many small searches cost the workers little more than one."""
+"""Batches under way for each kind of search; searches of a kind differ only in their vectors. Searches that arrive
+meanwhile are gathered into the next batch, so that many small searches cost the workers little more than one."""
 BATCH_MAX = 128
 HOLD_S = 0.002
 HOLD_SHARE = 0.9
-"""Clients that got an answer from a batch often ask again at once. So the next batch is held until this share of the
-searches that were recently under way together has arrived, or for this long. Searches that come one after the other are
-never held."""
+"""Clients often send the next search as soon as they have an answer from a batch. So the next batch is held until this
+share of the searches that were recently under way together has arrived, or for this long. Searches that come one after
+the other are never held."""
 QUEUES_MAX = 256  # kinds of search whose recent batches are remembered
 
 Found = tuple[MergedHits, FanOut]
-"""What the workers found, and what was missing."""
+"""The results of the workers, and which of them were missing."""
 Ask = Callable[[SearchBody, Floats], Awaitable[Found]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SearchKind:
-    """Searches that differ only in their vectors: their message to the workers, and what tells kinds apart."""
+    """Searches that differ only in their vectors: their message to the workers, and the key that distinguishes
+    kinds."""
 
     body: SearchBody
     key: bytes
@@ -48,7 +49,7 @@ class SearchKind:
 @dataclass(slots=True)
 class _Waiting:
     """`queries`: float32[1, dimension], or in JSON. `http_request`: the id of the search's HTTP request. `batch`: the
-    one it was sent with."""
+    one with which it was sent."""
 
     queries: Floats | bytes
     answer: asyncio.Future[Found]
@@ -57,7 +58,7 @@ class _Waiting:
     batch: _Batch | None = None
 
     def over(self, answer: asyncio.Future[Found]) -> None:
-        """The search has its answer, or nobody waits for it any more."""
+        """Note that the search has its answer, or that its client no longer waits for it."""
         self.expiry.cancel()
         if self.batch is not None and answer.cancelled():
             self.batch.leave()
@@ -65,13 +66,13 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Batch:
-    """`awaited`: how many of its searches somebody waits for."""
+    """`awaited`: how many of its searches still have a waiting client."""
 
     task: asyncio.Task[None]
     awaited: int
 
     def leave(self) -> None:
-        """A search was canceled. When all have been, the workers need not go on."""
+        """Note that a search was canceled. When all have been, the workers can stop."""
         self.awaited -= 1
         if not self.awaited:
             self.task.cancel()
@@ -105,7 +106,7 @@ class SearchBatches:
             task.cancel()
 
     async def submit(self, body: SearchBody, queries: Floats) -> Found:
-        """What the workers found, and what was missing. Raises DeadlineExceeded, or what `ask` raises."""
+        """The results of the workers, and which of them were missing. Raises DeadlineExceeded, or what `ask` raises."""
         if body.text is not None or len(queries) > 1:
             return await self._ask(body, queries)
         return await self.begin(SearchKind.of(body), queries)
@@ -169,8 +170,8 @@ class SearchBatches:
                 REQUEST_ID.set(awaited[0].http_request)  # the workers are asked for one of them
                 results, outcome = await self._ask(queue.kind.body, np.concatenate(queries))
                 for waiting, hits in zip(awaited, results.lists, strict=True):
-                    own = MergedHits([hits], results.unknown, results.vectors, results.nearest)
-                    found.append((waiting, (own, outcome)))
+                    query_results = MergedHits([hits], results.unknown, results.vectors, results.nearest)
+                    found.append((waiting, (query_results, outcome)))
         except asyncio.CancelledError:
             for waiting in awaited:
                 waiting.answer.cancel()
@@ -190,8 +191,8 @@ class SearchBatches:
 
 
 def _read(searches: Sequence[_Waiting], collection: Collection) -> list[Floats]:
-    """The vectors of the searches. Those in JSON are read all at once, unless one is wrong: that search then has its
-    error, and no vector here."""
+    """The vectors of the searches. Those in JSON are read together. If one is wrong, its search gets the error and has
+    no vector here."""
     texts = [search.queries for search in searches if isinstance(search.queries, bytes)]
     try:
         rows = iter(vectors_of(texts, collection) if texts else ())

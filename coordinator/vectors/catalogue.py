@@ -1,4 +1,4 @@
-"""Which collections there are: two documents that only the coordinator writes."""
+"""The list of collections: two copies of a document that only the coordinator writes."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from shared.telemetry import event
 DEFAULT = "default"
 COLLECTIONS_MAX = 1000
 DROPPED_MAX = 1000
-"""Collections that were dropped while shards were away, and that these shards still have."""
+"""The limit on collections that were dropped while shards were missing, and that these shards still have."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class Catalogue:
     """The collections by name. Changes are on the disk, in both files, before memory has them and the method returns;
-    one caller at a time changes it. After OSError nothing has changed, as far as the disk lets anybody know: while that
-    is in doubt, the next change or `settle` writes what memory has once more."""
+    one caller at a time changes it. After OSError nothing has changed, unless the disk has kept the write nevertheless:
+    while that is in doubt, the next change or `settle` writes the content of memory once more."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
@@ -45,7 +45,7 @@ class Catalogue:
         self._generation = 0
         self._by_name: dict[str, Collection] = {}
         self.is_known = False
-        """Whether the files were there, or have been made from what the shards have."""
+        """Whether the files existed, or have been rebuilt from what the shards have."""
         self.in_doubt = False
 
     def load(self) -> None:
@@ -74,11 +74,12 @@ class Catalogue:
                 event(logging.ERROR, "the list of collections cannot be written", why=error)
 
     def rebuild(self, shards: Sequence[ShardCollections]) -> None:
-        """Make the list from what all shards have; of collections of one name the newest. Raises OSError."""
+        """Make the list from what all shards have; if several collections have one name, from the newest. Raises
+        OSError."""
         dropped = {number for shard in shards for number in shard.dropped}
         stored = {collection.id: collection for shard in shards for collection in shard.collections}
-        left = [stored[number] for number in sorted(stored) if number not in dropped]
-        by_name = {collection.name: collection for collection in left}
+        remaining = [stored[number] for number in sorted(stored) if number not in dropped]
+        by_name = {collection.name: collection for collection in remaining}
         is_lost = bool(stored or dropped)
         for name in NAMES if is_lost else ():
             if self._control.exists(name):
@@ -94,7 +95,7 @@ class Catalogue:
             event(logging.ERROR, "the list of collections was lost; it is made from the shards", collections=names)
 
     def warnings(self) -> list[str]:
-        """What the list may lack: as long as what was set aside lies there, and only then."""
+        """What the list may lack: a text for as long as the damaged files that were set aside are there."""
         return [
             f"{self._control.location(name)} was set aside as damaged: collections that had no vector then may be "
             "missing from the list; remove the file to accept that"
@@ -116,22 +117,22 @@ class Catalogue:
 
     @property
     def next_id(self) -> int:
-        """Above every id ever given."""
+        """A number above every id ever given."""
         return self._content.next_id
 
     @property
     def generation(self) -> int:
-        """Another one after every change."""
+        """A number that is different after every change."""
         return self._content.generation
 
     @property
     def dropped(self) -> list[Collection]:
-        """Collections that are no more, and that some shard may still have."""
+        """Dropped collections that some shard may still have."""
         return self._content.dropped
 
     def create(self, wanted: Collection) -> Collection:
-        """Add one with these settings, and an id that it gets here; the same again is the one there is. Raises BadData
-        for wrong or differing settings, OSError."""
+        """Add a collection with these settings, which gets an id here. If it exists with the same settings, returns it.
+        Raises BadData for wrong or different settings, OSError."""
         wanted = checked(wanted)
         existing = self._by_name.get(wanted.name)
         if existing is not None:
@@ -148,23 +149,23 @@ class Catalogue:
         return created
 
     def remove(self, name: str) -> Collection:
-        """Decide that a collection is no more; the shards follow, and are waited for in `dropped`. Raises NotFound,
+        """Drop a collection from the list. The shards follow, and are waited for in `dropped`. Raises NotFound,
         Unavailable when too many are waited for already, OSError."""
-        gone = self.get(name)
+        dropped_collection = self.get(name)
         if len(self.dropped) >= DROPPED_MAX:
             raise Unavailable(
                 f"{DROPPED_MAX} dropped collections wait for shards that are away; bring those back first"
             )
-        others = [collection for collection in self._content.collections if collection != gone]
-        self._change(collections=others, dropped=[*self.dropped, gone])
-        return gone
+        others = [collection for collection in self._content.collections if collection != dropped_collection]
+        self._change(collections=others, dropped=[*self.dropped, dropped_collection])
+        return dropped_collection
 
     def confirm_dropped(self, gone: Collection) -> None:
-        """No shard has it any more. Raises OSError."""
+        """Note that no shard has this collection any more. Raises OSError."""
         self._change(dropped=[collection for collection in self.dropped if collection.id != gone.id])
 
     def give_above(self, number: int) -> None:
-        """Give no id up to this one any more. Raises OSError."""
+        """Never give this id, or a lower one, again. Raises OSError."""
         self._change(next_id=max(number + 1, self.next_id))
 
     def reconcile(self, half: Sequence[Collection], strays: Sequence[Collection], generation: int) -> None:
@@ -175,15 +176,15 @@ class Catalogue:
         """
         if generation != self.generation:
             raise Unavailable("the list of collections has changed while it was compared with the shards")
-        gone = {collection.id for collection in half}
-        kept = [collection for collection in self._content.collections if collection.id not in gone]
-        taken = {collection.name for collection in kept}
-        newest_of = {one.name: one for one in sorted(strays, key=lambda one: one.id) if one.name not in taken}
-        waiting = [collection for collection in self.dropped if collection.id not in gone]
-        self._change(collections=[*kept, *newest_of.values()], dropped=[*waiting, *half])
+        half_dropped_ids = {collection.id for collection in half}
+        remaining = [collection for collection in self._content.collections if collection.id not in half_dropped_ids]
+        names = {collection.name for collection in remaining}
+        newest_of = {one.name: one for one in sorted(strays, key=lambda one: one.id) if one.name not in names}
+        waiting = [collection for collection in self.dropped if collection.id not in half_dropped_ids]
+        self._change(collections=[*remaining, *newest_of.values()], dropped=[*waiting, *half])
 
     def settle(self) -> None:
-        """Have on the disk what memory has. Raises OSError."""
+        """Write the content of memory to the disk. Raises OSError."""
         if self.in_doubt:
             self._change()
 
@@ -221,7 +222,7 @@ def describe(collection: Collection) -> str:
 
 
 def checked(wanted: Collection) -> Collection:
-    """The collection with its settings as they are kept. Raises BadData for a setting that is wrong."""
+    """The collection with its settings in the form in which they are stored. Raises BadData for a wrong setting."""
     name, dimension, metric, storage = wanted.name, wanted.dimension, wanted.metric, wanted.storage
     if not _NAME.fullmatch(name):
         raise BadData(f"collection is {name!r}; a name has 1 to 64 letters, digits, '_', '-' and '.'")
@@ -240,8 +241,8 @@ def checked(wanted: Collection) -> Collection:
 
 
 def _checked_index(index: str | msgspec.UnsetType, storage: str) -> str | msgspec.UnsetType:
-    """The index as the collection keeps it: left out where it is the usual one. Raises BadData for one that is wrong,
-    or not for this storage."""
+    """The index setting as it is stored: left out if it is the usual one. Raises BadData for a setting that is wrong,
+    or not possible with this storage."""
     usual = usual_index(storage)
     if index is msgspec.UNSET or index == usual:
         return msgspec.UNSET

@@ -20,13 +20,13 @@ from shared.errors import BadData
 from shared.messages.vectors import VECTOR_FIELD, Condition
 
 REST_BYTES_MAX = 3 << 19
-"""Of a request beside its ids: its filter, and the attributes that it sets."""
+"""Bytes of a request beside its ids: its filter, and the attributes that it sets."""
 
 
 @dataclass(slots=True)
 class ChangeRequest:
-    """Vectors to change: those with these ids, or those that satisfy the filter; one of both is None. Of an update,
-    `set` is a packed map and `unset` names attributes; to set one to null is to unset it."""
+    """The vectors to change: those with these ids, or those that satisfy the filter; one of the two is None. In an
+    update, `set` is a packed map and `unset` names attributes; setting an attribute to null unsets it."""
 
     collection: str
     ids: list[bytes] | None
@@ -67,7 +67,7 @@ def update_from_json(body: bytes) -> ChangeRequest:
 
 
 def _decoded(body: bytes, kind: type[Any]) -> tuple[Any, list[str] | None]:
-    """(the request, of which a large one lacks its ids; its ids)."""
+    """(the request, without its ids if it is large; its ids)."""
     if len(body) < SLICED_BYTES_MIN:
         request = decode_json(body, kind)
         return request, None if request.ids is msgspec.UNSET else request.ids

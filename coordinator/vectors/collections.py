@@ -25,9 +25,9 @@ from shared.messages.vectors import Collection, CollectionBody, CollectionsReply
 from shared.telemetry import event
 
 CHANGES_MAX = 64
-"""Changes of the catalogue that may be queued."""
+"""The limit on queued changes of the catalogue."""
 FOLLOW_S, LOST_S = 0.5, 0.05
-"""Seconds between two checks for shards that are back: usually, and while a lost catalogue needs all shards."""
+"""Seconds between two checks for shards that have returned: usually, and while a lost catalogue needs all shards."""
 STOP_S = 2.0
 
 T = TypeVar("T")
@@ -100,7 +100,8 @@ class Collections:
         return collection
 
     def at_hand(self, name: str) -> Collection | None:
-        """As `find`, but None for any that does not exist too, and while the list of collections is not known."""
+        """As `find`, but None for any collection that does not exist, and while the list of collections is not
+        known."""
         return self._catalogue.find(name) if self._known.is_set() else None
 
     def warnings(self) -> list[str]:
@@ -127,8 +128,8 @@ class Collections:
         unless the error says that the change is still under way.
         """
         await self.known()
-        gone = await self._change(partial(self._catalogue.remove, name))
-        missing = await self._drop_from_shards(gone)
+        dropped_collection = await self._change(partial(self._catalogue.remove, name))
+        missing = await self._drop_from_shards(dropped_collection)
         return [f"shard {n} drops its vectors of {name!r} when it is back: {why}" for n, why in sorted(missing.items())]
 
     async def settle(self) -> None:
@@ -193,9 +194,9 @@ class Collections:
             await self._meet(await self._stored(ready - self._met))
         if not self._agreed and len(ready) == self._links.shards:
             await self._agree(ready)
-        for gone in list(self._catalogue.dropped):
-            if ready - self._gone.get(gone.id, set()):
-                await self._drop_from_shards(gone)
+        for dropped_collection in list(self._catalogue.dropped):
+            if ready - self._gone.get(dropped_collection.id, set()):
+                await self._drop_from_shards(dropped_collection)
 
     async def _stored(self, shards: set[int]) -> list[ShardCollections]:
         """What these shards hold; shards that do not answer are left out."""
@@ -229,15 +230,15 @@ class Collections:
         half = [one for one in catalogue.all() if one.id in dropped]
         half += [one for number, one in stored.items() if number in dropped and number not in listed]
         strays = [one for number, one in stored.items() if number not in dropped | listed]
-        for what, some in (("was dropped in part, the rest follows", half), ("was not in the list", strays)):
-            for one in some:
+        for what, collections in (("was dropped in part, the rest follows", half), ("was not in the list", strays)):
+            for one in collections:
                 event(logging.ERROR, f"a collection {what}", collection=one.name, id=one.id)
         if half or strays:
             await self._change(partial(catalogue.reconcile, half, strays, generation))
         self._agreed = True
 
     async def _drop_from_shards(self, gone: Collection) -> dict[int, str]:
-        """Have the shards drop a collection that the catalogue has dropped. Returns shard → why it has not."""
+        """Ask the shards to drop a collection that the catalogue has dropped. Returns shard → why it has not."""
         done = self._gone.setdefault(gone.id, set())
         awaited = set(range(self._links.shards)) - done
         missing = {n: why for n, why in self._links.unready().items() if n in awaited}

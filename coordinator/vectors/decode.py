@@ -1,7 +1,7 @@
-"""Decodes bodies of vector requests. A write becomes columns, which are checked whole before anything is applied.
+"""Decodes bodies of vector requests. A write becomes columns, which are all checked before anything is applied.
 
 JSON is ProtoJSON with attributes flattened (`{"vector": […], "colour": "red"}`); field names are in camelCase or as in
-the .proto. Binary protobuf is for `coordinator.vectors.decode_protobuf`, large bodies are read in slices
+the .proto. `coordinator.vectors.decode_protobuf` reads binary protobuf; large bodies are read in slices
 (`coordinator.large_bodies`). Every error is a BadData or TooLarge that names the vector and field.
 """
 
@@ -32,13 +32,14 @@ from shared.messages.vector_text import TextField
 from shared.messages.vectors import DIMENSION_MAX, HALF_MOST, VECTOR_FIELD, Collection, Floats
 
 VECTORS_MAX = 200_000
-"""Of a write: what two workers store within half of the time that a write may take by default."""
+"""The components of a write: as many as two workers store within half of the time that a write may take by default."""
 IDS_MAX = 100_000
 DIAGNOSED_BYTES_MAX = 512 << 10  # largest invalid body that is decoded again, slowly, to locate the error
 VECTOR_BYTES_MAX = 8 << 20
-"""One vector in a body as it is encoded: 16,384 components take 0.4 MB as JSON, the rest is for its attributes."""
+"""The limit on one vector in a body, as it is encoded: 16,384 components take 0.4 MB as JSON, the rest is for its
+attributes."""
 FIELDS_MAX = 10_000
-"""Names of the fields that a read includes."""
+"""The limit on the names of fields that a read includes."""
 
 T = TypeVar("T")
 
@@ -170,8 +171,8 @@ def _decoded(decode: Callable[[], T], body: Buffer, kind: Any) -> T:
 
 
 def _not_a_number(body: bytes) -> str:
-    """Text that names the field with a NaN or Infinity, which are not JSON, but which Python's encoder writes; "" when
-    there is none."""
+    """Text that names the field with a NaN or an infinity; "" if there is none. Python's encoder writes them, though
+    JSON does not have them."""
     if len(body) > DIAGNOSED_BYTES_MAX:
         return ""
     try:
@@ -217,13 +218,13 @@ def write_from_json(body: bytes) -> Upserts:
 def _write_from_slices(body: bytes, named: bool) -> Upserts:
     name = "upsert_vectors" if named else "upsertVectors"
     large = LargeObject(body, {name: VECTORS_MAX})
-    rest = decode_json(large.rest, _WriteProtoNames) if named else decode_json(large.rest, _Write)
+    other_fields = decode_json(large.rest, _WriteProtoNames) if named else decode_json(large.rest, _Write)
     vectors = large.lists.get(name)
     if vectors is None:
         raise BadData(f"{name} is not an array")
     check_count("upsertVectors", vectors.count, VECTORS_MAX, 1)
     vectors.require_elements_within(VECTOR_BYTES_MAX)
-    return _upserts(rest.collection, (_vectors_of(vectors, first, text) for first, text in vectors))
+    return _upserts(other_fields.collection, (_vectors_of(vectors, first, text) for first, text in vectors))
 
 
 def _vectors_of(vectors: Slices, first: int, text: bytes) -> list[_Vector]:
@@ -233,7 +234,7 @@ def _vectors_of(vectors: Slices, first: int, text: bytes) -> list[_Vector]:
 
 
 def _upserts(collection: str, pieces: Iterable[list[_Vector]]) -> Upserts:
-    """The vectors of a request that come in pieces, each of which is let go before the next."""
+    """The vectors of a request that is read in pieces, each of which is released before the next."""
     ids: list[bytes] = []
     attributes: list[bytes] = []
     flats: list[Floats] = []
@@ -255,7 +256,7 @@ def _vector_label(vectors: Sequence[_Vector], place: int) -> str:
 
 
 def _attributes(vectors: Sequence[_Vector]) -> tuple[list[Buffer], list[bytes]]:
-    """(the vectors themselves as they are encoded, their other attributes packed)."""
+    """(the vectors as they are encoded, their other attributes packed)."""
     arrays: list[Buffer] = []
     packed = []
     for vector in vectors:
@@ -317,7 +318,7 @@ def get_from_json(body: bytes) -> tuple[str, list[bytes], tuple[str, ...] | None
 
 
 def texts_of(large: LargeObject, name: str, check_count: Callable[[int], None]) -> list[str] | None:
-    """The list of texts in a large body; None where there is none."""
+    """The list of texts in a large body; None if it has none."""
     slices = large.lists.get(name)
     if slices is None:
         return None

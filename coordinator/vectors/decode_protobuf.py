@@ -1,4 +1,4 @@
-"""Decodes bodies of vector requests in binary protobuf, as `proto/vector.proto` has them; the rest is as in
+"""Decodes bodies of vector requests in binary protobuf, as `proto/vector.proto` defines them; otherwise as
 `coordinator.vectors.decode`."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from shared.messages.vectors import VECTOR_FIELD, Floats
 
 ROWS_LISTED = 1000
 ODD_VECTOR_BYTES_MAX = 1 << 20
-"""A vector in protobuf that is not of the usual form: 16,384 components that are not packed take 80 KB."""
+"""The limit on a vector in protobuf in an unusual form: 16,384 components that are not packed take 80 KB."""
 
 
 def parse_protobuf(body: bytes, message: Any) -> Any:
@@ -70,7 +70,7 @@ def write_from_protobuf(body: bytes) -> Upserts:
 
 
 def _row_lists(rows: NDArray[np.int64]) -> Iterator[list[int]]:
-    """The rows as lists, of which few are in memory at once."""
+    """The rows as lists, of which only a few are in memory at once."""
     for start in range(0, len(rows), ROWS_LISTED):
         yield from rows[start : start + ROWS_LISTED].tolist()
 
@@ -122,7 +122,7 @@ def get_from_protobuf(body: bytes) -> tuple[str, list[bytes], tuple[str, ...] | 
 def ids_of(
     body: bytes, kind: Any, check_count: Callable[[int], None], rest_bytes_max: int = REST_BYTES_MAX
 ) -> tuple[Any, Sequence[str]]:
-    """(the request, of which a large one lacks its ids; its ids)."""
+    """(the request, without its ids if it is large; its ids)."""
     if len(body) < SLICED_BYTES_MIN:
         request = parse_protobuf(body, kind())
         return request, request.ids

@@ -24,7 +24,7 @@ LIMIT_MAX = 10_000
 
 @dataclass(slots=True)
 class CountRequest:
-    """`field` and `limit` are of facets only."""
+    """A request; only facets have `field` and `limit`."""
 
     collection: str
     filter: Condition | None
@@ -32,7 +32,7 @@ class CountRequest:
     limit: int = LIMIT_DEFAULT
 
     def summary(self) -> str:
-        """What is asked for, in one line, without what the filter says."""
+        """The request in one line, without the content of the filter."""
         facets = f" field={self.field} limit={self.limit}" if self.field else ""
         return f"collection={self.collection or 'default'}{facets}{'' if self.filter is None else ' filter'}"
 

@@ -27,15 +27,16 @@ Method = Literal["rrf", "linear"]
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """How the rankings by vector and by text become one: by reciprocal ranks ("rrf"), or by a weighted sum of the
-    similarities, each brought to 0 to 1 within its ranking's candidates ("linear")."""
+    """How the rankings by vector and by text are combined: by reciprocal ranks ("rrf"), or by a weighted sum of the
+    similarities, each scaled to 0 to 1 within its ranking's candidates ("linear")."""
 
     method: Method = "rrf"
     weights: tuple[float, float] = (1.0, 1.0)
     rank_constant: float = RANK_CONSTANT
 
     def scores(self, similarities: NDArray[np.float32], weight: float) -> NDArray[np.float64]:
-        """What one ranking adds to the scores of its hits; `similarities`, float32[n], are its hits', best first."""
+        """The contribution of one ranking to the scores of its hits. `similarities` float32[n] are those of its hits,
+        best first."""
         if self.method == "rrf":
             return weight / (self.rank_constant + np.arange(1.0, len(similarities) + 1))
         if not len(similarities):
@@ -50,8 +51,8 @@ RECIPROCAL = Fusion()
 
 
 def fuse(rankings: Sequence[Hits], k: int, fusion: Fusion = RECIPROCAL) -> Hits:
-    """The `k` best of the rankings by vector and by text; a hit's similarity becomes its fused score, equal ones are by
-    id."""
+    """The `k` best hits of the rankings by vector and by text. The similarity of a hit becomes its fused score; hits
+    with equal scores are ordered by id."""
     scores: dict[bytes, float] = {}
     places: dict[bytes, int] = {}
     first = 0
@@ -87,8 +88,14 @@ class _Fusion(msgspec.Struct, forbid_unknown_fields=True):
 
 def from_json(content: dict[str, Any]) -> Fusion:
     """`fusion` of a search request. Raises BadData."""
-    given = converted(content, _Fusion, "fusion")
-    return _checked(Fusion(given.method, (given.weights.vector, given.weights.text), given.rankConstant))
+    fusion_settings = converted(content, _Fusion, "fusion")
+    return _checked(
+        Fusion(
+            fusion_settings.method,
+            (fusion_settings.weights.vector, fusion_settings.weights.text),
+            fusion_settings.rankConstant,
+        )
+    )
 
 
 def from_protobuf(message: vector_pb2.Fusion) -> Fusion:

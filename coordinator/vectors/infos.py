@@ -8,7 +8,7 @@ from coordinator.vectors.values import shown
 from shared.messages.selected_vectors import SelectionReply
 
 FIELDS_NAMED_MAX = 10
-"""Fields that have a hint of their own; the others are only counted."""
+"""The limit on fields that have a hint of their own; the others are only counted."""
 
 
 def unknown_fields(collection: str, unknown: Collection[str], nearest: Mapping[str, str]) -> list[str]:
@@ -25,8 +25,8 @@ def unknown_fields(collection: str, unknown: Collection[str], nearest: Mapping[s
 
 
 def unknown_of(collection: str, replies: Sequence[SelectionReply], warnings: Sequence[str]) -> list[str]:
-    """As `unknown_fields`, from the replies of workers. While shards are missing, or have no vector, nobody knows which
-    fields there are."""
+    """As `unknown_fields`, from the replies of workers. There are no hints while shards are missing or have no vector,
+    since it is not known which fields exist."""
     unknown = [set(reply.unknown) for reply in replies if reply.vectors]
     if warnings or not unknown:
         return []

@@ -1,4 +1,4 @@
-"""Attributes of vectors in JSON, before they are decoded: what would become too many objects is refused."""
+"""Attributes of vectors in JSON, before they are decoded: those that would become too many objects are refused."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from shared.errors import BadData
 from shared.messages.vectors import ARRAY_ELEMENTS_MAX
 
 ODD_ATTRIBUTES_MAX = 1024
-"""Attributes of a vector as they are encoded, where later ones may replace earlier ones."""
+"""The limit on the attributes of a vector as they are encoded, where later ones may replace earlier ones."""
 TEXT_ENCODED_BYTES_MAX = 6 * TEXT_BYTES_MAX + 2
-"""The longest text of an attribute in JSON, all of it as escapes."""
+"""The longest text of an attribute in JSON, with every character escaped."""
 
 _TEXTS = msgspec.json.Decoder(list[str])
 
 
 def check_large_vector(text: bytes, where: str) -> None:
-    """Raises BadData for a vector of which decoding would make more than its attributes may have."""
+    """Raises BadData for a vector whose decoding would make more values than its attributes may have."""
     octets = np.frombuffer(text, np.uint8)
     vector = Members(octets)
     for name, name_end, begin in vector:
@@ -47,7 +47,7 @@ def check_large_vector(text: bytes, where: str) -> None:
 
 
 def plain_value(raw: msgspec.Raw, where: str) -> Any:
-    """An attribute's value, still to be checked. Raises BadData for an array that is too large to be decoded."""
+    """An attribute's value, which is not checked yet. Raises BadData for an array that is too large to be decoded."""
     if len(memoryview(raw)) > SLICE_BYTES and bytes(memoryview(raw)[:1]) == b"[":
         # Only texts make so long an array, and nothing else is decoded: what nests in it could be of any number.
         try:

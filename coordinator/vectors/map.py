@@ -1,7 +1,7 @@
-"""The map of a collection: a sample of its vectors on the two axes along which they differ most (PCA).
+"""The map of a collection: a sample of its vectors on the two axes along which they vary most (PCA).
 
-The vectors stay in the workers. The coordinator adds up what the workers compute of their own ones: first the mean,
-then, again and again, the covariance applied to some directions, until the axes are found (`axes_search`).
+The vectors stay in the workers. The coordinator sums what the workers compute from their own vectors: first the mean,
+then repeatedly the covariance applied to some directions, until the axes are found (`axes_search`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from shared.messages.vectors import Collection, Floats, Value, unpack_blobs
 from shared.wire import Frame
 
 AT_ONCE = 2
-"""Maps that are computed at once; others wait for their turn."""
+"""The limit on maps that are computed at once; others wait for their turn."""
 
 Parts = Mapping[int, Sequence[Frame]]
 
@@ -69,7 +69,7 @@ class VectorMaps:
 
     async def compute(self, request: MapRequest, *, partial: bool) -> VectorMap:
         """The map. Raises NotFound, DeadlineExceeded, and Unavailable when no shard answers, or when the map is not
-        whole and `partial` is false."""
+        complete and `partial` is false."""
         await self._collections.known()
         collection = self._collections.find(request.collection)
         if collection is None:
@@ -77,12 +77,12 @@ class VectorMaps:
         try:
             async with asyncio.timeout(self._timeout_s), self._turns:
                 calculation = _Calculation(self._links, collection, request, time.monotonic() + self._timeout_s)
-                made = await calculation.run()
+                vector_map = await calculation.run()
         except TimeoutError:
             raise DeadlineExceeded(f"the map took longer than {self._timeout_s:g} s; ask for fewer vectors") from None
         if not partial:
-            require_whole(made.warnings)
-        return made
+            require_whole(vector_map.warnings)
+        return vector_map
 
     async def attributes(self, name: str) -> tuple[dict[str, dict[str, int]], list[str], list[str]]:
         """(name → type → how many vectors have a value of it, warnings, infos). Raises NotFound, Unavailable."""
@@ -106,7 +106,7 @@ class VectorMaps:
 
 
 class _Calculation:
-    """Of one map."""
+    """The computation of one map."""
 
     def __init__(self, links: Links, collection: Collection, request: MapRequest, deadline: float) -> None:
         self._links = links
@@ -116,15 +116,15 @@ class _Calculation:
         self._warnings: dict[str, None] = {}
 
     async def run(self) -> VectorMap:
-        made = VectorMap()
-        ids = await self._sample(made)
+        vector_map = VectorMap()
+        ids = await self._sample(vector_map)
         if ids:
             parts = await asyncio.to_thread(id_parts, ids, self._links.shards)
             scale, mean = await self._mean(parts)
             axes = await self._axes(parts, scale, mean)
-            await self._place(made, ids, parts, scale, mean, axes)
-        made.warnings = list(self._warnings)
-        return made
+            await self._place(vector_map, ids, parts, scale, mean, axes)
+        vector_map.warnings = list(self._warnings)
+        return vector_map
 
     async def _ask(self, method: str, body: msgspec.Struct, parts: Parts | None, *frames: bytes) -> FanOut:
         left_s = max(0.001, self._deadline - time.monotonic())
@@ -147,7 +147,8 @@ class _Calculation:
         return await asyncio.to_thread(lowest_draws, frames, limit)  # each worker may have sent `limit` ids
 
     async def _mean(self, parts: Parts) -> tuple[float, Floats]:
-        """(the largest component, by which the vectors are divided, so that no product overflows; their mean then)."""
+        """(the largest component, by which the vectors are divided so that no product overflows; their mean after
+        that)."""
         outcome = await self._ask("vector.moments", MomentsBody(self._collection), parts)
         replies = [wire.unpack(reply.message.body, MomentsReply) for reply in outcome.replies]
         scale = max(reply.largest for reply in replies) or 1.0
@@ -156,7 +157,7 @@ class _Calculation:
         return scale, mean.astype(np.float32)
 
     async def _axes(self, parts: Parts, scale: float, mean: Floats) -> Floats:
-        """The first axes, float32[a, dimension], orthonormal. One axis if there is one component only."""
+        """The first axes, float32[a, dimension], orthonormal. There is one axis if there is one component only."""
         search = await asyncio.to_thread(AxesSearch, self._collection.dimension)
         body = SpreadBody(self._collection, scale)
         while not search.is_over:
@@ -173,9 +174,11 @@ class _Calculation:
         outcome = await self._ask("vector.coordinates", body, parts, mean.tobytes(), axes.tobytes())
         replies = [wire.unpack(reply.message.body, CoordinatesReply) for reply in outcome.replies]
         frames = [reply.message.frames for reply in outcome.replies]
-        names = [name for some in frames for name in unpack_blobs(some[0], some[1])]
+        names = [name for reply_frames in frames for name in unpack_blobs(reply_frames[0], reply_frames[1])]
         values = [value for reply in replies for value in reply.values]
-        table = np.concatenate([np.frombuffer(some[2], np.float32) for some in frames]).reshape(-1, len(axes))
+        table = np.concatenate([np.frombuffer(reply_frames[2], np.float32) for reply_frames in frames]).reshape(
+            -1, len(axes)
+        )
         at = {name: place for place, name in enumerate(names)}
         made.ids = [name for name in ids if name in at]
         order = [at[name] for name in made.ids]

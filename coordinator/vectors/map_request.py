@@ -17,17 +17,17 @@ from shared.messages.vectors import VECTOR_FIELD, Condition
 
 LIMIT_DEFAULT = 1000
 COMPONENTS_MAX = 8 << 20
-"""Of all vectors on a map together: each is multiplied some ten times."""
+"""The components of all vectors on a map together: each is multiplied some ten times."""
 
 
 def points_max(dimension: int) -> int:
-    """Vectors of so many components on one map."""
+    """The limit on vectors with so many components on one map."""
     return min(SAMPLE_MAX, COMPONENTS_MAX // dimension)
 
 
 @dataclass(slots=True)
 class MapRequest:
-    """`limit`: vectors on the map; `attribute`: whose values are wanted, empty for none."""
+    """`limit`: vectors on the map; `attribute`: the one whose values are returned, empty for none."""
 
     collection: str
     filter: Condition | None = None
@@ -35,7 +35,7 @@ class MapRequest:
     attribute: str = ""
 
     def summary(self) -> str:
-        """What is asked for, in one line, without what the filter says."""
+        """The request in one line, without the content of the filter."""
         attribute = f" attribute={self.attribute}" if self.attribute else ""
         filtered = "" if self.filter is None else " filter"
         return f"collection={self.collection or 'default'} limit={self.limit}{attribute}{filtered}"

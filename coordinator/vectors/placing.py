@@ -23,5 +23,6 @@ def id_parts(ids: Sequence[bytes], shards: int) -> dict[int, tuple[bytes, bytes]
     """Shard → its distinct ids as two frames."""
     distinct_ids = list(dict.fromkeys(ids))
     return {
-        shard: pack_blobs([distinct_ids[place] for place in own]) for shard, own in places(distinct_ids, shards).items()
+        shard: pack_blobs([distinct_ids[place] for place in shard_places])
+        for shard, shard_places in places(distinct_ids, shards).items()
     }

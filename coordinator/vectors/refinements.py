@@ -1,5 +1,5 @@
-"""What a search may ask for beside the nearest vectors: results from an offset on, no worse than a threshold, or
-grouped by an attribute."""
+"""Options of a search beside the nearest vectors: results from an offset on, results within a threshold, or groups by
+an attribute."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class GroupBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Refinement:
-    """`threshold`: the worst score of a result, None for any."""
+    """`threshold`: the worst score of a result, None for any score."""
 
     offset: int = 0
     threshold: float | None = None
     group: GroupBy | None = None
 
     def cut(self, hits: Hits, k: int, metric: str) -> Hits:
-        """The results from the offset on, `k` at most, that are no worse than the threshold. `metric`: empty for scores
-        that are not distances."""
+        """The results from the offset on, at most `k`, that are within the threshold. `metric`: empty for scores that
+        are not distances."""
         end = self.offset + k
         if self.threshold is not None:
             # As float32, which the scores in the answer are: a result whose score is shown as the threshold stays.

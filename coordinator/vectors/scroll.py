@@ -29,7 +29,7 @@ RAW_FILTER = msgspec.Raw | msgspec.UnsetType
 
 @dataclass(slots=True)
 class ScrollRequest:
-    """A request for one page. `order_field` is empty in a scroll by id; `after`: where the page before ended."""
+    """A request for one page. `order_field` is empty in a scroll by id; `after`: the end of the page before."""
 
     collection: str
     filter: Condition | None
@@ -40,7 +40,7 @@ class ScrollRequest:
     fields: tuple[str, ...] | None = None
 
     def summary(self) -> str:
-        """What is asked for, in one line, without what the filter says."""
+        """The request in one line, without the content of the filter."""
         parts = [f"collection={self.collection or 'default'} limit={self.limit}"]
         if self.order_field:
             parts.append(f"orderBy={self.order_field}")
@@ -67,7 +67,7 @@ class _Scroll(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def filter_of(raw: msgspec.Raw | msgspec.UnsetType) -> Condition | None:
-    """The filter of a request in JSON; None where there is none. Raises BadData."""
+    """The filter of a request in JSON; None if it has none. Raises BadData."""
     if isinstance(raw, msgspec.UnsetType):
         return None
     content = decode_json(raw, object)
@@ -133,7 +133,7 @@ def token_of(request: ScrollRequest, end: Position) -> str:
 
 
 def _position(token: str, request: ScrollRequest) -> Position:
-    """Raises BadData for what is no token of a scroll in the order of the request."""
+    """The position in a token. Raises BadData for a token that is not of a scroll in the order of the request."""
     try:
         packed = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
         content = msgspec.msgpack.decode(packed, type=_Token)
@@ -154,7 +154,7 @@ def _position(token: str, request: ScrollRequest) -> Position:
 
 @dataclass(slots=True)
 class Page:
-    """The merged page; `end`: where it ends, None if it is the last."""
+    """The merged page; `end`: its end, None if it is the last."""
 
     vectors: list[StoredVector]
     end: Position | None = None
@@ -169,8 +169,8 @@ class _Entry:
 
 
 def merge(request: ScrollRequest, replies: Sequence[Reply], dimension: int) -> Page:
-    """The first `limit` vectors of all workers, which are in the page only as far as each worker has told all of its
-    own."""
+    """The first `limit` vectors of all workers. A vector is in the page only if every worker has sent all of its own
+    vectors up to it."""
     entries: list[_Entry] = []
     ends: list[_Entry] = []
     page = Page([])

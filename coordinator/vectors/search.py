@@ -34,7 +34,8 @@ RESULTS_MAX = 100_000  # for all queries of a request together
 FIELDS_MAX = 256
 FUSION_DEPTH = 100
 REST_BYTES_MAX = 3 << 19
-"""Of a request beside `vectors`: a vector of 16,384 components takes some 0.4 MB as JSON, the rest is its filter's."""
+"""Bytes of a request beside `vectors`: a vector of 16,384 components takes some 0.4 MB as JSON, the rest is for the
+filter."""
 
 _VECTORS_FIELD = vector_pb2.SearchRequest.VECTORS_FIELD_NUMBER
 _RAW_VALUES = msgspec.json.Decoder(list[msgspec.Raw])
@@ -42,9 +43,9 @@ _RAW_VALUES = msgspec.json.Decoder(list[msgspec.Raw])
 
 @dataclass(slots=True)
 class SearchRequest:
-    """A request, checked as far as this needs no settings of the collection. `flat` holds the components of the
-    queries, one query after the other, `counts[i]` of them for query i. `batch`: whether the queries came in
-    `vectors`. `id`: of the vector that is the query, which `of_vector` puts in its place."""
+    """A request, checked as far as that needs no settings of the collection. `flat` holds the components of the
+    queries, one query after the other, `counts[i]` of them for query i. `batch`: whether the queries came in `vectors`.
+    `id`: of the vector that is the query, which `of_vector` replaces by its components."""
 
     collection: str
     flat: Floats
@@ -63,12 +64,12 @@ class SearchRequest:
 
     @property
     def is_browse(self) -> bool:
-        """Whether the request only filters: it is answered in the order of the ids, all scores being 0."""
+        """Whether the request only filters. Its results are in the order of the ids, all with the score 0."""
         return not self.counts and self.text is None
 
     @property
     def depth(self) -> int:
-        """How many results the answer needs: one more if the query itself may be among them."""
+        """How many results the workers must return: one more if the query itself may be among them."""
         return self.k + self.refinement.offset + bool(self.id)
 
     def of_vector(self, vector: Floats) -> SearchRequest:
@@ -86,7 +87,7 @@ class SearchRequest:
         return bool(self.text is not None and self.counts)
 
     def summary(self) -> str:
-        """What is searched for, in one line: without the numbers, and of the filter only that there is one."""
+        """The request in one line: without numbers, and only whether it has a filter."""
         parts = [f"collection={self.collection or DEFAULT} vectors={len(self.counts) or bool(self.id):d} k={self.k}"]
         if self.expansion:
             parts.append(f"expansion={self.expansion}")
@@ -101,7 +102,7 @@ class SearchRequest:
         return " ".join(parts)
 
     def body(self, collection: Collection, expansion: int, recall: float = RECALL_DEFAULT) -> SearchBody:
-        """The message to the workers. `expansion` (0: as many as `recall` needs) is the default for requests that give
+        """The message to the workers. `expansion` (0: as many as `recall` needs) is the default for requests that have
         neither."""
         return SearchBody(
             collection,
@@ -256,7 +257,7 @@ def from_protobuf(body: bytes) -> SearchRequest:
 
 
 def _parsed(body: bytes) -> tuple[vector_pb2.SearchRequest, list[Floats]]:
-    """(the request, of which a large one lacks its `vectors`; the components of these)."""
+    """(the request, without its `vectors` if it is large; the components of these)."""
     if len(body) < SLICED_BYTES_MIN:
         request = parse_protobuf(body, vector_pb2.SearchRequest())
         requests: Iterable[vector_pb2.SearchRequest] = [request]
@@ -303,7 +304,7 @@ def _check_shape(single: bool, several: bool, count: int, by_text: bool, conditi
 
 
 def _checked_recall(recall: float | None, expansion: int) -> float:
-    """The recall of a request, 0 if it gives none."""
+    """The recall of a request, 0 if it has none."""
     if recall is None:
         return 0.0
     if not RECALL_MIN <= recall <= RECALL_MAX:

@@ -33,9 +33,10 @@ from shared.messages.selected_vectors import (
 from shared.messages.vectors import Collection, IdsBody, Value, VectorCountReply
 
 PAGE_BYTES_MAX = 16 << 20
-"""Of the vectors in a page, in all workers together: it ends early there, and says where the next one begins."""
+"""Bytes of the vectors in a page, in all workers together. A page that reaches this limit ends early, and says where
+the next one begins."""
 THREAD_ENTRIES_MIN = 500
-"""Pages of so many vectors are merged in a thread."""
+"""Pages with at least so many vectors are merged in a thread."""
 
 Body = msgspec.Struct
 T = TypeVar("T")
@@ -43,7 +44,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Scrolled:
-    """A page: its vectors, and where it ends (None: it is the last one)."""
+    """A page: its vectors, and its end (None: it is the last one)."""
 
     vectors: list[StoredVector]
     end: Position | None = None

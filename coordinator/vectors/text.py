@@ -19,17 +19,17 @@ from shared.messages.vectors import Collection
 QUERY_CHARS_MAX = 4096
 FIELDS_MAX = 16
 FIELD_CHARS_MAX = 4 * QUERY_CHARS_MAX
-"""Of the query times the fields in which its words are looked up."""
+"""Characters of the query times the fields in which its words are looked up."""
 BOOST_MAX = 1000.0
 HIGHLIGHTED_MAX = 1000
-"""Results of a search with highlights."""
+"""The limit on results of a search with highlights."""
 FRAGMENT_CHARS_MIN, FRAGMENT_CHARS_MAX = 20, 1000
 FRAGMENTS_MAX = 10
 TAG_CHARS_MAX = 64
 HIGHLIGHT_CHARS_MAX = 4 << 20
-"""Of all highlights of an answer together, if every other character is a word of its own."""
+"""Characters of all highlights of an answer together, if every other character is a word of its own."""
 
-"""Of an error that may repeat a name of the request."""
+"""Characters of an error that may repeat a name of the request."""
 
 T = TypeVar("T")
 
@@ -55,8 +55,8 @@ class TextRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class TextSearch:
-    """What is searched for, checked as far as this needs no settings of the collection. `boosts`: field → boost; empty
-    for all text fields of the collection. `label`: the part of the request that names the fields."""
+    """The text part of a request, checked as far as that needs no settings of the collection. `boosts`: field → boost;
+    empty for all text fields of the collection. `label`: the part of the request that names the fields."""
 
     query: str
     clauses: tuple[TextClause, ...]
@@ -78,33 +78,38 @@ class TextSearch:
         return TextQuery(tuple(boosts.items()), self.clauses)
 
     def highlighting(self, collection: Collection, k: int) -> Highlighting | None:
-        """How the results' texts are shown, None if they are not. Raises BadData for fields that are no text fields of
-        the collection, and if the highlights of `k` results could be too long."""
-        wanted = self.highlight
-        if wanted is None:
+        """How the results' texts are highlighted, None if they are not. Raises BadData for fields that are no text
+        fields of the collection, and if the highlights of `k` results could be too long."""
+        highlight = self.highlight
+        if highlight is None:
             return None
-        fields = tuple(dict.fromkeys(wanted.fields)) or tuple(self.boosts) or tuple(collection.text_fields())
+        fields = tuple(dict.fromkeys(highlight.fields)) or tuple(self.boosts) or tuple(collection.text_fields())
         _require_known(fields, collection, "text.highlight.fields")
         if k > HIGHLIGHTED_MAX:
             raise BadData(f"k is {k}; a search with text.highlight gives at most {HIGHLIGHTED_MAX} results")
-        worst = wanted.fragmentChars * (2 + len(wanted.preTag) + len(wanted.postTag)) // 2
-        if k * len(fields) * wanted.fragments * worst > HIGHLIGHT_CHARS_MAX:
+        worst = highlight.fragmentChars * (2 + len(highlight.preTag) + len(highlight.postTag)) // 2
+        if k * len(fields) * highlight.fragments * worst > HIGHLIGHT_CHARS_MAX:
             raise BadData(
                 f"the highlights of {k} results in {len(fields)} fields could have more than {HIGHLIGHT_CHARS_MAX} "
                 "characters; lower k, text.highlight.fragments or text.highlight.fragmentChars"
             )
         return Highlighting(
-            fields, wanted.preTag, wanted.postTag, wanted.fragmentChars, wanted.fragments, wanted.escapeHtml
+            fields,
+            highlight.preTag,
+            highlight.postTag,
+            highlight.fragmentChars,
+            highlight.fragments,
+            highlight.escapeHtml,
         )
 
 
 def _require_known(names: Any, collection: Collection, label: str) -> None:
-    known = collection.text_fields()
-    unknown = next((name for name in names if name not in known), None)
-    if unknown is not None or not known:
+    text_fields = collection.text_fields()
+    unknown = next((name for name in names if name not in text_fields), None)
+    if unknown is not None or not text_fields:
         raise BadData(
             f"{label} is {shown(unknown or '')}; "
-            f"the text fields of the collection {collection.name!r}: {', '.join(known) or 'none'}"
+            f"the text fields of the collection {collection.name!r}: {', '.join(text_fields) or 'none'}"
         )
 
 

@@ -1,5 +1,5 @@
-"""What a search by text may ask of the workers after the search itself: the search once more with the statistics of all
-workers, and highlights of its results."""
+"""Requests to the workers that may follow a search by text: the search once more with the statistics of all workers,
+and highlights of its results."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ query's rarest word, or of 1 if that is less: words that nearly every vector has
 
 
 def informed(text: TextQuery, counted: Sequence[WordStatistics]) -> TextQuery | None:
-    """The query with the word statistics of all workers, if by their own (`counted`) their scores cannot be compared;
-    else None."""
-    known = [one for one in counted if one.documents]
-    if len(known) < 2:
+    """The query with the word statistics of all workers, if scores by the workers' own statistics (`counted`) cannot be
+    compared; else None."""
+    with_documents = [one for one in counted if one.documents]
+    if len(with_documents) < 2:
         return None
     everywhere = WordStatistics(
-        sum(one.documents for one in known), tuple(map(sum, zip(*[one.frequencies for one in known], strict=True)))
+        sum(one.documents for one in with_documents),
+        tuple(map(sum, zip(*[one.frequencies for one in with_documents], strict=True))),
     )
     weights = [idf(everywhere.documents, frequency) for frequency in everywhere.frequencies]
     tolerated = TOLERANCE * max(1.0, max(weights, default=0.0))
-    for one in known:
+    for one in with_documents:
         for weight, frequency in zip(weights, one.frequencies, strict=True):
             if frequency and abs(idf(one.documents, frequency) - weight) > tolerated:
                 return msgspec.structs.replace(text, statistics=everywhere)

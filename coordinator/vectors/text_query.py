@@ -18,8 +18,9 @@ from shared.messages.vector_text import TextClause
 Operator = Literal["or", "and"]
 
 COSTLY_MAX = 64
-"""Words of the phrases of a query, and four for each prefix, times the fields. Each word of a phrase may have to read
-its places in all texts, and a prefix the vectors of many words; among 100,000 vectors, 7 and 26 ms at the most."""
+"""The limit on the words of the phrases of a query, and four for each prefix, times the fields. Each word of a phrase
+may have to read its places in all texts, and a prefix the vectors of many words; among 100,000 vectors, this takes 7
+and 26 ms at the most."""
 PREFIX_COST = 4
 SLOP_MAX = 100
 
@@ -35,8 +36,8 @@ _CLAUSE = re.compile(
 
 
 def parse(query: str, operator: Operator = "or") -> tuple[TextClause, ...]:
-    """The clauses of a query. With the operator "and", what has no sign must match. Raises BadData for a slop that is
-    too large."""
+    """The clauses of a query. With the operator "and", clauses without a sign must match. Raises BadData for a slop
+    that is too large."""
     usual = "+" if operator == "and" else ""
     clauses: list[TextClause] = []
     words: list[str] = []

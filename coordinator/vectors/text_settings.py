@@ -15,7 +15,7 @@ TEXT_FIELDS_MAX = 16
 
 
 def checked(entries: Sequence[str | TextField]) -> tuple[str | TextField, ...]:
-    """The fields as a collection keeps them: a name alone where all settings are the defaults, so that the same
+    """The fields as a collection stores them: as a name alone where all settings are the defaults, so that equal
     settings are equal however they were written. Raises BadData."""
     fields = [TextField(entry) if isinstance(entry, str) else entry for entry in entries]
     names = [field.field for field in fields]

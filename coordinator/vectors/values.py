@@ -1,4 +1,4 @@
-"""Ids and attributes of vectors: which are allowed, and their packed form."""
+"""Ids and attributes of vectors: the rules for them, and their packed form."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def id_bytes(name: str, field: str) -> bytes:
 
 
 def check_value(value: Any, where: str) -> Value:
-    """A single value, not an array. Raises BadData, beginning with `where`, for a type or size that is not allowed."""
+    """A single value, not an array. Raises BadData, whose text begins with `where`, for a type or size that is not
+    allowed."""
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -156,7 +157,7 @@ def attribute_from_protobuf(value: vector_pb2.AttributeValue, where: str) -> Att
 
 
 def _element(value: vector_pb2.AttributeValue) -> Any:
-    """A single value; what no element may be as in JSON."""
+    """A single value; the restrictions of elements are the same as in JSON."""
     kind = value.WhichOneof("value")
     if kind is None or kind == "null_value":
         return None

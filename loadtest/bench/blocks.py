@@ -121,11 +121,11 @@ def shard(directory: Path, series: int, rounds: int) -> None:
     part._upkeep._tick = lambda now_ms: None  # type: ignore[method-assign]  # sealing is timed here
     for at in range(rounds):
         for body in bodies(series, at):
-            write_to(part, remote_write.cut(body, 1, UNLIMITED).parts[0], 60.0)
+            write_to(part, remote_write.split(body, 1, UNLIMITED).parts[0], 60.0)
     stop = threading.Event()
     waits: dict[str, list[float]] = {"write": [], "read": []}
     later = [
-        remote_write.cut(body, 1, UNLIMITED).parts[0]
+        remote_write.split(body, 1, UNLIMITED).parts[0]
         for at in range(rounds, rounds + 3)
         for body in bodies(min(series, 4000), at)
     ]

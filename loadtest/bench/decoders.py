@@ -103,7 +103,7 @@ async def answer(handlers: Dispatcher, body: bytes, path: str, content_type: str
     headers = {"Content-Type": content_type, "Content-Encoding": "snappy" if path == "/api/v1/write" else "identity"}
     mocked = make_mocked_request(method, path, headers, payload=payload)
     request = handlers._request(mocked._message, payload, protocol, mocked._payload_writer, mock.Mock())
-    match = handlers._plain.get((method, path)) or handlers._own(await handlers._app.router.resolve(request))
+    match = handlers._plain.get((method, path)) or handlers._bound(await handlers._app.router.resolve(request))
     request.match = match
     response = await _answered(request, match.handler)
     assert isinstance(response, web.Response)

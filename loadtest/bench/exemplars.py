@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from coordinator.series import remote_write, remote_write_v2
-from coordinator.series.remote_write import Cut
+from coordinator.series.split_request import SplitRequest
 from loadtest.bench.ingest import RUNS, START_MS, show
 from loadtest.harness.remote_write_bodies import UNLIMITED, Symbols, body
 from proto import remote_write_pb2, remote_write_v2_pb2
@@ -82,31 +82,31 @@ def request_v2(at: int) -> bytes:
     return message.SerializeToString()
 
 
-def _cut_v2(raw: bytes) -> Cut:
-    return remote_write_v2.cut(remote_write_v2.survey(raw, UNLIMITED, len(raw) * 100), 8, UNLIMITED)
+def _split_v2(raw: bytes) -> SplitRequest:
+    return remote_write_v2.split(remote_write_v2.survey(raw, UNLIMITED, len(raw) * 100), 8, UNLIMITED)
 
 
 def coordinator() -> None:
     plain = body([({"__name__": "m", "i": str(i)}, [(START_MS, 1.0)]) for i in range(SERIES)])
     walked = remote_write.walk(plain, UNLIMITED)
     assert walked is not None
-    none = processor_ns(lambda: remote_write._divide_exemplars([walked], 8, UNLIMITED, Cut(), {}), 1)
+    none = processor_ns(lambda: remote_write._divide_exemplars([walked], 8, UNLIMITED, SplitRequest(), {}), 1)
     show("a request without exemplars, more than before", none, "request")
     raw = request(0)
     second = request_v2(0)
-    assert _cut_v2(second).exemplars == remote_write.cut(raw, 8, UNLIMITED).exemplars == SERIES
-    for version, work in (("1.0", lambda: remote_write.cut(raw, 8, UNLIMITED)), ("2.0", lambda: _cut_v2(second))):
-        show(f"walk, check and cut by 8 shards, {version}", processor_ns(work, SERIES), "exemplar")
+    assert _split_v2(second).exemplars == remote_write.split(raw, 8, UNLIMITED).exemplars == SERIES
+    for version, work in (("1.0", lambda: remote_write.split(raw, 8, UNLIMITED)), ("2.0", lambda: _split_v2(second))):
+        show(f"walk, check and split by 8 shards, {version}", processor_ns(work, SERIES), "exemplar")
 
 
 def worker() -> None:
-    plain = remote_write.cut(body([({"__name__": "m"}, [(START_MS, 1.0)])]), 1, UNLIMITED).parts[0][0]
+    plain = remote_write.split(body([({"__name__": "m"}, [(START_MS, 1.0)])]), 1, UNLIMITED).parts[0][0]
     show(
         "tell a frame of samples from one of exemplars",
         processor_ns(lambda: exemplar_frames.is_exemplars(plain), 1),
         "frame",
     )
-    (frame,) = remote_write.cut(request(0), 1, UNLIMITED).parts[0]
+    (frame,) = remote_write.split(request(0), 1, UNLIMITED).parts[0]
     show("read in the worker", processor_ns(lambda: arrivals.parse(frame), SERIES), "exemplar")
     record = ExemplarRecord.of_columns(exemplar_frames.parse(frame), np.arange(SERIES))
     with tempfile.TemporaryDirectory() as directory:

@@ -24,8 +24,8 @@ from coordinator.series.histogram_frames import GroupedHistograms
 from coordinator.series.histograms import BEGIN, MESSAGE_END, ROW
 from coordinator.series.known_labels import KnownLabels
 from coordinator.series.lessons import Receipt
-from coordinator.series.remote_write import Cut
 from coordinator.series.series_references import SeriesReferences
+from coordinator.series.split_request import SplitRequest
 from coordinator.series.walked import Walk
 from loadtest.bench.native_histograms import BUCKETS, SAMPLES_AT_ONCE, native_requests
 from loadtest.harness.remote_write_bodies import UNLIMITED, Symbols
@@ -84,20 +84,23 @@ class Coordinator:
     def __init__(self, sent: bytes) -> None:
         self.known_labels = KnownLabels(64 << 20)
         self.references = SeriesReferences(64 << 20, SHARDS)
-        cut = remote_write.cut(decompression.decompress(sent, 1 << 30), SHARDS, UNLIMITED)
+        split_request = remote_write.split(decompression.decompress(sent, 1 << 30), SHARDS, UNLIMITED)
         numbers = {
-            (shard, 0): np.arange(len(parse(frames[0]).counts), dtype=np.int32) for shard, frames in cut.parts.items()
+            (shard, 0): np.arange(len(parse(frames[0]).counts), dtype=np.int32)
+            for shard, frames in split_request.parts.items()
         }
-        lessons.learn(cut.lessons, self.references, Receipt(dict.fromkeys(cut.parts, 1), numbers=numbers))
+        lessons.learn(
+            split_request.lessons, self.references, Receipt(dict.fromkeys(split_request.parts, 1), numbers=numbers)
+        )
 
-    def first(self, sent: bytes) -> Cut:
-        return remote_write.cut(decompression.decompress(sent, 1 << 30), SHARDS, UNLIMITED, self.references)
+    def first(self, sent: bytes) -> SplitRequest:
+        return remote_write.split(decompression.decompress(sent, 1 << 30), SHARDS, UNLIMITED, self.references)
 
     def survey(self, body: Frame) -> remote_write_v2.Survey:
         return remote_write_v2.survey(body, UNLIMITED, 1 << 30, (), self.known_labels, self.references)
 
-    def second(self, sent: bytes) -> Cut:
-        return remote_write_v2.cut(self.survey(decompression.decompress(sent, 1 << 30)), SHARDS, UNLIMITED)
+    def second(self, sent: bytes) -> SplitRequest:
+        return remote_write_v2.split(self.survey(decompression.decompress(sent, 1 << 30)), SHARDS, UNLIMITED)
 
     def first_by_stage(self, stages: Stages, sent: bytes) -> None:
         version = "1.0"

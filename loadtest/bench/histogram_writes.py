@@ -94,14 +94,14 @@ class Worker:
         """The frames of these bodies, of which the worker takes the first ones, with labels."""
         references = SeriesReferences(64 << 20, SHARDS)
         for body in sent[:CONNECTIONS]:
-            cut = remote_write.cut(body, SHARDS, UNLIMITED, references)
-            frames_of = {self.parts[n]: frames for n, frames in cut.parts.items() if n in OWN}
+            split_request = remote_write.split(body, SHARDS, UNLIMITED, references)
+            frames_of = {self.parts[n]: frames for n, frames in split_request.parts.items() if n in OWN}
             stored = writing.write(frames_of, TIMEOUT_S)
             epochs = {n: self.parts[n].epoch if n in OWN else 1 for n in range(SHARDS)}
             given = {n: stored.numbers.get(self.parts[n], {}) for n in OWN}
             numbers = {(n, 0): own[0].astype(np.int32) for n, own in given.items() if own}
-            lessons.learn(cut.lessons, references, Receipt(epochs, numbers=numbers))
-        return [remote_write.cut(body, SHARDS, UNLIMITED, references).parts for body in sent[CONNECTIONS:]]
+            lessons.learn(split_request.lessons, references, Receipt(epochs, numbers=numbers))
+        return [remote_write.split(body, SHARDS, UNLIMITED, references).parts for body in sent[CONNECTIONS:]]
 
     def commit(self, group: Sequence[Request], *, is_synced: bool = True) -> list[float]:
         """A round of these requests. Returns the seconds that its steps took."""

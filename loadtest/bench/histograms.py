@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from coordinator.series.remote_write import Limits, cut
+from coordinator.series.remote_write import Limits, split
 from loadtest.harness.histogram_messages import body_of, histogram_message
 from loadtest.harness.local_queries import range_query
 from loadtest.harness.memory_source import MemorySource, label_set
@@ -74,7 +74,7 @@ def arrivals(encoded: list[bytes]) -> Iterator[tuple[str, Callable[[], object]]]
     batch = decoded(*messages).batch
     yield "decode", lambda: decoded(*messages)
     yield "write as bytes", lambda: frames.encode(batch)
-    yield "read a request into frames", lambda: cut(body, SHARDS, LIMITS)
+    yield "read a request into frames", lambda: split(body, SHARDS, LIMITS)
 
 
 def operations(batch: HistogramBatch) -> Iterator[tuple[str, Callable[[], object]]]:

@@ -23,10 +23,11 @@ import snappy
 from coordinator.series import decompression, known_samples, lessons, remote_write, remote_write_v2
 from coordinator.series.known_labels import KnownLabels
 from coordinator.series.lessons import Receipt
-from coordinator.series.remote_write import NO_REFERENCES, Cut
+from coordinator.series.remote_write import NO_REFERENCES
 from coordinator.series.remote_write_v2 import KEEPS_NONE
 from coordinator.series.request_templates import NO_TEMPLATES, RequestTemplates
 from coordinator.series.series_references import SeriesReferences
+from coordinator.series.split_request import SplitRequest
 from loadtest.bench import histograms as bench_histograms
 from loadtest.harness.histogram_messages import body_of
 from loadtest.harness.remote_write_bodies import UNLIMITED, Series, body, request_v2
@@ -128,8 +129,8 @@ def stages() -> None:
     n = REQUEST_SERIES
     show("decompress", median_ns(lambda: decompression.decompress(packed, 1 << 30), n), "series")
     show("walk and hash", median_ns(lambda: remote_write.walk(raw, UNLIMITED), n), "series")
-    show("walk, hash and cut by 8 shards", median_ns(lambda: remote_write.cut(raw, 8, UNLIMITED), n), "series")
-    (frame,) = remote_write.cut(raw, 1, UNLIMITED).parts[0]
+    show("walk, hash and split by 8 shards", median_ns(lambda: remote_write.split(raw, 8, UNLIMITED), n), "series")
+    (frame,) = remote_write.split(raw, 1, UNLIMITED).parts[0]
     show("read in the worker", median_ns(lambda: parse(frame), n), "series")
     versions()
 
@@ -154,28 +155,28 @@ def versions_of(name: str, requested: list[list[Series]]) -> None:
     """The same of requests of one shape, all of which have other series."""
     first = snappy.compress(body(requested[0]))
     second = [snappy.compress(with_metadata(each)) for each in requested]
-    said = {key for sent in second for key in _cut_v2(sent, set(), KEEPS_NONE).metadata_keys}
+    said = {key for sent in second for key in _split_v2(sent, set(), KEEPS_NONE).metadata_keys}
     known, empty, full = KnownLabels(64 << 20), KnownLabels(64 << 20), KnownLabels(1 << 20)
     for _ in range(2):  # the second time, there is no room left
         for sent in second:
-            _cut_v2(sent, said, full)
-    _cut_v2(second[0], said, known)
-    references = _learned(_cut_v1(first))
+            _split_v2(sent, said, full)
+    _split_v2(second[0], said, known)
+    references = _learned(_split_v1(first))
     templates = RequestTemplates(32 << 20, references)
     for _ in range(2):
-        _cut_v2(second[0], said, known, references, templates)
+        _split_v2(second[0], said, known, references, templates)
     took: dict[str, list[float]] = defaultdict(list)
     for sent in second:
         works: dict[str, Callable[[], object]] = {
-            "1.0": partial(_cut_v1, first),
-            "1.0, by number": partial(_cut_known, first, references),
-            "1.0, by number among others": partial(_cut_v1, first, references),
-            "2.0, come again": partial(_cut_again, second[0], said, templates),
-            "2.0, by number": partial(_cut_v2, second[0], said, known, references),
-            "2.0, known labels": partial(_cut_v2, second[0], said, known),
-            "2.0, first time": partial(_cut_v2, sent, said, empty),
-            "2.0, new each time": partial(_cut_v2, sent, said, full),
-            "2.0, none kept": partial(_cut_v2, sent, said, KEEPS_NONE),
+            "1.0": partial(_split_v1, first),
+            "1.0, by number": partial(_split_known, first, references),
+            "1.0, by number among others": partial(_split_v1, first, references),
+            "2.0, come again": partial(_split_again, second[0], said, templates),
+            "2.0, by number": partial(_split_v2, second[0], said, known, references),
+            "2.0, known labels": partial(_split_v2, second[0], said, known),
+            "2.0, first time": partial(_split_v2, sent, said, empty),
+            "2.0, new each time": partial(_split_v2, sent, said, full),
+            "2.0, none kept": partial(_split_v2, sent, said, KEEPS_NONE),
         }
         for work, call in works.items():
             took[work].extend(_seconds(call) for _ in range(1 if "time" in work else 4))
@@ -200,8 +201,8 @@ def histograms() -> None:
             of_second.histograms.append(message)
         sent = [snappy.compress(request.SerializeToString()) for request in (first, second)]
         arrays = body_of(messages)
-        cut = remote_write.cut(first.SerializeToString(), 1, UNLIMITED)
-        (frame,) = cut.parts[0]
+        split_request = remote_write.split(first.SerializeToString(), 1, UNLIMITED)
+        (frame,) = split_request.parts[0]
         columns = parse(frame)
         written = Written.of_columns(columns, np.arange(REQUEST_SERIES))
         own = Head()
@@ -211,8 +212,8 @@ def histograms() -> None:
             own.append(written.rows(), written.times_ms, written.values, None, written.histograms)
 
         works: dict[str, Callable[[], object]] = {
-            "1.0, body to the frames of 8 shards": partial(_cut_v1, sent[0]),
-            "2.0, body to the frames of 8 shards": partial(_cut_v2, sent[1], set(), KEEPS_NONE),
+            "1.0, body to the frames of 8 shards": partial(_split_v1, sent[0]),
+            "2.0, body to the frames of 8 shards": partial(_split_v2, sent[1], set(), KEEPS_NONE),
             "of which decoding": partial(decoded, *arrays),
             "read in the worker": partial(parse, frame),
             "record for the journal": partial(encode, written, 1),
@@ -228,43 +229,44 @@ def histograms() -> None:
         print(f"{name}: {len(sent[0])} and {len(sent[1])} bytes sent, {wire.size_of(frame)} in a frame")
 
 
-def _cut_v1(sent: bytes, references: SeriesReferences = NO_REFERENCES) -> Cut:
-    return remote_write.cut(decompression.decompress(sent, 1 << 30), 8, UNLIMITED, references)
+def _split_v1(sent: bytes, references: SeriesReferences = NO_REFERENCES) -> SplitRequest:
+    return remote_write.split(decompression.decompress(sent, 1 << 30), 8, UNLIMITED, references)
 
 
-def _cut_known(sent: bytes, references: SeriesReferences) -> None:
+def _split_known(sent: bytes, references: SeriesReferences) -> None:
     known = known_samples.read(decompression.decompress(sent, 1 << 30), 8, references)
     assert known is not None
     known_samples.frames([known])
 
 
-def _cut_v2(
+def _split_v2(
     sent: bytes,
     known: set[int],
     known_labels: KnownLabels,
     references: SeriesReferences = NO_REFERENCES,
     templates: RequestTemplates = NO_TEMPLATES,
-) -> Cut:
+) -> SplitRequest:
     body = decompression.decompress(sent, 1 << 30)
     surveyed = remote_write_v2.survey(body, UNLIMITED, 1 << 30, known, known_labels, references, templates)
-    return remote_write_v2.cut(surveyed, 8, UNLIMITED)
+    return remote_write_v2.split(surveyed, 8, UNLIMITED)
 
 
-def _cut_again(sent: bytes, known: set[int], templates: RequestTemplates) -> Cut:
+def _split_again(sent: bytes, known: set[int], templates: RequestTemplates) -> SplitRequest:
     instance = templates.read(np.frombuffer(decompression.decompress(sent, 1 << 30), np.uint8), 1 << 30, known)
     assert instance is not None
-    cut = instance.cut(8)
-    assert cut is not None
-    return cut
+    split_request = instance.split(8)
+    assert split_request is not None
+    return split_request
 
 
-def _learned(cut: Cut) -> SeriesReferences:
+def _learned(split_request: SplitRequest) -> SeriesReferences:
     """What the coordinator keeps of a request's series, with numbers as workers give them."""
     references = SeriesReferences(64 << 20, 8)
     numbers = {
-        (shard, 0): np.arange(len(parse(frames[0]).counts), dtype=np.int32) for shard, frames in cut.parts.items()
+        (shard, 0): np.arange(len(parse(frames[0]).counts), dtype=np.int32)
+        for shard, frames in split_request.parts.items()
     }
-    lessons.learn(cut.lessons, references, Receipt(dict.fromkeys(cut.parts, 1), numbers=numbers))
+    lessons.learn(split_request.lessons, references, Receipt(dict.fromkeys(split_request.parts, 1), numbers=numbers))
     return references
 
 
@@ -299,7 +301,7 @@ def shard(series: int) -> None:
             took = 0.0
             for body in bodies(series, at):
                 started = time.perf_counter()
-                write_to(part, remote_write.cut(body, 1, UNLIMITED).parts[0], 60.0)
+                write_to(part, remote_write.split(body, 1, UNLIMITED).parts[0], 60.0)
                 took += time.perf_counter() - started
             show(f"{stage}, {REQUEST_SERIES} a commit, durable", took / series * 1e9, "sample")
         grown = psutil.Process().memory_info().rss - before

@@ -93,18 +93,18 @@ def worker() -> Iterator[Worker]:
             running.close()
 
 
-def cut(series: int) -> list[Request]:
+def split(series: int) -> list[Request]:
     """The frames of each request by shard. The streams of several connections take turns."""
     streams = requests(Workload("many", series, 1, START_MS), 4)
     bodies = [body for several in zip(*streams, strict=True) for body in several]
-    return [remote_write.cut(snappy.decompress(body), SHARDS, UNLIMITED).parts for body in bodies]
+    return [remote_write.split(snappy.decompress(body), SHARDS, UNLIMITED).parts for body in bodies]
 
 
 def main() -> None:
     series = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     compile_all()
     allocator.keep_pages()  # as the supervisor does
-    sent, stages = cut(series), Stages()
+    sent, stages = split(series), Stages()
     for stage, (owner, name) in STAGES.items():
         stages.watch(stage, owner, name)
     with worker() as running:

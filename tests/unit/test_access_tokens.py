@@ -108,6 +108,9 @@ def test_commands_read_their_token_from_a_file_or_the_environment(
             authorization(file)
     with pytest.raises(CommandError, match="cannot be read"):
         authorization(tmp_path / "none")
+    file.write_text("\n")
+    with pytest.raises(CommandError, match="token, which is empty"):
+        authorization(file)
 
 
 @pytest.mark.parametrize("url", ["http://user:PASSWORD@localhost", "user:PASSWORD@localhost:9090"])

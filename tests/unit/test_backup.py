@@ -310,7 +310,7 @@ def test_the_commands_leave_files_that_only_their_user_can_read(
         and row["files"] > 0
         and row["warnings"] == ["a block is damaged"]
     )
-    with pytest.raises(BackupError, match="--keep is None"):
+    with pytest.raises(BackupError, match="--keep is missing"):
         commands.run_backup(Api(view), ["prune", str(place)], output)
     with pytest.raises(BackupError, match="not understood"):
         commands.run_backup(Api(view), ["a", "b", "c"], output)

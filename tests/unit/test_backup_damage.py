@@ -124,7 +124,7 @@ def test_an_inventory_that_leaves_the_directory_is_refused() -> None:
     inventory = Inventory(1, 1, "x", 0, "c", 1, 1, [], [])
     for path in ("../x", "/x", "a/../../x"):
         entry = {"path": path, "size": 0, "digest": "00" * 16, "changed_ns": 0, "inode": 0}
-        bad = Inventory(1, 1, "x", 0, "c", 1, 1, [], [sending.Entry(**entry)])
+        bad = Inventory(1, 1, "x", 0, "c", 1, 1, [], [sending.InventoryFile(**entry)])
         with pytest.raises(ValueError, match="not in a data directory"):
             Inventory.decode(bad.encode())
     assert Inventory.decode(inventory.encode()) == inventory

@@ -18,8 +18,8 @@ from coordinator.series.cardinality import (
     KEPT_MAX,
     KEPT_MIN,
     TEXT_BYTES_MAX,
-    asked_for,
     merged,
+    request_body,
 )
 from shared.errors import NotExecutable
 from shared.hashing import hash64
@@ -134,7 +134,7 @@ def test_long_texts_are_left_out_before_a_reply_gets_large() -> None:
 
 @pytest.mark.parametrize(("limit", "workers"), [(10, 1), (10_000, 2), (10_000, 64), (1, 1024)])
 def test_replies_of_all_workers_together_are_bounded(limit: int, workers: int) -> None:
-    wanted = asked_for(EVERY, (0, 1), "job", limit, workers)
+    wanted = request_body(EVERY, (0, 1), "job", limit, workers)
     assert workers * wanted.hashes_max <= HASHES_MAX
     assert workers * wanted.text_bytes_max <= TEXT_BYTES_MAX
     assert workers * wanted.kept <= max(KEPT_MAX, KEPT_MIN * workers)

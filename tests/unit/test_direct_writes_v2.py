@@ -16,7 +16,7 @@ from coordinator.direct_writes import PATH
 from coordinator.prompt_futures import PromptFuture
 from coordinator.series import known_samples
 from coordinator.series.known_samples import KnownSamples
-from coordinator.series.lessons import NOTHING_SAID, Receipt
+from coordinator.series.lessons import EMPTY_RECEIPT, Receipt
 from loadtest.harness.histogram_messages import histogram_message
 from loadtest.harness.remote_write_bodies import HEADERS_V2, request_v2
 from proto.remote_write_v2_pb2 import Request
@@ -69,7 +69,7 @@ class Workers:
                 found = [self._numbers.setdefault((shard, text), len(self._numbers)) for text in own_labels]
                 numbers[shard, place] = np.array(found, dtype=np.int32)
         is_said = bool(stale or numbers)
-        return Receipt(dict.fromkeys(written, self.epoch), frozenset(stale), numbers) if is_said else NOTHING_SAID
+        return Receipt(dict.fromkeys(written, self.epoch), frozenset(stale), numbers) if is_said else EMPTY_RECEIPT
 
     async def call(self, method: str, *, parts: Any, timeout_s: float) -> list[Any]:
         assert method == "series.metadata_put"

@@ -38,7 +38,7 @@ def shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Qui
     opened = [Quiet(tmp_path / str(number)) for number in range(2)]
     for shard, jobs in zip(opened, ("eca", "db"), strict=True):
         series = [(m(job=job), [], [({"n": job}, float(i), i * 1000) for i in range(EXEMPLARS_EACH)]) for job in jobs]
-        write_to(shard.part, remote_write.cut(body(series), 1, UNLIMITED).parts[0], TIMEOUT_S)
+        write_to(shard.part, remote_write.split(body(series), 1, UNLIMITED).parts[0], TIMEOUT_S)
     yield opened
     for shard in opened:
         shard.close()

@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestServer
 from coordinator.api import export
 from coordinator.calls import WorkerReply
 from coordinator.queries.gate import HEAVY
-from coordinator.transfer.slices import Wanted, slices
+from coordinator.transfer.slices import ExportSelection, slices
 from shared.errors import Overloaded, Unavailable
 from shared.labels import LabelFrame, Symbols
 from shared.messages import exchange
@@ -24,7 +24,7 @@ from shared.messages.series_export import Cursor, ExportBody, ExportReply
 from shared.promql.model import RangeVector, Samples
 from shared.wire import Reply, pack, unpack
 
-WANTED = Wanted([()], 0, 1 << 40)
+WANTED = ExportSelection([()], 0, 1 << 40)
 
 
 class _Links:

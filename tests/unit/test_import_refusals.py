@@ -28,7 +28,7 @@ def refused(parts_of: Any, body: bytes, what: str = "lines") -> list[str]:
     settings, refusals = Settings(), Refusals(what)
     source = TextSource(body, is_gzip=False, bytes_max=1 << 20)
     for part in parts_of(source, LabelSets(Limits.of(settings)), refusals):
-        imports._cut(*part, settings, refusals)
+        imports._split(*part, settings, refusals)
     assert refusals.count == len(refusals.texts)
     return [text.partition(":")[0].partition(",")[0] for text in refusals.texts]
 

@@ -1,4 +1,4 @@
-"""Requests of nothing but samples of known series are cut into the frames that the longer way makes of them."""
+"""Requests of nothing but samples of known series are split into the frames that the longer way makes of them."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def frames_of(requests: Sequence[KnownSamples]) -> dict[int, bytes]:
 
 
 def by_the_longer_way(raw: bytes, references: SeriesReferences) -> dict[int, bytes]:
-    cut = remote_write.cut(raw, SHARDS, UNLIMITED, references)
-    assert all(len(frames) == 1 for frames in cut.parts.values())
-    return {shard: bytes(frame) for shard, (frame,) in cut.parts.items()}
+    split_request = remote_write.split(raw, SHARDS, UNLIMITED, references)
+    assert all(len(frames) == 1 for frames in split_request.parts.values())
+    return {shard: bytes(frame) for shard, (frame,) in split_request.parts.items()}
 
 
 times = st.one_of(

@@ -126,7 +126,7 @@ def test_depth_members_and_rest_are_bounded() -> None:
     with pytest.raises(BadData, match=f"more than {MEMBERS_MAX} members"):
         LargeObject(b"{%s}" % b",".join([b'"x":1'] * (MEMBERS_MAX + 1)), {})
     with pytest.raises(
-        TooLarge, match=rf"beside a, up to field 'xy', has \d+ bytes; it may have at most {REST_BYTES_MAX}"
+        TooLarge, match=rf"the body without a, up to field 'xy', has \d+ bytes; it may have at most {REST_BYTES_MAX}"
     ):
         LargeObject(b'{"a":[],"xy":"%s"}' % (b"x" * REST_BYTES_MAX), {"a": 1})
     with pytest.raises(BadData, match="`a` is given twice"):
@@ -168,7 +168,7 @@ def test_what_is_no_message_is_refused(body: bytes) -> None:
 def test_what_stands_beside_the_list_of_a_message_is_bounded() -> None:
     LargeMessage(b"\x10\x00" * (REST_BYTES_MAX // 2), 1, "records", 1)
     with pytest.raises(
-        TooLarge, match=f"beside records has {REST_BYTES_MAX + 2} bytes; it may have at most {REST_BYTES_MAX}"
+        TooLarge, match=f"the body without records has {REST_BYTES_MAX + 2} bytes; it may have at most {REST_BYTES_MAX}"
     ):
         LargeMessage(b"\x10\x00" * (REST_BYTES_MAX // 2 + 1), 1, "records", 1)
     with pytest.raises(BadData, match=f"more than {SPANS_MAX} times"):

@@ -15,6 +15,7 @@ from shared.messages.log import Batch
 from worker.logs.memory import GROUP_BYTES, Memory
 from worker.logs.messages import Message
 from worker.logs.recent import FIRST_ROWS, FIRST_WORDS, ROW_BYTES
+from worker.logs.totals import Totals
 
 VALUE = b"value of 17 bytes"
 OCTETS = len(b"k0") + len(VALUE)
@@ -52,7 +53,7 @@ def test_a_group_is_counted_by_its_records_and_the_bytes_of_keys_and_values() ->
     assert added(memory, message(0, 2, 3), message(5, 1)) == [(5, 5 * OCTETS), (1, OCTETS)]
     assert memory.records == 6
     assert len(memory.segments[0]) == 6
-    assert memory.segments[0].totals() == (6, 6 * OCTETS, 0, 0)
+    assert memory.segments[0].totals() == Totals(6, 6 * OCTETS, start=0)
 
 
 def test_the_bytes_in_memory_are_those_of_frames_rows_and_groups() -> None:

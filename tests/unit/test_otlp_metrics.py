@@ -354,8 +354,8 @@ def test_what_remote_write_refuses_is_counted_once() -> None:
     request.message.resource_metrics[0].scope_metrics[0].metrics[0].exponential_histogram.aggregation_temporality = 2
     request.gauge("g", 1.0)
     ready = prepared(request.bytes(), RULES)
-    cut = metrics.cut(ready, ready.written(), 2, RULES, NO_REFERENCES)
-    assert (cut.samples, cut.histograms, ready.refusals.count) == (1, 0, 1)
+    split_request = metrics.split(ready, ready.written(), 2, RULES, NO_REFERENCES)
+    assert (split_request.samples, split_request.histograms, ready.refusals.count) == (1, 0, 1)
     assert "its buckets have 5 observations" in ready.refusals.message("data points")
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator import cli
-from coordinator.command_client import Answer, Client
+from coordinator.command_client import Answer, Client, CommandError
 from coordinator.commands.output import printable, write_table
 from coordinator.commands.query import POINTS, moment, step_of
 from coordinator.commands.query_output import BARS, histogram_text, series_text, sparkline, write_plan, write_result
@@ -73,7 +73,13 @@ def test_steps_are_round() -> None:
 
 @pytest.mark.parametrize(
     ("step", "sent"),
-    [("1234567", "1234567"), ("100001.5", "100001.5"), ("0.1234567", "0.1234567"), ("1w5d13h46m41s", "1086401")],
+    [
+        ("1234567", "1234567"),
+        ("100001.5", "100001.5"),
+        ("0.1234567", "0.1234567"),
+        ("1w5d13h46m41s", "1086401"),
+        ("0", "0"),
+    ],
 )
 def test_a_duration_is_sent_with_all_of_its_digits(step: str, sent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sent_fields = {}
@@ -171,3 +177,17 @@ def test_a_plan_is_a_tree(capsys: pytest.CaptureFixture[str]) -> None:
         "└─ coordinator: 2",
         "   └─ shards: count(m)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"This server speaks TLS: use https\r\nmore", "what is not JSON: This server speaks TLS: use https"),
+        (b"<html><body>Bad Request</body></html>", "what is not JSON"),
+        (b"", "what is not JSON"),
+    ],
+)
+def test_what_another_program_answers_is_told(body: bytes, said: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        Client("http://127.0.0.1:1").content(Answer(400, body))
+    assert str(caught.value) == f"http://127.0.0.1:1 answers with status 400 and {said}"

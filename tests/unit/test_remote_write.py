@@ -1,4 +1,4 @@
-"""What a remote-write request is cut into, against the protobuf library and xxhash."""
+"""What a remote-write request is split into, against the protobuf library and xxhash."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import snappy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.series import remote_write
 from coordinator.series.decompression import INTO_BYTES_MIN, decompress
-from coordinator.series.remote_write import Cut, Limits, cut, walk
+from coordinator.series.remote_write import Limits, split, walk
+from coordinator.series.split_request import REFUSED_SHOWN_MAX, SplitRequest
 from coordinator.series.walk import LABELS, LABELS_END, PLAIN, STATUS
 from loadtest.harness.memory_source import label_set
 from loadtest.harness.remote_write_bodies import UNLIMITED, body
@@ -39,7 +39,7 @@ metric = texts.map(lambda text: [("__name__", text)]) | st.just([])
 series = st.tuples(st.tuples(metric, label_lists).map(lambda parts: parts[0] + parts[1]), samples)
 
 
-def parts_of(answer: Cut) -> dict[int, list[tuple[bytes, list[tuple[int, float]]]]]:
+def parts_of(answer: SplitRequest) -> dict[int, list[tuple[bytes, list[tuple[int, float]]]]]:
     """Shard → (canonical label bytes, samples) of each series."""
     found: dict[int, list] = {}
     for shard, frames in answer.parts.items():
@@ -79,7 +79,7 @@ def test_sorted_valid_series_are_plain_and_hashed_as_their_canonical_bytes(label
 
 @settings(max_examples=200)
 @given(st.lists(series, max_size=6))
-def test_cut_keeps_every_valid_sample_in_its_shard_and_nothing_else(requested: list) -> None:
+def test_split_keeps_every_valid_sample_in_its_shard_and_nothing_else(requested: list) -> None:
     expected: Counter = Counter()
     refused = 0
     for own, points in requested:
@@ -93,7 +93,7 @@ def test_cut_keeps_every_valid_sample_in_its_shard_and_nothing_else(requested: l
                 expected[hashing.shard_of(canonical, SHARDS), canonical, timestamp, bits(value)] += 1
             else:
                 refused += 1
-    answer = cut(body(requested), SHARDS, LIMITS)
+    answer = split(body(requested), SHARDS, LIMITS)
     found: Counter = Counter()
     for shard, kept_series in parts_of(answer).items():
         for canonical, points in kept_series:
@@ -109,7 +109,9 @@ def test_text_is_accepted_exactly_if_it_is_utf8(value: bytes) -> None:
     raw = remote_write_pb2.RawTimeSeries(samples=[remote_write_pb2.Sample(value=1, timestamp=1)])
     raw.labels.add(name=b"__name__", value=b"m")
     raw.labels.add(name=b"a", value=value)
-    answer = cut(remote_write_pb2.RawWriteRequest(timeseries=[raw.SerializeToString()]).SerializeToString(), 1, LIMITS)
+    answer = split(
+        remote_write_pb2.RawWriteRequest(timeseries=[raw.SerializeToString()]).SerializeToString(), 1, LIMITS
+    )
     try:
         value.decode()
     except UnicodeDecodeError:
@@ -120,14 +122,14 @@ def test_text_is_accepted_exactly_if_it_is_utf8(value: bytes) -> None:
 
 @settings(max_examples=300)
 @given(st.lists(series, min_size=1, max_size=3), st.data())
-def test_damaged_bodies_are_refused_or_cut_into_valid_ones(requested: list, data: st.DataObject) -> None:
+def test_damaged_bodies_are_refused_or_split_into_valid_ones(requested: list, data: st.DataObject) -> None:
     damaged = bytearray(body(requested))
     for _ in range(data.draw(st.integers(0, 3))):
         if damaged:
             damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     damaged = damaged[: data.draw(st.integers(0, len(damaged)))]
     try:
-        answer = cut(bytes(damaged), SHARDS, LIMITS)
+        answer = split(bytes(damaged), SHARDS, LIMITS)
     except BadData:
         return
     kept = sum(len(points) for entries in parts_of(answer).values() for _, points in entries)
@@ -135,15 +137,15 @@ def test_damaged_bodies_are_refused_or_cut_into_valid_ones(requested: list, data
 
 
 @given(st.binary(max_size=300))
-def test_random_bytes_are_refused_or_cut(data: bytes) -> None:
+def test_random_bytes_are_refused_or_split(data: bytes) -> None:
     with contextlib.suppress(BadData):
-        cut(data, SHARDS, LIMITS)
+        split(data, SHARDS, LIMITS)
 
 
 def test_stale_marker_keeps_its_bits() -> None:
     stale = struct.unpack("<d", struct.pack("<Q", 0x7FF0000000000002))[0]
     raw = body([({"__name__": "m"}, [(5, 1.0)])]).replace(struct.pack("<d", 1.0), struct.pack("<Q", 0x7FF0000000000002))
-    (frames,) = cut(raw, 1, LIMITS).parts.values()
+    (frames,) = split(raw, 1, LIMITS).parts.values()
     assert struct.pack("<Q", 0x7FF0000000000002) in bytes(frames[0])
     assert np.isnan(stale)
 
@@ -161,7 +163,7 @@ def test_stale_marker_keeps_its_bits() -> None:
     ],
 )
 def test_a_bad_series_is_named_and_the_good_ones_are_kept(own: list, reason: str) -> None:
-    answer = cut(body([({"__name__": "good"}, [(1, 1.0)]), (own, [(1, 1.0)])]), 1, LIMITS)
+    answer = split(body([({"__name__": "good"}, [(1, 1.0)]), (own, [(1, 1.0)])]), 1, LIMITS)
     assert answer.samples == 1
     assert answer.refused_count == 1
     assert answer.refused[0].startswith("series 1 {")
@@ -169,16 +171,16 @@ def test_a_bad_series_is_named_and_the_good_ones_are_kept(own: list, reason: str
 
 
 def test_only_the_sample_out_of_range_is_refused() -> None:
-    answer = cut(body([({"__name__": "m"}, [(1, 1.0), ((1 << 63) - 1, 2.0), (-(1 << 63), 3.0)])]), 1, LIMITS)
+    answer = split(body([({"__name__": "m"}, [(1, 1.0), ((1 << 63) - 1, 2.0), (-(1 << 63), 3.0)])]), 1, LIMITS)
     assert answer.samples == 1
     assert answer.refused_count == 2
     assert "9223372036854775807 ms" in answer.refused[0]
 
 
 def test_many_refused_series_are_counted_and_a_few_named() -> None:
-    answer = cut(body([({"job": "x"}, [(1, 1.0)])] * 100), 1, LIMITS)
+    answer = split(body([({"job": "x"}, [(1, 1.0)])] * 100), 1, LIMITS)
     assert answer.refused_count == 100
-    assert len(answer.refused) == remote_write.REFUSED_SHOWN_MAX
+    assert len(answer.refused) == REFUSED_SHOWN_MAX
 
 
 @pytest.mark.parametrize("unknown_field", [b"", b"\x7a\x01x"])
@@ -189,7 +191,7 @@ def test_metadata_is_read_between_series(unknown_field: bytes) -> None:
     other.metadata.add(type=99, metric_family_name="n")
     one = body([({"__name__": "m"}, [(1, 1.0)])])
     data = one + said.SerializeToString() + one + other.SerializeToString() + said.SerializeToString() + unknown_field
-    answer = cut(data, 1, LIMITS)
+    answer = split(data, 1, LIMITS)
     assert answer.samples == 2
     assert answer.metadata == [FamilyMetadata("m", "counter", "hé", "bytes"), FamilyMetadata("n", "unknown", "", "")]
 
@@ -200,7 +202,7 @@ def test_metadata_that_is_not_valid_is_named_and_the_rest_kept() -> None:
     request.metadata.add(help="of nobody")
     request.metadata.add(metric_family_name="long", help="é" * 3000)
     raw = b"\x1a\x03\x12\x01\xff" + request.SerializeToString()
-    answer = cut(raw, 1, LIMITS)
+    answer = split(raw, 1, LIMITS)
     assert answer.metadata == [FamilyMetadata("good", "unknown", "", "")]
     assert answer.refused_count == 3
     assert "metadata 0 is not a MetricMetadata message with texts in UTF-8" in answer.refused[0]
@@ -211,7 +213,7 @@ def test_metadata_that_is_not_valid_is_named_and_the_rest_kept() -> None:
 @pytest.mark.parametrize("unknown_field", [b"", b"\x7a\x01x"])
 def test_metadata_without_end_is_refused(unknown_field: bytes) -> None:
     with pytest.raises(TooLarge, match="100000 metadata messages; the limit is 10000"):
-        cut(b"\x1a\x00" * 100_000 + unknown_field, 1, LIMITS)
+        split(b"\x1a\x00" * 100_000 + unknown_field, 1, LIMITS)
 
 
 @pytest.mark.parametrize("series", [1, 100_000])
@@ -221,11 +223,11 @@ def test_a_body_of_version_2_is_not_taken_for_an_empty_one_of_version_1(series: 
     for _ in range(series):
         second.timeseries.add(labels_refs=[1, 2]).samples.add(value=1.0, timestamp=1000)
     with pytest.raises(BadData, match=r"version 2\.0 needs .*;proto=io\.prometheus\.write\.v2\.Request"):
-        cut(second.SerializeToString(), 1, LIMITS)
+        split(second.SerializeToString(), 1, LIMITS)
 
 
 def test_a_body_with_unknown_fields_is_read_through_the_library() -> None:
-    answer = cut(b"\x7a\x01x" + body([({"__name__": "m"}, [(1, 1.0)])]), 1, LIMITS)
+    answer = split(b"\x7a\x01x" + body([({"__name__": "m"}, [(1, 1.0)])]), 1, LIMITS)
     assert answer.samples == 1
     assert answer.refused_count == 0
 
@@ -233,7 +235,7 @@ def test_a_body_with_unknown_fields_is_read_through_the_library() -> None:
 @pytest.mark.parametrize("damaged", [b"\x0a", b"\x0a\x05abc", b"\x0a\x02\x0a\x09", b"\xff\xff\xff\xff\xff", b"\x00"])
 def test_what_is_no_write_request_is_bad_data(damaged: bytes) -> None:
     with pytest.raises(BadData, match="not a protobuf WriteRequest"):
-        cut(damaged, 1, LIMITS)
+        split(damaged, 1, LIMITS)
 
 
 def test_decompression_is_refused_past_its_bound_before_it_is_done() -> None:
@@ -281,7 +283,7 @@ def test_utf16_surrogates_are_no_utf8_to_the_kernel_nor_to_the_general_reader(
     data = b"\x0a" + bytes([len(message)]) + message
     found = walk(data, UNLIMITED)
     assert found is not None and found.table[0, STATUS] != PLAIN
-    answer = cut(data, 1, UNLIMITED)
+    answer = split(data, 1, UNLIMITED)
     assert answer.parts == {}
     [refusal] = answer.refused
     assert "is not UTF-8" in refusal

@@ -1,4 +1,4 @@
-"""The exemplars that a remote-write request is cut into, against the protobuf library."""
+"""The exemplars that a remote-write request is split into, against the protobuf library."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.series import remote_write
 from coordinator.series.exemplars import EXEMPLARS_MAX
-from coordinator.series.remote_write import Cut, Limits, cut
+from coordinator.series.remote_write import Limits, split
+from coordinator.series.split_request import REFUSED_SHOWN_MAX, SplitRequest
 from loadtest.harness.remote_write_bodies import UNLIMITED
 from proto import remote_write_pb2
 from shared import exemplar_frames, hashing, labels
@@ -38,7 +38,7 @@ series_labels = st.lists(st.tuples(st.sampled_from("abc"), texts), max_size=3).m
 requests = st.lists(st.tuples(series_labels, st.just([(1, 1.0)]) | st.just([]), exemplars), max_size=4)
 
 
-def found(answer: Cut) -> Counter:
+def found(answer: SplitRequest) -> Counter:
     """(shard, label bytes of the series, labels, bits of the value, Unix ms) of each exemplar."""
     counted: Counter = Counter()
     for shard, frames in answer.parts.items():
@@ -80,17 +80,19 @@ def test_every_valid_exemplar_is_in_the_shard_of_its_series(requested: list) -> 
             bits = int(np.float64(exemplar[1]).view(np.uint64))
             shard = hashing.hash64(label_bytes) % SHARDS
             expected[shard, label_bytes, tuple(pairs_kept), bits, exemplar[2]] += 1
-    answer = cut(body(requested), SHARDS, LIMITS)
+    answer = split(body(requested), SHARDS, LIMITS)
     assert found(answer) == expected
     assert (answer.exemplars, answer.exemplars_refused) == (expected.total(), refused)
 
 
-def sent(data: bytes, limits: Limits = LIMITS) -> Cut:
-    """The cut of a request with one series, one sample and these bytes as its first exemplar, and a good one."""
+def sent(data: bytes, limits: Limits = LIMITS) -> SplitRequest:
+    """A split request with one series, one sample and two exemplars: the first has these bytes, the other is valid."""
     series = remote_write_pb2.RawTimeSeries(exemplars=[data, b"\x18\x05"])
     series.labels.add(name=b"__name__", value=b"m")
     series.samples.add(timestamp=1, value=1)
-    return cut(remote_write_pb2.RawWriteRequest(timeseries=[series.SerializeToString()]).SerializeToString(), 1, limits)
+    return split(
+        remote_write_pb2.RawWriteRequest(timeseries=[series.SerializeToString()]).SerializeToString(), 1, limits
+    )
 
 
 def label(name: bytes, value: bytes) -> bytes:
@@ -136,27 +138,27 @@ def test_fields_of_an_exemplar_may_come_in_any_order_and_more_than_once() -> Non
 
 
 def test_many_refused_exemplars_are_counted_and_a_few_named() -> None:
-    answer = cut(body([(M, [], [({}, 1.0, TIME_MS_MAX + 1)] * 1000)]), 1, LIMITS)
+    answer = split(body([(M, [], [({}, 1.0, TIME_MS_MAX + 1)] * 1000)]), 1, LIMITS)
     assert answer.refused_count == answer.exemplars_refused == 1000
-    assert len(answer.refused) == remote_write.REFUSED_SHOWN_MAX
+    assert len(answer.refused) == REFUSED_SHOWN_MAX
     assert not answer.parts
 
 
 def test_a_refused_exemplar_of_a_series_not_in_canonical_form_is_named_by_its_place_in_the_request() -> None:
     unsorted = [("job", "b"), ("__name__", "m")]
-    answer = cut(body([(M, [(1, 1.0)], []), (unsorted, [], []), (unsorted, [], [({}, 1.0, 1 << 62)])]), 1, LIMITS)
+    answer = split(body([(M, [(1, 1.0)], []), (unsorted, [], []), (unsorted, [], [({}, 1.0, 1 << 62)])]), 1, LIMITS)
     assert answer.refused[0].startswith('series 2 {__name__="m", job="b"}: an exemplar')
 
 
 def test_exemplars_without_end_are_refused() -> None:
     count = EXEMPLARS_MAX + 1
     with pytest.raises(TooLarge, match="the request has 100001 exemplars; the limit is 100000"):
-        cut(body([(M, [], [({}, 1.0, 1)] * count)]), 1, LIMITS)
+        split(body([(M, [], [({}, 1.0, 1)] * count)]), 1, LIMITS)
 
 
 def test_the_labels_of_a_series_are_sent_once_for_all_its_exemplars() -> None:
     large = {**M, "x": "y" * 60_000}
-    answer = cut(body([(large, [], [({"a": str(i)}, 1.0, i) for i in range(1000)])]), SHARDS, LIMITS)
+    answer = split(body([(large, [], [({"a": str(i)}, 1.0, i) for i in range(1000)])]), SHARDS, LIMITS)
     assert sum(len(frame) for frames in answer.parts.values() for frame in frames) < 200_000
 
 
@@ -178,7 +180,7 @@ def test_joined_frames_have_the_exemplars_of_each(parts: list) -> None:
     frames = []
     expected: Counter = Counter()
     for number, own in enumerate(parts):
-        answer = cut(body([({**M, "n": str(number)}, [], own)]), 1, UNLIMITED)
+        answer = split(body([({**M, "n": str(number)}, [], own)]), 1, UNLIMITED)
         expected += found(answer)
         frames += answer.parts.get(0, [])
     if frames:

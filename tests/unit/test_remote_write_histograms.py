@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from coordinator.api.write import INLINE_STEPS_MAX
 from coordinator.series import histograms, remote_write, remote_write_v2
-from coordinator.series.remote_write import Cut
+from coordinator.series.split_request import REFUSED_SHOWN_MAX, SplitRequest
 from loadtest.harness.histogram_messages import histogram_message
 from loadtest.harness.remote_write_bodies import request_v2
 from proto import remote_write_pb2, remote_write_v2_pb2
@@ -62,13 +62,13 @@ def body_of(requested: Sequence[Requested], *, is_second: bool) -> bytes:
     return bytes(request.SerializeToString())
 
 
-def cut(raw: bytes, *, is_second: bool, shards: int = 1) -> Cut:
+def split(raw: bytes, *, is_second: bool, shards: int = 1) -> SplitRequest:
     if is_second:
-        return remote_write_v2.cut(remote_write_v2.survey(raw, LIMITS, 1 << 30), shards, LIMITS)
-    return remote_write.cut(raw, shards, LIMITS)
+        return remote_write_v2.split(remote_write_v2.survey(raw, LIMITS, 1 << 30), shards, LIMITS)
+    return remote_write.split(raw, shards, LIMITS)
 
 
-def stored(answer: Cut, shards: int) -> list[tuple[bytes, int, str, int]]:
+def stored(answer: SplitRequest, shards: int) -> list[tuple[bytes, int, str, int]]:
     """(label bytes, time, value, start timestamp) of all samples of all frames, sorted. Each is in its shard."""
     found = []
     for shard, frames in answer.parts.items():
@@ -103,7 +103,7 @@ def test_what_was_sent_is_in_the_frames(requested: list, is_second: bool, seed: 
         sent.append((pairs, samples, messages))
         expected += [(label_bytes, time, text_of(value), 0) for time, value in samples]
         expected += [(label_bytes, time, text_of(h), start) for time, h, start in own]
-    answer = cut(body_of(sent, is_second=is_second), is_second=is_second, shards=SHARDS)
+    answer = split(body_of(sent, is_second=is_second), is_second=is_second, shards=SHARDS)
     assert answer.refused == []
     assert stored(answer, SHARDS) == sorted(expected)
     assert answer.samples == sum(len(samples) for _, samples, _ in requested)
@@ -136,7 +136,7 @@ FAULTS = [
 @pytest.mark.parametrize(("message", "text"), FAULTS)
 def test_a_fault_is_named_and_the_rest_is_stored(message: bytes, text: str, pairs: Pairs, is_second: bool) -> None:
     requested = [(M, [(1, 0.5)], [GOOD]), (pairs, [(2, 0.5)], [GOOD, message, GOOD])]
-    answer = cut(body_of(requested, is_second=is_second), is_second=is_second)
+    answer = split(body_of(requested, is_second=is_second), is_second=is_second)
     assert (answer.samples, answer.histograms, answer.histograms_refused, answer.refused_count) == (2, 3, 1, 1)
     [refusal] = answer.refused
     assert text in refusal
@@ -148,7 +148,7 @@ def test_a_fault_is_named_and_the_rest_is_stored(message: bytes, text: str, pair
 @VERSIONS
 def test_histograms_of_a_series_that_is_refused_are_refused_with_it(is_second: bool) -> None:
     requested = [([("job", "a")], [], [GOOD, GOOD]), (M, [], [GOOD])]
-    answer = cut(body_of(requested, is_second=is_second), is_second=is_second)
+    answer = split(body_of(requested, is_second=is_second), is_second=is_second)
     assert (answer.histograms, answer.histograms_refused, answer.refused_count) == (1, 2, 1)
     assert answer.refused == ['series 0 {job="a"}: it has no label __name__']
 
@@ -158,7 +158,7 @@ def test_histograms_of_a_series_whose_references_are_past_the_table_are_refused_
     request.timeseries[0].histograms.append(GOOD)
     request.timeseries.add(labels_refs=[1, 99], histograms=[GOOD])
     request.timeseries.add(labels_refs=[1], histograms=[GOOD])
-    answer = cut(request.SerializeToString(), is_second=True)
+    answer = split(request.SerializeToString(), is_second=True)
     assert (answer.histograms, answer.histograms_refused) == (1, 2)
     assert "a label reference is 99" in answer.refused[0]
     assert "it has 1 label references" in answer.refused[1]
@@ -167,22 +167,22 @@ def test_histograms_of_a_series_whose_references_are_past_the_table_are_refused_
 @VERSIONS
 def test_of_many_faults_the_first_few_are_named(is_second: bool) -> None:
     requested = [(M, [], [b"\x10\x01"] * 1000 + [GOOD])]
-    answer = cut(body_of(requested, is_second=is_second), is_second=is_second)
+    answer = split(body_of(requested, is_second=is_second), is_second=is_second)
     assert (answer.histograms, answer.histograms_refused, answer.refused_count) == (1, 1000, 1000)
-    assert 1 <= len(answer.refused) <= remote_write.REFUSED_SHOWN_MAX
+    assert 1 <= len(answer.refused) <= REFUSED_SHOWN_MAX
 
 
 @VERSIONS
 def test_stale_histograms_become_the_stale_marker_of_floats(is_second: bool) -> None:
     stale = histogram_message(timestamp=3, sum=STALE, schema=99, start_timestamp=2)
-    answer = cut(body_of([(M, [], [GOOD, stale])], is_second=is_second), is_second=is_second)
+    answer = split(body_of([(M, [], [GOOD, stale])], is_second=is_second), is_second=is_second)
     [frame] = answer.parts[0]
     columns = sample_frames.parse(bytes(frame))
     assert references.is_reference(columns.values).tolist() == [True, False]
     assert columns.values.view(np.int64)[1] == STALE_NAN_BITS
     assert columns.histograms is not None
     assert len(columns.histograms) == answer.histograms - 1 == 1
-    alone = cut(body_of([(M, [], [stale])], is_second=is_second), is_second=is_second)
+    alone = split(body_of([(M, [], [stale])], is_second=is_second), is_second=is_second)
     assert sample_frames.parse(bytes(alone.parts[0][0])).histograms is None
 
 
@@ -203,7 +203,7 @@ def test_stale_and_refused_histograms_leave_those_beside_them_as_they_are(is_sec
                 value = text_of(h) if kind == "kept" else text_of(np.array([STALE_NAN_BITS]).view(float).item())
                 expected.append((labels.encode(tuple(pairs)), time, value, start))
         requested.append((pairs, [], messages))
-    answer = cut(body_of(requested, is_second=is_second), is_second=is_second, shards=5)
+    answer = split(body_of(requested, is_second=is_second), is_second=is_second, shards=5)
     assert stored(answer, 5) == sorted(expected)
     assert answer.histograms == len(expected)
     assert answer.histograms_refused == sum(len(own) for _, _, own in requested) - len(expected) > 5
@@ -219,7 +219,7 @@ def test_many_histograms_of_few_bytes_take_steps() -> None:
 @VERSIONS
 def test_a_float_with_the_bits_of_a_reference_is_an_ordinary_nan(is_second: bool) -> None:
     reference = references.references(np.array([0])).item()
-    answer = cut(body_of([(M, [(1, reference)], [GOOD])], is_second=is_second), is_second=is_second)
+    answer = split(body_of([(M, [(1, reference)], [GOOD])], is_second=is_second), is_second=is_second)
     first, second = (sample_frames.parse(bytes(frame)) for frame in answer.parts[0])
     assert not references.is_reference(first.values).any()
     assert np.isnan(first.values).all()
@@ -235,9 +235,9 @@ def test_slices_of_messages_give_the_same_as_one(is_second: bool, monkeypatch: p
         messages = [encode(h, random, is_float=False) + histogram_message(timestamp=i) for i, h in enumerate(own)]
         requested.append(([("__name__", "m"), ("i", str(series))], [], messages))
     raw = body_of(requested, is_second=is_second)
-    whole = stored(cut(raw, is_second=is_second, shards=3), 3)
+    whole = stored(split(raw, is_second=is_second, shards=3), 3)
     monkeypatch.setattr(histograms, "SLICE_BYTES", 60)
-    answer = cut(raw, is_second=is_second, shards=3)
+    answer = split(raw, is_second=is_second, shards=3)
     assert 1 < len(answer.parts[0]) <= 2 * histograms.SLICES_MAX + 1
     assert stored(answer, 3) == whole
     assert len(whole) == answer.histograms == sum(len(messages) for _, _, messages in requested)
@@ -250,10 +250,10 @@ def test_more_histograms_or_buckets_than_a_request_may_have_are_refused(
     raw = body_of([(M, [], [GOOD] * 20)], is_second=is_second)
     monkeypatch.setattr(histograms, "BUCKETS_MAX", 39)
     with pytest.raises(TooLarge, match="more than 39 buckets"):
-        cut(raw, is_second=is_second)
+        split(raw, is_second=is_second)
     monkeypatch.setattr(histograms, "HISTOGRAMS_MAX", 19)
     with pytest.raises(TooLarge, match="20 histograms; the limit is 19"):
-        cut(raw, is_second=is_second)
+        split(raw, is_second=is_second)
 
 
 @VERSIONS
@@ -261,6 +261,6 @@ def test_exemplars_and_samples_come_beside_histograms(is_second: bool) -> None:
     raw = body_of([(M, [(1, 1.0)], [GOOD])], is_second=is_second)
     request: Any = (remote_write_v2_pb2.Request if is_second else remote_write_pb2.WriteRequest).FromString(raw)
     request.timeseries[0].exemplars.add(value=1, timestamp=1)
-    answer = cut(request.SerializeToString(), is_second=is_second)
+    answer = split(request.SerializeToString(), is_second=is_second)
     assert (answer.samples, answer.histograms, answer.exemplars) == (1, 1, 1)
     assert [exemplar_frames.is_exemplars(frame) for frame in answer.parts[0]] == [False, False, True]

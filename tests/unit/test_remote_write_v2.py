@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.series import metadata, remote_write, remote_write_v2
-from coordinator.series.remote_write import Cut, Limits
+from coordinator.series.remote_write import Limits
+from coordinator.series.split_request import SplitRequest
 from coordinator.series.walk import PLAIN, STATUS
 from loadtest.harness.histogram_messages import histogram_message
 from loadtest.harness.remote_write_bodies import UNLIMITED, body, body_v2, request_v2
@@ -28,11 +29,11 @@ GOOD = ({"__name__": "good"}, [(1, 1.0)])
 STALE = struct.unpack("<d", struct.pack("<Q", 0x7FF0000000000002))[0]
 
 
-def cut(raw: bytes, shards: int = 1, limits: Limits = LIMITS, known: frozenset[int] = frozenset()) -> Cut:
-    return remote_write_v2.cut(remote_write_v2.survey(raw, limits, BYTES_MAX, known), shards, limits)
+def split(raw: bytes, shards: int = 1, limits: Limits = LIMITS, known: frozenset[int] = frozenset()) -> SplitRequest:
+    return remote_write_v2.split(remote_write_v2.survey(raw, limits, BYTES_MAX, known), shards, limits)
 
 
-def frames_of(answer: Cut) -> dict[int, list[bytes]]:
+def frames_of(answer: SplitRequest) -> dict[int, list[bytes]]:
     return {shard: [bytes(frame) for frame in frames] for shard, frames in answer.parts.items()}
 
 
@@ -46,8 +47,8 @@ def one_series(**fields: object) -> remote_write_v2_pb2.Request:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(series, max_size=6))
-def test_the_same_content_is_cut_into_the_same_frames_by_both_versions(requested: list) -> None:
-    first, second = remote_write.cut(body(requested), SHARDS, LIMITS), cut(body_v2(requested), SHARDS)
+def test_the_same_content_is_split_into_the_same_frames_by_both_versions(requested: list) -> None:
+    first, second = remote_write.split(body(requested), SHARDS, LIMITS), split(body_v2(requested), SHARDS)
     assert frames_of(second) == frames_of(first)
     assert second.samples == first.samples
     assert second.refused == first.refused
@@ -67,8 +68,8 @@ def test_sorted_series_of_changing_shapes_are_plain(shapes: list[list[str]], val
     requested = [(labels, [(i, float(i))]) for i, labels in enumerate(own)]
     surveyed = remote_write_v2.survey(body_v2(requested), UNLIMITED, BYTES_MAX)
     assert (surveyed.walk.table[:, STATUS] == PLAIN).all()
-    first = remote_write.cut(body(requested), SHARDS, UNLIMITED)
-    assert frames_of(remote_write_v2.cut(surveyed, SHARDS, UNLIMITED)) == frames_of(first)
+    first = remote_write.split(body(requested), SHARDS, UNLIMITED)
+    assert frames_of(remote_write_v2.split(surveyed, SHARDS, UNLIMITED)) == frames_of(first)
 
 
 def test_names_in_the_order_of_an_earlier_series_are_not_taken_for_those_of_the_last() -> None:
@@ -87,8 +88,8 @@ def test_start_timestamps_are_stored_beside_the_samples(samples: list[tuple[int,
         request.timeseries[0].samples.add(timestamp=timestamp, value=value, start_timestamp=start)
     is_valid = [all(TIME_MS_MIN <= t <= TIME_MS_MAX for t in (time, start)) for time, _, start in samples]
     kept = [sample for sample, valid in zip(samples, is_valid, strict=True) if valid]
-    first = remote_write.cut(body([(labels, [sample[:2] for sample in kept])]), 1, LIMITS)
-    second = cut(request.SerializeToString())
+    first = remote_write.split(body([(labels, [sample[:2] for sample in kept])]), 1, LIMITS)
+    second = split(request.SerializeToString())
     assert parts_of(second) == parts_of(first) or any(np.isnan(value) for _, value, _ in samples)
     assert second.refused_count == len(samples) - len(kept)
     for frame in second.parts.get(0, []):
@@ -102,7 +103,7 @@ def test_created_timestamps_of_earlier_drafts_and_stale_markers_are_taken(is_odd
     message = remote_write_v2_pb2.TimeSeries(labels_refs=[1, 2])
     message.samples.add(timestamp=5, value=STALE)
     raw = message.SerializeToString() + b"\x30" + varint(1_700_000_000_000) + (b"\x78\x01" if is_odd else b"")
-    answer = cut(b"\x22\x00\x22\x08__name__\x22\x01m" + delimited_head(5, len(raw)) + raw)
+    answer = split(b"\x22\x00\x22\x08__name__\x22\x01m" + delimited_head(5, len(raw)) + raw)
     assert (answer.samples, answer.refused) == (1, [])
     [frame] = answer.parts[0]
     assert struct.pack("<Q", 0x7FF0000000000002) in bytes(frame)
@@ -118,7 +119,7 @@ def test_a_created_timestamp_is_that_of_samples_without_one_of_their_own(is_odd:
         message.samples.add(timestamp=time, start_timestamp=start)
         message.histograms.append(histogram_message(timestamp=time + 1, start_timestamp=start))
     raw = message.SerializeToString() + (b"\x78\x01" if is_odd else b"")
-    answer = cut(b"\x22\x00\x22\x08__name__\x22\x01m" + delimited_head(5, len(raw)) + raw)
+    answer = split(b"\x22\x00\x22\x08__name__\x22\x01m" + delimited_head(5, len(raw)) + raw)
     frames = [sample_frames.parse(bytes(frame)) for frame in answer.parts[0]]
     assert [columns.times_ms.tolist() for columns in frames] == [[10, 20], [11, 21]]
     starts = [columns.start_timestamps_ms for columns in frames]
@@ -131,7 +132,7 @@ def test_a_created_timestamp_out_of_range_refuses_the_samples_that_need_it() -> 
         message.samples.add(timestamp=time, start_timestamp=start)
         message.histograms.append(histogram_message(timestamp=time, start_timestamp=start))
     raw = message.SerializeToString()
-    answer = cut(b"\x22\x00\x22\x08__name__\x22\x01m" + delimited_head(5, len(raw)) + raw)
+    answer = split(b"\x22\x00\x22\x08__name__\x22\x01m" + delimited_head(5, len(raw)) + raw)
     assert (answer.samples, answer.histograms, answer.refused_count) == (1, 1, 2)
     assert [f"start timestamp is {1 << 62} ms" in text for text in answer.refused] == [True, True]
 
@@ -142,7 +143,7 @@ def test_fields_between_samples_are_passed_over() -> None:
     ]
     first, second = (message.SerializeToString() for message in samples)
     raw = b"\x0a\x02\x01\x02" + first + b"\x30\x0b" + second + b"\x22\x00" + first
-    answer = cut(b"\x22\x00\x22\x08__name__\x22\x04good" + delimited_head(5, len(raw)) + raw)
+    answer = split(b"\x22\x00\x22\x08__name__\x22\x04good" + delimited_head(5, len(raw)) + raw)
     samples_frame, exemplars_frame = frames_of(answer)[0]
     columns = sample_frames.parse(samples_frame)
     assert (columns.times_ms.tolist(), columns.values.tolist()) == ([1, 2, 1], [1.0, 2.0, 1.0])
@@ -156,7 +157,7 @@ def test_what_follows_an_odd_number_of_references_is_not_one() -> None:
     del request.timeseries[1].labels_refs[:]
     request.timeseries[1].labels_refs.extend([1, 2, 3])  # then the tag of a sample, 18, which is the number of a symbol
     assert len(request.symbols) > 18
-    answer = cut(request.SerializeToString())
+    answer = split(request.SerializeToString())
     assert answer.samples == 1
     assert answer.refused == ["series 1: it has 3 label references; they must be pairs of name and value"]
 
@@ -166,14 +167,14 @@ def test_references_that_are_not_packed_and_symbols_behind_the_series_are_read()
         b"\x08\x01\x08\x02"
         + remote_write_v2_pb2.TimeSeries(samples=[remote_write_v2_pb2.Sample(value=1, timestamp=1)]).SerializeToString()
     )
-    answer = cut(delimited_head(5, len(message)) + message + b"\x22\x00\x22\x08__name__\x22\x04good")
-    assert frames_of(answer) == frames_of(remote_write.cut(body([GOOD]), 1, LIMITS))
+    answer = split(delimited_head(5, len(message)) + message + b"\x22\x00\x22\x08__name__\x22\x04good")
+    assert frames_of(answer) == frames_of(remote_write.split(body([GOOD]), 1, LIMITS))
 
 
 def test_lengths_not_in_shortest_form_and_fields_of_later_versions_are_read() -> None:
     raw = body_v2([GOOD]).replace(b"\x22\x04good", b"\x22\x84\x00good") + b"\x7a\x01x\x80\x01\x05"
-    answer = cut(raw)
-    assert frames_of(answer) == frames_of(remote_write.cut(body([GOOD]), 1, LIMITS))
+    answer = split(raw)
+    assert frames_of(answer) == frames_of(remote_write.split(body([GOOD]), 1, LIMITS))
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ def test_lengths_not_in_shortest_form_and_fields_of_later_versions_are_read() ->
 )
 def test_a_series_with_wrong_references_is_named_and_the_others_are_kept(references: list[int], reason: str) -> None:
     request = one_series(labels_refs=references, samples=[remote_write_v2_pb2.Sample(value=1, timestamp=1)])
-    answer = cut(request.SerializeToString())
+    answer = split(request.SerializeToString())
     assert (answer.samples, answer.refused_count) == (1, 1)
     assert answer.refused[0].startswith("series 1")
     assert reason in answer.refused[0]
@@ -204,7 +205,7 @@ def test_a_series_with_wrong_references_is_named_and_the_others_are_kept(referen
 
 def test_labels_that_are_not_sorted_or_empty_are_made_canonical_as_by_version_1() -> None:
     own = [([("b", "x"), ("a", ""), ("__name__", "m")], [(1, 1.0)]), GOOD]
-    assert frames_of(cut(body_v2(own), SHARDS)) == frames_of(remote_write.cut(body(own), SHARDS, LIMITS))
+    assert frames_of(split(body_v2(own), SHARDS)) == frames_of(remote_write.split(body(own), SHARDS, LIMITS))
 
 
 @pytest.mark.parametrize("place", ["name", "value"])
@@ -213,15 +214,15 @@ def test_a_symbol_that_is_not_utf8_is_refused_where_a_label_is_made_of_it(place:
         labels_refs=[1, 2, 3, 4], samples=[remote_write_v2_pb2.Sample(value=1, timestamp=1)]
     ).SerializeToString()
     raw = raw.replace(b"\x22\x01a" if place == "name" else b"\x22\x01b", b"\x22\x01\xff")
-    answer = cut(raw)
+    answer = split(raw)
     assert (answer.samples, answer.refused_count) == (1, 1)
     assert "is not UTF-8 at byte 0" in answer.refused[0]
-    assert cut(raw.replace(b"\x0a\x04\x01\x02\x03\x04", b"\x0a\x02\x01\x02\x78\x00")).refused == []
+    assert split(raw.replace(b"\x0a\x04\x01\x02\x03\x04", b"\x0a\x02\x01\x02\x78\x00")).refused == []
 
 
 @pytest.mark.parametrize(("name", "value", "reason"), [("a" * 65, "x", "has 65 bytes"), ("a", "x" * 257, "257 bytes")])
 def test_long_texts_are_refused_as_by_version_1(name: str, value: str, reason: str) -> None:
-    answer = cut(body_v2([GOOD, ({"__name__": "m", name: value}, [(1, 1.0)])]))
+    answer = split(body_v2([GOOD, ({"__name__": "m", name: value}, [(1, 1.0)])]))
     assert (answer.samples, answer.refused_count) == (1, 1)
     assert reason in answer.refused[0]
 
@@ -232,15 +233,15 @@ def test_long_texts_are_refused_as_by_version_1(name: str, value: str, reason: s
         (b"", "has no symbols; the first must be the empty string"),
         (body([GOOD]), "has no symbols"),
         (b"\x22\x01a" + body_v2([GOOD]), "the first of 4 symbols has 1 bytes; it must be the empty string"),
-        (b"\x22\x00\x22", "the field at byte 2 is not whole"),
-        (b"\x22\x00\x2a\x05abc", "the field at byte 2 is not whole"),
-        (b"\x22\x00\x2a\xff\xff\xff\xff\xff", "the field at byte 2 is not whole"),
-        (b"\x22\x00\xff\xff\xff\xff\xff\xff", "the field at byte 2 is not whole"),
+        (b"\x22\x00\x22", "the field at byte 2 is truncated"),
+        (b"\x22\x00\x2a\x05abc", "the field at byte 2 is truncated"),
+        (b"\x22\x00\x2a\xff\xff\xff\xff\xff", "the field at byte 2 is truncated"),
+        (b"\x22\x00\xff\xff\xff\xff\xff\xff", "the field at byte 2 is truncated"),
     ],
 )
 def test_what_is_no_request_is_bad_data(raw: bytes, reason: str) -> None:
     with pytest.raises(BadData, match=reason):
-        cut(raw)
+        split(raw)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +256,7 @@ def test_what_is_no_request_is_bad_data(raw: bytes, reason: str) -> None:
     ],
 )
 def test_a_series_that_is_cut_off_within_is_named_and_the_others_are_kept(damaged: bytes) -> None:
-    answer = cut(body_v2([GOOD]) + delimited_head(5, len(damaged)) + damaged + b"\x2a\x04\x0a\x02\x01\x02")
+    answer = split(body_v2([GOOD]) + delimited_head(5, len(damaged)) + damaged + b"\x2a\x04\x0a\x02\x01\x02")
     assert (answer.samples, answer.refused_count) == (1, 1)
     assert answer.refused[0].startswith("series 1 is not a protobuf TimeSeries")
 
@@ -266,7 +267,7 @@ def test_exemplars_and_histograms_are_stored_of_plain_series_and_odd_ones() -> N
         entry.exemplars.add(labels_refs=[1, 2], value=1, timestamp=1)
         entry.histograms.append(histogram_message(timestamp=5))
         entry.histograms.append(histogram_message(timestamp=6))
-    answer = cut(request.SerializeToString())
+    answer = split(request.SerializeToString())
     assert (answer.exemplars, answer.exemplars_left_out, answer.histograms, answer.samples) == (2, 0, 4, 2)
 
 
@@ -283,7 +284,7 @@ def test_metadata_is_that_of_version_1_by_family_each_once() -> None:
                 help_reference,
                 help_reference + 1,
             )
-    answer = cut(request.SerializeToString())
+    answer = split(request.SerializeToString())
     assert [(entry.family, entry.type) for entry in answer.metadata] == [
         ("req_total", "counter"),
         ("lat", "histogram"),
@@ -292,7 +293,7 @@ def test_metadata_is_that_of_version_1_by_family_each_once() -> None:
         ("_sum", "summary"),
     ]
     assert {(entry.help, entry.unit) for entry in answer.metadata} == {("hé", "seconds")}
-    assert cut(request.SerializeToString(), known=frozenset(answer.metadata_keys)).metadata == []
+    assert split(request.SerializeToString(), known=frozenset(answer.metadata_keys)).metadata == []
 
 
 def test_different_metadata_of_one_metric_is_kept_each_once() -> None:
@@ -302,7 +303,7 @@ def test_different_metadata_of_one_metric_is_kept_each_once() -> None:
     said = [(1, count, 0), (1, count + 1, 0), (1, count + 1, count), (2, count + 1, count)]
     for entry, own in zip(request.timeseries, said * 2, strict=True):
         entry.metadata.type, entry.metadata.help_ref, entry.metadata.unit_ref = own
-    answer = cut(request.SerializeToString())
+    answer = split(request.SerializeToString())
     assert [(entry.type, entry.help, entry.unit) for entry in answer.metadata] == [
         ("counter", "one", ""),
         ("counter", "two", ""),
@@ -315,7 +316,7 @@ def test_metadata_of_an_odd_series_and_of_one_without_samples_is_kept() -> None:
     request = request_v2([([("b", "c"), ("__name__", "odd")], [(1, 1.0)]), ({"__name__": "bare"}, [])])
     for entry in request.timeseries:
         entry.metadata.type = 2
-    answer = cut(request.SerializeToString())
+    answer = split(request.SerializeToString())
     assert answer.metadata == [FamilyMetadata("bare", "gauge", "", ""), FamilyMetadata("odd", "gauge", "", "")]
 
 
@@ -325,7 +326,7 @@ def test_metadata_that_is_not_valid_is_named_and_the_samples_are_stored() -> Non
     count = len(request.symbols)
     for entry, reference in zip(request.timeseries, (count, count - 2, count - 1, 0), strict=True):
         entry.metadata.type, entry.metadata.help_ref = 99, reference
-    answer = cut(request.SerializeToString().replace(b"\x22\x01?", b"\x22\x01\xff"))
+    answer = split(request.SerializeToString().replace(b"\x22\x01?", b"\x22\x01\xff"))
     assert answer.samples == 4
     assert answer.refused_count == 3
     assert f"metric 'm0': its help is symbol {count}; the request has {count}" in answer.refused[0]
@@ -340,9 +341,9 @@ def test_more_different_metadata_than_the_limit_is_too_large() -> None:
     for entry in request.timeseries:
         entry.metadata.type = 1
     with pytest.raises(TooLarge, match="more than 10000 different metadata"):
-        cut(request.SerializeToString())
+        split(request.SerializeToString())
     del request.timeseries[-1]
-    assert len(cut(request.SerializeToString()).metadata) == metadata.METADATA_MAX
+    assert len(split(request.SerializeToString()).metadata) == metadata.METADATA_MAX
 
 
 def many_references(series_count: int, is_odd: bool) -> bytes:
@@ -364,9 +365,9 @@ def test_labels_are_measured_before_they_are_written() -> None:
 
 
 def test_labels_of_series_that_are_not_plain_are_bounded_too() -> None:
-    assert cut(many_references(100, is_odd=True), limits=UNLIMITED).samples == 100
+    assert split(many_references(100, is_odd=True), limits=UNLIMITED).samples == 100
     with pytest.raises(TooLarge, match="not in canonical form have more than 16777216 bytes"):
-        cut(many_references(300, is_odd=True), limits=UNLIMITED)
+        split(many_references(300, is_odd=True), limits=UNLIMITED)
 
 
 @pytest.mark.parametrize(
@@ -380,18 +381,18 @@ def test_labels_of_series_that_are_not_plain_are_bounded_too() -> None:
 )
 def test_requests_of_tiny_things_by_the_million_are_too_large(raw: bytes, reason: str) -> None:
     with pytest.raises(TooLarge, match=reason):
-        cut(raw)
+        split(raw)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(series, min_size=1, max_size=3), st.data())
-def test_damaged_bodies_are_refused_or_cut_into_valid_ones(requested: list, data: st.DataObject) -> None:
+def test_damaged_bodies_are_refused_or_split_into_valid_ones(requested: list, data: st.DataObject) -> None:
     damaged = bytearray(body_v2(requested))
     for _ in range(data.draw(st.integers(0, 3))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     damaged = damaged[: data.draw(st.integers(0, len(damaged)))]
     try:
-        answer = cut(bytes(damaged), SHARDS)
+        answer = split(bytes(damaged), SHARDS)
     except BadData:
         return
     kept = sum(len(points) for entries in parts_of(answer).values() for _, points in entries)
@@ -399,9 +400,9 @@ def test_damaged_bodies_are_refused_or_cut_into_valid_ones(requested: list, data
 
 
 @given(st.binary(max_size=300))
-def test_random_bytes_are_refused_or_cut(data: bytes) -> None:
+def test_random_bytes_are_refused_or_split(data: bytes) -> None:
     with contextlib.suppress(BadData):
-        cut(b"\x22\x00" + data, SHARDS)
+        split(b"\x22\x00" + data, SHARDS)
 
 
 def test_known_metadata_is_forgotten_after_a_while_or_when_it_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 
 from coordinator.series import remote_write, remote_write_v2
 from coordinator.series.exemplars import EXEMPLARS_MAX
-from coordinator.series.remote_write import Cut, Limits
+from coordinator.series.remote_write import Limits
+from coordinator.series.split_request import REFUSED_SHOWN_MAX, SplitRequest
 from loadtest.harness.remote_write_bodies import UNLIMITED
 from proto import remote_write_v2_pb2
 from shared.config import Settings
@@ -23,20 +24,20 @@ SYMBOLS = ["", "__name__", "m", "trace_id", "abc", "span_id", "y" * 122, "é" * 
 NAME, M_, TRACE, ABC, SPAN, LONG, WIDE, JOB, HUGE = range(1, 10)
 
 
-def cut(raw: bytes, shards: int = SHARDS, limits: Limits = LIMITS, bytes_max: int = BYTES_MAX) -> Cut:
-    return remote_write_v2.cut(remote_write_v2.survey(raw, limits, bytes_max), shards, limits)
+def split(raw: bytes, shards: int = SHARDS, limits: Limits = LIMITS, bytes_max: int = BYTES_MAX) -> SplitRequest:
+    return remote_write_v2.split(remote_write_v2.survey(raw, limits, bytes_max), shards, limits)
 
 
 def series_field(content: bytes) -> bytes:
     return delimited_head(5, len(content)) + content
 
 
-def sent(*exemplars: bytes, limits: Limits = LIMITS, more: bytes = b"") -> Cut:
-    """The cut of a request with one series, one sample and these bytes as its exemplars. `more`: behind them."""
+def sent(*exemplars: bytes, limits: Limits = LIMITS, more: bytes = b"") -> SplitRequest:
+    """A split request with one series, one sample and these bytes as its exemplars, followed by `more`."""
     table = remote_write_v2_pb2.Request(symbols=SYMBOLS).SerializeToString()
     series = remote_write_v2_pb2.RawTimeSeries(labels_refs=[NAME, M_], exemplars=exemplars)
     series.samples.add(timestamp=1, value=1)
-    return cut(table + series_field(series.SerializeToString() + more), 1, limits)
+    return split(table + series_field(series.SerializeToString() + more), 1, limits)
 
 
 def exemplar(*references: int, timestamp: int = 5) -> bytes:
@@ -49,8 +50,8 @@ def unpacked(*references: int) -> bytes:
 
 @settings(max_examples=200)
 @given(requests)
-def test_the_same_exemplars_are_cut_into_the_same_frames_by_both_versions(requested: list) -> None:
-    first, second = remote_write.cut(body(requested), SHARDS, LIMITS), cut(body_v2(requested))
+def test_the_same_exemplars_are_split_into_the_same_frames_by_both_versions(requested: list) -> None:
+    first, second = remote_write.split(body(requested), SHARDS, LIMITS), split(body_v2(requested))
     assert {shard: [bytes(frame) for frame in frames] for shard, frames in second.parts.items()} == {
         shard: [bytes(frame) for frame in frames] for shard, frames in first.parts.items()
     }
@@ -111,7 +112,7 @@ def test_a_text_that_is_not_utf8_is_refused_as_name_and_as_value(reference: int)
     for _ in range(2):
         series.exemplars.add(labels_refs=[reference, 3 - reference], timestamp=1)
     series.exemplars.add(labels_refs=[2, 2], timestamp=1)
-    answer = cut(table + series_field(series.SerializeToString()), 1)
+    answer = split(table + series_field(series.SerializeToString()), 1)
     assert (answer.exemplars, answer.exemplars_refused) == (1, 2)
     assert answer.refused == ['series 0 {__name__="m"}: a label of an exemplar is not UTF-8'] * 2
 
@@ -126,7 +127,7 @@ def test_exemplars_may_stand_before_and_between_the_other_fields_of_a_series() -
     table = remote_write_v2_pb2.Request(symbols=SYMBOLS).SerializeToString()
     one = b"\x22" + bytes([len(exemplar(TRACE, ABC))]) + exemplar(TRACE, ABC)
     sample = b"\x12\x02\x10\x01"
-    answer = cut(table + series_field(one + b"\x0a\x02\x01\x02" + one + sample + one))
+    answer = split(table + series_field(one + b"\x0a\x02\x01\x02" + one + sample + one))
     assert (answer.samples, answer.exemplars, answer.refused) == (1, 3, [])
     assert found(answer).total() == 3
 
@@ -134,14 +135,14 @@ def test_exemplars_may_stand_before_and_between_the_other_fields_of_a_series() -
 def test_series_with_exemplars_only_are_kept_among_others() -> None:
     own = [({**M, "i": str(i)}, [(1, 1.0)] * (i % 2), [({"t": str(i)}, 1.0, i)] * (i % 3 > 0)) for i in range(12)]
     unsorted = [([*reversed(labels.items())], samples, exemplars) for labels, samples, exemplars in own]
-    answer = cut(body_v2(own + unsorted))
-    assert found(answer) == found(remote_write.cut(body(own + unsorted), SHARDS, LIMITS))
+    answer = split(body_v2(own + unsorted))
+    assert found(answer) == found(remote_write.split(body(own + unsorted), SHARDS, LIMITS))
     assert (answer.samples, answer.exemplars) == (12, 16)
 
 
 def test_the_exemplars_of_a_refused_series_are_counted() -> None:
     one = [({"t": "1"}, 1.0, 1)]
-    answer = cut(body_v2([(M, [], one), ({"job": "a"}, [(1, 1.0)], one * 3), ([("b", "c"), *M.items()], [], one)]))
+    answer = split(body_v2([(M, [], one), ({"job": "a"}, [(1, 1.0)], one * 3), ([("b", "c"), *M.items()], [], one)]))
     assert (answer.exemplars, answer.exemplars_refused, answer.refused_count) == (2, 3, 1)
 
 
@@ -152,9 +153,9 @@ def test_exemplars_behind_a_group_are_not_lost_in_silence() -> None:
 
 
 def test_many_refused_exemplars_are_counted_and_a_few_named() -> None:
-    answer = cut(body_v2([(M, [], [({}, 1.0, TIME_MS_MAX + 1)] * 1000)]))
+    answer = split(body_v2([(M, [], [({}, 1.0, TIME_MS_MAX + 1)] * 1000)]))
     assert answer.refused_count == answer.exemplars_refused == 1000
-    assert len(answer.refused) == remote_write.REFUSED_SHOWN_MAX
+    assert len(answer.refused) == REFUSED_SHOWN_MAX
     assert not answer.parts
 
 
@@ -162,15 +163,15 @@ def test_many_refused_exemplars_are_counted_and_a_few_named() -> None:
 def test_exemplars_without_end_are_refused(pairs: exemplar_requests.Pairs) -> None:
     count = EXEMPLARS_MAX + 1
     with pytest.raises(TooLarge, match="the request has 100001 exemplars; the limit is 100000"):
-        cut(body_v2([(pairs, [], [({}, 1.0, 1)] * count)]))
+        split(body_v2([(pairs, [], [({}, 1.0, 1)] * count)]))
 
 
 def test_labels_that_take_more_than_a_body_may_are_refused_before_they_are_written() -> None:
     raw = body_v2([(M, [], [({"t": "é" * 127}, 1.0, i) for i in range(1000)])])
     assert len(raw) < 20_000
     with pytest.raises(TooLarge, match=r"with the labels that its exemplars refer to more than 100000, .*TRIPTYCH"):
-        cut(raw, bytes_max=100_000)
-    assert cut(raw, bytes_max=300_000).exemplars == 1000
+        split(raw, bytes_max=100_000)
+    assert split(raw, bytes_max=300_000).exemplars == 1000
 
 
 @pytest.mark.parametrize("limits", [LIMITS, UNLIMITED])
@@ -180,7 +181,7 @@ def test_a_long_text_is_read_once_however_many_exemplars_refer_to_it(limits: Lim
     entry = request.timeseries.add(labels_refs=[1, 2])
     for _ in range(100_000):
         entry.exemplars.add(labels_refs=[1, 3], timestamp=1)
-    answer = cut(request.SerializeToString(), limits=limits)
+    answer = split(request.SerializeToString(), limits=limits)
     assert (answer.exemplars, answer.exemplars_refused) == (0, 100_000)
     assert "have 1000008 characters" in answer.refused[0]
 

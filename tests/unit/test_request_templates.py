@@ -1,4 +1,4 @@
-"""Requests of remote write 2.0 that come again: what is cut by a template is what is cut without, whatever changes."""
+"""Repeated requests of remote write 2.0: splitting with a template gives the same result as without it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from coordinator.series import (
     template_kernels,
 )
 from coordinator.series.known_labels import KnownLabels
-from coordinator.series.remote_write import Cut
 from coordinator.series.request_templates import (
     CANDIDATES_MAX,
     NO_TEMPLATES,
@@ -29,6 +28,7 @@ from coordinator.series.request_templates import (
     RequestTemplates,
 )
 from coordinator.series.series_references import SeriesReferences
+from coordinator.series.split_request import SplitRequest
 from loadtest.harness.remote_write_bodies import UNLIMITED, body_v2
 from proto.remote_write_v2_pb2 import Metadata, Request
 from shared import labels
@@ -54,17 +54,17 @@ def small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_templates, "SERIES_MIN", 1)
 
 
-def cut_of(instance: Instance) -> Cut | None:
-    """What the instance is cut to, with known samples as frames."""
-    cut = instance.cut(SHARDS)
-    if cut is not None and cut.known is not None:
-        parts = {shard: [frame] for shard, frame in known_samples.frames([cut.known]).items()}
-        return replace(cut, parts=parts, known=None)
-    return cut
+def split_of(instance: Instance) -> SplitRequest | None:
+    """The instance split by shard, with known samples as frames."""
+    split_request = instance.split(SHARDS)
+    if split_request is not None and split_request.known is not None:
+        parts = {shard: [frame] for shard, frame in known_samples.frames([split_request.known]).items()}
+        return replace(split_request, parts=parts, known=None)
+    return split_request
 
 
 class Repeating(Coordinator):
-    """Cuts requests of version 2.0 by templates, where there are some."""
+    """Splits requests of version 2.0 with templates, if there are any."""
 
     def __init__(self, rows: int = 100, room: int = ROOM) -> None:
         super().__init__(rows)
@@ -72,20 +72,20 @@ class Repeating(Coordinator):
         self.instances = 0
         self.known: set[int] = set()
 
-    def cut(self, raw: bytes, version: int, references: SeriesReferences) -> Cut:
+    def split(self, raw: bytes, version: int, references: SeriesReferences) -> SplitRequest:
         if version == 1 or references is not self.references:
-            return super().cut(raw, version, references)
+            return super().split(raw, version, references)
         instance = self.instance(raw)
-        cut = cut_of(instance) if instance else None
-        if cut is not None:
+        split_request = split_of(instance) if instance else None
+        if split_request is not None:
             self.instances += 1
-            return cut
+            return split_request
         surveyed = remote_write_v2.survey(
             raw, UNLIMITED, BYTES_MAX, self.known, self.known_labels, references, self.templates
         )
-        cut = remote_write_v2.cut(surveyed, SHARDS, UNLIMITED)
-        self.known.update(cut.metadata_keys)
-        return cut
+        split_request = remote_write_v2.split(surveyed, SHARDS, UNLIMITED)
+        self.known.update(split_request.metadata_keys)
+        return split_request
 
     def instance(self, raw: bytes) -> Instance | None:
         return self.templates.read(np.frombuffer(raw, np.uint8), BYTES_MAX, self.known)
@@ -105,11 +105,11 @@ def learned(entries: list[Entry], room: int = ROOM) -> Repeating:
     return coordinator
 
 
-def without_templates(raw: bytes, coordinator: Repeating) -> Cut:
+def without_templates(raw: bytes, coordinator: Repeating) -> SplitRequest:
     surveyed = remote_write_v2.survey(
         raw, UNLIMITED, BYTES_MAX, coordinator.known, KnownLabels(1 << 20), coordinator.references
     )
-    return remote_write_v2.cut(surveyed, SHARDS, UNLIMITED)
+    return remote_write_v2.split(surveyed, SHARDS, UNLIMITED)
 
 
 shapes = st.lists(st.integers(0, SERIES - 1), min_size=1, max_size=6)
@@ -171,17 +171,17 @@ def test_every_sample_of_repeated_requests_is_stored_with_its_own_series(history
 
 
 @pytest.mark.parametrize("entries", [every_series, every_histogram])
-def test_a_request_that_comes_again_is_cut_to_the_same_frames(entries: Callable[[int], list[Entry]]) -> None:
+def test_a_request_that_comes_again_is_split_to_the_same_frames(entries: Callable[[int], list[Entry]]) -> None:
     coordinator = learned(entries(1))
     raw = request_of(entries(7), 2)
     expected = without_templates(raw, coordinator)
     instance = coordinator.instance(raw)
     assert instance is not None
-    cut = cut_of(instance)
-    assert cut == expected
-    assert cut is not None
-    assert frames_of(cut) == frames_of(expected)
-    assert cut.known_series == SERIES
+    split_request = split_of(instance)
+    assert split_request == expected
+    assert split_request is not None
+    assert frames_of(split_request) == frames_of(expected)
+    assert split_request.known_series == SERIES
 
 
 def several_samples(request: Request) -> None:
@@ -219,9 +219,9 @@ def test_samples_may_be_any(change: Callable[[Request], None], time: int) -> Non
     raw = request.SerializeToString()
     instance = coordinator.instance(raw)
     assert instance is not None
-    cut = cut_of(instance)
-    assert cut is not None
-    assert frames_of(cut) == frames_of(without_templates(raw, coordinator))
+    split_request = split_of(instance)
+    assert split_request is not None
+    assert frames_of(split_request) == frames_of(without_templates(raw, coordinator))
 
 
 def test_a_symbol_that_changes_at_equal_length_is_another_series() -> None:
@@ -234,7 +234,7 @@ def test_a_symbol_that_changes_at_equal_length_is_another_series() -> None:
         other = changed.SerializeToString()
         assert len(other) == len(raw)
         assert coordinator.instance(other) is None
-        assert coordinator.cut(other, 2, coordinator.references).known_series < SERIES
+        assert coordinator.split(other, 2, coordinator.references).known_series < SERIES
     assert coordinator.instance(raw) is not None
 
 
@@ -243,8 +243,8 @@ def test_a_byte_anywhere_in_a_long_table_of_symbols_makes_another_request() -> N
     series = [({"__name__": "m", "a": str(i), "long": f"{i:03}" + "x" * 90}, [(1, 1.0)]) for i in range(12)]
     raw = body_v2(series)
     for _ in range(3):
-        cut = coordinator.cut(raw, 2, coordinator.references)
-        coordinator.pending.append((cut, coordinator.shards.write(cut.parts)))
+        split_request = coordinator.split(raw, 2, coordinator.references)
+        coordinator.pending.append((split_request, coordinator.shards.write(split_request.parts)))
         coordinator.learn(-1)
     assert coordinator.instance(raw) is not None
     symbols = len(raw) - sum(len(entry.SerializeToString()) + 2 for entry in Request.FromString(raw).timeseries)
@@ -315,7 +315,7 @@ def test_what_a_template_does_not_have_makes_another_request(change: Callable[[R
     raw = request.SerializeToString()
     assert coordinator.instance(raw) is None
     expected = outcome(raw, 2, Coordinator(0), remote_write.NO_REFERENCES)
-    for _ in range(3):  # which is cut as ever, and again when it has been seen
+    for _ in range(3):  # split without a template, and again once its table has been seen
         assert outcome(raw, 2, coordinator, coordinator.references) == expected
 
 
@@ -324,7 +324,7 @@ def test_what_a_template_does_not_have_makes_another_request(change: Callable[[R
     st.booleans(),
     st.lists(st.tuples(st.integers(0, 500), st.integers(0, 2), st.binary(max_size=2)), min_size=1, max_size=3),
 )
-def test_a_malformed_instance_is_cut_as_if_there_were_no_template(is_of_histograms: bool, edits: list) -> None:
+def test_a_malformed_instance_is_split_as_if_there_were_no_template(is_of_histograms: bool, edits: list) -> None:
     entries = every_histogram(1) if is_of_histograms else every_series(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(request_templates, "SERIES_MIN", 1)
@@ -346,14 +346,14 @@ def test_metadata_that_is_forgotten_is_sent_again() -> None:
     coordinator = Repeating()
     told = []
     for _ in range(5):
-        cut = coordinator.cut(raw, 2, coordinator.references)
-        told.append(len(cut.metadata))
-        coordinator.pending.append((cut, coordinator.shards.write(cut.parts)))
+        split_request = coordinator.split(raw, 2, coordinator.references)
+        told.append(len(split_request.metadata))
+        coordinator.pending.append((split_request, coordinator.shards.write(split_request.parts)))
         coordinator.learn(-1)
     assert (told, coordinator.instances) == ([3, 0, 0, 0, 0], 2)
     coordinator.known = set()
-    assert len(coordinator.cut(raw, 2, coordinator.references).metadata) == 3
-    assert coordinator.cut(raw, 2, coordinator.references).metadata == []
+    assert len(coordinator.split(raw, 2, coordinator.references).metadata) == 3
+    assert coordinator.split(raw, 2, coordinator.references).metadata == []
     assert coordinator.instances == 3
     assert len(coordinator.templates._entries) == 1
     request.timeseries[0].metadata.type = 2
@@ -367,8 +367,10 @@ def test_a_histogram_that_is_not_valid_is_refused_by_the_name_of_its_series() ->
     raw = request.SerializeToString()
     instance = coordinator.instance(raw)
     assert instance is not None
-    assert instance.cut(SHARDS) is None
-    assert coordinator.cut(raw, 2, coordinator.references).refused == without_templates(raw, coordinator).refused != []
+    assert instance.split(SHARDS) is None
+    assert (
+        coordinator.split(raw, 2, coordinator.references).refused == without_templates(raw, coordinator).refused != []
+    )
 
 
 def test_the_labels_count_towards_the_limit_on_bytes() -> None:
@@ -389,7 +391,7 @@ def test_after_a_shard_was_opened_anew_the_template_gets_the_new_numbers() -> No
     assert len(coordinator.templates._entries) == 1
 
 
-def test_samples_that_wait_keep_the_numbers_that_they_were_cut_with() -> None:
+def test_samples_that_wait_keep_the_numbers_that_they_were_split_with() -> None:
     coordinator = learned(every_series(1))
     instance = coordinator.instance(request_of(every_series(2), 2))
     assert instance is not None and instance.known is not None
@@ -414,15 +416,15 @@ def test_requests_of_both_versions_share_a_frame() -> None:
     assert coordinator.shards.stored == expected
 
 
-def test_a_large_instance_is_cut_to_frames_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_instance_is_split_to_frames_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     coordinator = learned(every_series(1))
     raw = request_of(every_series(2), 2)
     monkeypatch.setattr(known_samples, "SAMPLES_MAX", SERIES - 1)
     instance = coordinator.instance(raw)
     assert instance is not None
-    cut = instance.cut(SHARDS)
-    assert cut is not None and cut.known is None
-    assert frames_of(cut) == frames_of(without_templates(raw, coordinator))
+    split_request = instance.split(SHARDS)
+    assert split_request is not None and split_request.known is None
+    assert frames_of(split_request) == frames_of(without_templates(raw, coordinator))
 
 
 def test_when_rows_get_other_places_the_template_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -466,7 +468,7 @@ def test_one_table_of_symbols_has_few_templates() -> None:
         request = Request.FromString(raw)
         del request.timeseries[last:]
         for _ in range(2):
-            coordinator.cut(request.SerializeToString(), 2, coordinator.references)
+            coordinator.split(request.SerializeToString(), 2, coordinator.references)
     assert len(coordinator.templates._entries) == SAME_TABLE_MAX
     assert SAME_TABLE_MAX <= CANDIDATES_MAX
 
@@ -479,7 +481,7 @@ def test_who_finds_the_templates_or_the_numbers_in_use_does_without() -> None:
         assert coordinator.instance(raw) is None
     with coordinator.templates._lock:
         assert coordinator.instance(raw) is None
-        assert frames_of(coordinator.cut(raw, 2, coordinator.references)) == expected
+        assert frames_of(coordinator.split(raw, 2, coordinator.references)) == expected
     assert coordinator.instance(raw) is not None
 
 

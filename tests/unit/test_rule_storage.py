@@ -15,7 +15,7 @@ from coordinator.queries.evaluation import Query
 from coordinator.queries.running import RunningQueries, RunningQuery
 from coordinator.rules import storage
 from coordinator.rules.storage import RuleStorage
-from coordinator.series.remote_write import Cut
+from coordinator.series.split_request import SplitRequest
 from shared.config import Settings
 from shared.errors import BadData, Canceled
 from tests.unit.rule_storage import series
@@ -34,11 +34,11 @@ class Samples:
 
 
 class Place:
-    """A storage of rules on nothing but what a test needs. `cuts`: what each message had, and what was refused."""
+    """A storage of rules on nothing but what a test needs. `splits`: what each message had, and what was refused."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.running = RunningQueries(shows_texts=True, ended=lambda running: None)
-        self.cuts: list[tuple[int, int, int]] = []
+        self.splits: list[tuple[int, int, int]] = []
         nothing = cast(Any, None)
         self.storage = RuleStorage(
             Settings(data=directory, shards=2),
@@ -50,14 +50,14 @@ class Place:
             cast(Any, Samples()),
             cast(Any, SimpleNamespace(memory_level=Level.NONE)),
         )
-        cut = self.storage._cut
+        split = self.storage._split
 
-        def noted(time_ms: int, samples: Any, ended: Any) -> Cut:
-            done = cut(time_ms, samples, ended)
-            self.cuts.append((len(samples), len(ended), done.refused_count))
+        def noted(time_ms: int, samples: Any, ended: Any) -> SplitRequest:
+            done = split(time_ms, samples, ended)
+            self.splits.append((len(samples), len(ended), done.refused_count))
             return done
 
-        monkeypatch.setattr(self.storage, "_cut", noted)
+        monkeypatch.setattr(self.storage, "_split", noted)
 
 
 async def test_a_refused_series_keeps_nothing_else_from_being_stored(
@@ -70,7 +70,7 @@ async def test_a_refused_series_keeps_nothing_else_from_being_stored(
     gone = [series(name="r", i=i)[0] for i in "xyz"]
     with pytest.raises(BadData, match=r"^2 series of the result were not stored: "):
         await place.storage.write(T, results, gone)
-    assert place.cuts == [(2, 0, 1), (2, 0, 0), (1, 0, 1), (0, 2, 0), (0, 1, 0)]
+    assert place.splits == [(2, 0, 1), (2, 0, 0), (1, 0, 1), (0, 2, 0), (0, 1, 0)]
 
 
 async def test_rules_whose_queries_were_canceled_are_not_asked_again_at_once(

@@ -25,7 +25,7 @@ from coordinator.series.groups import (
     SampleWrites,
 )
 from coordinator.series.known_samples import KnownSamples
-from coordinator.series.lessons import NOTHING_SAID, Receipt
+from coordinator.series.lessons import EMPTY_RECEIPT, Receipt
 from shared import reference_frames
 from shared.config import Settings
 from shared.errors import Overloaded, Unavailable
@@ -216,7 +216,7 @@ async def test_a_failure_is_told_to_all_who_went_along_and_to_no_other() -> None
     await settle()
     writers.workers.answer(-1)
     ends = await asyncio.gather(*first, *later, *last, return_exceptions=True)
-    assert [str(end) for end in ends] == ["shard 0 is down", "shard 1 is down", "shard 1 is down", str(NOTHING_SAID)]
+    assert [str(end) for end in ends] == ["shard 0 is down", "shard 1 is down", "shard 1 is down", str(EMPTY_RECEIPT)]
     (again,) = await writers.start({0: [b"z"]})
     writers.workers.answer(-1)
     await again

@@ -18,7 +18,7 @@ from coordinator import outgoing
 from coordinator.http_client_config import HttpClientConfig
 from coordinator.scraping import fetching
 from coordinator.scraping.discovery import Url
-from coordinator.scraping.fetching import Answer, Client, Fetches, FetchFailed, inflated
+from coordinator.scraping.fetching import Client, Fetches, FetchFailed, ScrapeResponse, inflated
 from coordinator.scraping.jobs import HttpDiscovery
 
 LIMIT = 10_000
@@ -57,7 +57,7 @@ def saying(answer: bytes) -> Serve:
 
 async def get(
     serve: Serve, http: HttpClientConfig | None = None, timeout_s: float = 2.0, tls: ssl.SSLContext | None = None
-) -> Answer:
+) -> ScrapeResponse:
     fetches, client = Fetches(), Client(http or HttpClientConfig(), 10)
     try:
         async with serving(serve, tls) as url:
@@ -225,8 +225,8 @@ async def test_a_url_tells_targets_and_a_wrong_answer_changes_nothing() -> None:
 
 def test_gzip_is_inflated_member_by_member() -> None:
     body = gzip.compress(b"a 1\n", mtime=0) + gzip.compress(b"b 2\n" * 1000)
-    assert inflated(Answer(body, "gzip", "", 0), LIMIT) == b"a 1\n" + b"b 2\n" * 1000
-    assert inflated(Answer(b"c 3\n", "identity", "", 0), LIMIT) == b"c 3\n"
+    assert inflated(ScrapeResponse(body, "gzip", "", 0), LIMIT) == b"a 1\n" + b"b 2\n" * 1000
+    assert inflated(ScrapeResponse(b"c 3\n", "identity", "", 0), LIMIT) == b"c 3\n"
 
 
 @pytest.mark.parametrize(
@@ -241,4 +241,4 @@ def test_gzip_is_inflated_member_by_member() -> None:
 )
 def test_what_cannot_be_inflated_is_refused(body: bytes, encoding: str, why: str) -> None:
     with pytest.raises(FetchFailed, match=why):
-        inflated(Answer(body, encoding, "", 0), LIMIT)
+        inflated(ScrapeResponse(body, encoding, "", 0), LIMIT)

@@ -12,7 +12,7 @@ import pytest
 from coordinator import config_file
 from coordinator.scraping import discovery, jobs, targets
 from coordinator.scraping.jobs import BODY_BYTES_MAX, Group, Job
-from coordinator.scraping.targets import Found
+from coordinator.scraping.targets import DiscoveredTargets
 from shared.errors import ConfigError
 
 
@@ -26,8 +26,8 @@ def job(**fields: Any) -> Job:
     return own
 
 
-def found(own: Job, *addresses: str, most: int = 100, **labels: str) -> Found:
-    return targets.found(own, [Group(addresses, labels)], most)
+def found(own: Job, *addresses: str, most: int = 100, **labels: str) -> DiscoveredTargets:
+    return targets.targets_of(own, [Group(addresses, labels)], most)
 
 
 def test_what_a_job_does_not_say_is_the_default() -> None:

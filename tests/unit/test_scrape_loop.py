@@ -20,7 +20,7 @@ import pytest
 from coordinator import config_file
 from coordinator.scraping import jobs, targets
 from coordinator.scraping import loop as loop_module
-from coordinator.scraping.fetching import Answer, FetchFailed
+from coordinator.scraping.fetching import FetchFailed, ScrapeResponse
 from coordinator.scraping.jobs import Group
 from coordinator.scraping.loop import Counts, ScrapeLoop
 from proto import exposition_pb2, remote_write_pb2
@@ -38,7 +38,7 @@ class Place:
     def __init__(self, **fields: Any) -> None:
         content = orjson.dumps({"scrape_configs": [{"job_name": "j", **fields}]})
         (self.job,) = jobs.read(config_file.parse(content, Path("/prometheus.yml")))
-        (self.target,) = targets.found(self.job, [Group(("h:1",), {})], 1).targets
+        (self.target,) = targets.targets_of(self.job, [Group(("h:1",), {})], 1).targets
         self.counts = Counts()
         self.refuses = False
         self.error: Exception | None = None
@@ -57,7 +57,7 @@ class Place:
     async def work(self, function: Callable[[], Any]) -> Any:
         return function()
 
-    def cut(self, body: bytes) -> Any:
+    def split(self, body: bytes) -> Any:
         return SimpleNamespace(refused_count=0)
 
     async def store(self, body: bytes, _: Any) -> None:
@@ -70,10 +70,10 @@ class Place:
 
     # As what fetches
 
-    async def get(self, *_: Any, **__: Any) -> Answer:
+    async def get(self, *_: Any, **__: Any) -> ScrapeResponse:
         if isinstance(self.answer, Exception):
             raise self.answer
-        return Answer(self.answer, "", self.content_type, 0)
+        return ScrapeResponse(self.answer, "", self.content_type, 0)
 
     def release(self, _: int) -> None:
         pass

@@ -56,7 +56,7 @@ class Place:
         own = [labels.encode((("__name__", "a"), ("i", str(i)))) for i in range(SERIES)]
         zeros = np.zeros(SERIES, np.int64)
         body = written.samples(own, np.arange(SERIES, dtype=np.float64), zeros + 1_700_000_000_000, zeros)
-        await self.store.store(body, self.store.cut(body))
+        await self.store.store(body, self.store.split(body))
 
 
 @pytest.fixture
@@ -113,8 +113,8 @@ def test_histograms_and_exemplars_are_what_remote_write_takes(place: Place) -> N
     )
     parts = [written.histogram(series.labels[number], message) for number, _, message in read.histograms]
     found = Exemplar((("span_id", "s"), ("trace_id", "t")), 0.5, 1_700_000_000_000)
-    cut = place.store.cut(b"".join([*parts, written.exemplar(series.labels[0], found)]))
-    assert (cut.histograms, cut.exemplars, cut.refused) == (2, 1, [])
+    split_request = place.store.split(b"".join([*parts, written.exemplar(series.labels[0], found)]))
+    assert (split_request.histograms, split_request.exemplars, split_request.refused) == (2, 1, [])
 
 
 def test_writes_are_refused_under_overload(place: Place) -> None:

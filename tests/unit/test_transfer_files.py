@@ -24,7 +24,7 @@ from coordinator.transfer.refusals import Refusals
 from coordinator.transfer.sample_files import sources_of
 from coordinator.transfer.series_body import SeriesArrays
 from coordinator.transfer.text_source import TextSource, line_slices
-from coordinator.transfer.uploading import Batch, Outcome, State, Uploader
+from coordinator.transfer.uploading import ImportBatch, Outcome, State, Uploader
 from shared.config import Settings
 from shared.errors import BadData, TooLarge
 from tests.unit.test_transfer_json import bits, held, slice_of
@@ -281,9 +281,9 @@ class _Server:
         return answer
 
 
-def batches(count: int) -> Iterator[Batch]:
+def batches(count: int) -> Iterator[ImportBatch]:
     for number in range(count):
-        yield Batch("/", {}, b"%d" % number, number + 1, 1)
+        yield ImportBatch("/", {}, b"%d" % number, number + 1, 1)
 
 
 def test_an_import_tells_what_was_refused_and_tries_again_what_may_succeed(

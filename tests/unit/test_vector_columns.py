@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from worker.vectors.attribute_column import ARRAY, CAPACITY_MIN, INT64_MAX, INT64_MIN, AttributeColumn, ColumnState
+from worker.vectors.attribute_column import ARRAY, CAPACITY_MIN, AttributeColumn, ColumnState
+from worker.vectors.attribute_comparison import INT64_MAX, INT64_MIN
 from worker.vectors.attribute_strings import STRING_BYTES
 
 VALUES: list[Any] = [

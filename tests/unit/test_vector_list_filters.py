@@ -27,7 +27,7 @@ def placed(lists: InvertedLists, bits: Bits) -> Places:
 
 def kept_in(lists: InvertedLists) -> list[Bits | None]:
     """The filters that the lists remember, the latest last."""
-    return [bits() for bits, _ in lists._filters._kept.values()]
+    return [bits() for bits, _ in lists._filters._latest.values()]
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -101,7 +101,7 @@ def test_the_places_of_the_filters_that_were_not_used_for_the_longest_give_way(
         placed(lists, bits)
         assert placed(lists, bits) is not NOWHERE
         assert lists.memory_bytes - before == lists._filters.memory_bytes <= 3 * one_bytes
-    assert [places is not None for _, places in lists._filters._kept.values()] == [True] * 3
+    assert [places is not None for _, places in lists._filters._latest.values()] == [True] * 3
     assert kept_in(lists) == own[3:]
     placed(lists, own[3])
     assert kept_in(lists) == [own[4], own[5], own[3]]

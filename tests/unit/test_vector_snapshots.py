@@ -228,7 +228,7 @@ def test_a_graph_of_an_earlier_release_is_not_taken_for_lists(tmp_path: Path, ca
     table.advance(50)
     for written, read, is_used in ((lists, lists, False), (graph, graph, True), (graph, lists, False)):
         place = LocalObjects(tmp_path / f"{written.kind_of_index}-{read.kind_of_index}")
-        snapshot.write(place, {0: 50}, written, table.view, None)
+        snapshot.write(place, snapshot.Saving(written, table.view, {0: 50}))
         assert (snapshot.read(place, 0, read) is not None) is is_used
     first, second = [str(record.fields["why"]) for record in caplog.records]  # type: ignore[attr-defined]
     assert "is an index of another kind" in first

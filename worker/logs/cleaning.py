@@ -1,8 +1,8 @@
 """Removes from the store the records that are below the start of their key.
 
-An entry and the runs of its records are changed in one write, so that they always agree. The removal is not durable by
-itself: a crash may undo it, and then it is done again, since a start is forgotten only by a later write of the same
-kind. All such writes survive a crash in their order (`worker.logs.part`).
+An entry and the runs of its records are changed in one write, so that they always agree. The removal is not durable: a
+crash may undo it. It is then done again, since a start is forgotten only by a later write of the same kind, and a crash
+never keeps a later one of these writes without the earlier ones (`worker.logs.part`).
 """
 
 from __future__ import annotations
@@ -57,9 +57,10 @@ class _Removal:
 
 
 @dataclass(slots=True)
-class _Found:
-    """Where records of some keys are: in `entries` (segment → rows); `stray` are runs (segment, key, first number) that
-    no entry names, of damaged stores. `clean`: keys with no records below their start."""
+class _GoneRecords:
+    """Where the gone records of some keys are. `entries`: segment → the rows of the entries that name them. `stray`:
+    runs (segment, key, first number) that no entry names, which only damaged stores have. `clean`: keys with no records
+    below their start, with the start."""
 
     entries: dict[int, set[bytes]] = field(default_factory=dict)
     stray: list[tuple[int, bytes, int]] = field(default_factory=list)
@@ -71,30 +72,30 @@ class _Found:
 
 
 def clean(part: CleanPart) -> bool:
-    """Remove some records that are gone, and forget the starts that hide nothing any more. Returns whether there is
-    more to remove now. Raises Unavailable, StoreDamaged; it is tried again then."""
+    """Remove some gone records, or forget the starts that hide nothing any more. Returns whether there is more to
+    remove now. Raises Unavailable, StoreDamaged; the caller tries again later."""
     with part.lock:
-        wanted, gathered, gatherings = part.starts.unclean(KEYS_AT_ONCE), part.gathered, part.starts.gatherings
-    if not wanted:
+        unclean, gathered, gatherings = part.starts.unclean(KEYS_AT_ONCE), part.gathered, part.starts.gatherings
+    if not unclean:
         _forget(part)
         return False
     newest = next(entries.newest_first(part.store), None)
-    found = _find(part, wanted, gathered)
-    for segment, entry_rows in found.entries.items():
+    gone = _find(part, unclean, gathered)
+    for segment, entry_rows in gone.entries.items():
         for row in sorted(entry_rows):
             assert newest is not None
             while _clean_entry(part, segment, row, newest):
                 pass
-    for segment, key, number in found.stray:
+    for segment, key, number in gone.stray:
         _clean_stray(part, segment, key, number)
     with part.lock:
-        part.starts.cleaned(found.clean, gatherings)
+        part.starts.cleaned(gone.clean, gatherings)
     return True
 
 
-def _find(part: CleanPart, wanted: Mapping[bytes, int], gathered: int) -> _Found:
-    """Look for the records of these keys, until enough has been found for a slice."""
-    found = _Found()
+def _find(part: CleanPart, wanted: Mapping[bytes, int], gathered: int) -> _GoneRecords:
+    """Look for the gone records of the keys in `wanted` (key → start) until there are enough for a slice."""
+    gone = _GoneRecords()
     index = _EntryIndex(part.store)
     for key, start in wanted.items():
         is_clean = True
@@ -103,18 +104,18 @@ def _find(part: CleanPart, wanted: Mapping[bytes, int], gathered: int) -> _Found
                 is_clean = False
                 row = index.naming(segment, number)
                 if row is None:
-                    found.stray.append((segment, key, number))
+                    gone.stray.append((segment, key, number))
                 else:
-                    found.entries.setdefault(segment, set()).add(row)
-                if found.is_full:
-                    return found
+                    gone.entries.setdefault(segment, set()).add(row)
+                if gone.is_full:
+                    return gone
         if is_clean:
-            found.clean[key] = start
-    return found
+            gone.clean[key] = start
+    return gone
 
 
 class _EntryIndex:
-    """Finds the entry that names a record; for one slice."""
+    """Finds the entry that names a record. It is used for one slice, and remembers what it has read."""
 
     def __init__(self, store: Rows) -> None:
         self._store = store
@@ -179,52 +180,54 @@ def _remove_runs(
     is_gone: NDArray[np.bool_],
     starts: Mapping[bytes, int],
 ) -> None:
-    """Remove the gone records from their runs. The entry says where the runs begin: those of a key that were gathered
-    with the entry divide the key's records in it, in order."""
+    """Remove the gone records from their runs. The entry says where the runs begin: the runs of a key that were
+    gathered with the entry contain the key's records of the entry, one run after another."""
     gone = np.flatnonzero(is_gone)
     gone = gone[np.argsort(entry.codes[gone], kind="stable")]
     codes, firsts, counts = np.unique(entry.codes[gone], return_index=True, return_counts=True)
     numbers = entry.numbers[gone].tolist()
     removal.records += len(numbers)
-    left = []  # (key, place of the next run's first record in `numbers`, where the key's end)
+    unread = []  # (key, position in `numbers` of the next run's first record, where the key's records end)
     for code, first, count in zip(codes.tolist(), firsts.tolist(), counts.tolist(), strict=True):
         removal.size += count * len(entry.keys[code])
-        left.append((entry.keys[code], first, first + count))
-    while left:
-        run_rows = [rows.runs_of(segment, key) + rows.sequence_bytes(numbers[first]) for key, first, _ in left]
+        unread.append((entry.keys[code], first, first + count))
+    while unread:
+        run_rows = [rows.runs_of(segment, key) + rows.sequence_bytes(numbers[first]) for key, first, _ in unread]
         following = []
-        for place, run_row, value in zip(left, run_rows, part.store.get_many("log", run_rows), strict=True):
+        for place, run_row, value in zip(unread, run_rows, part.store.get_many("log", run_rows), strict=True):
             key, first, end = place
-            taken = end - first if value is None else _remove_run(removal, run_row, value, starts[key])
-            if first + taken < end:
-                following.append((key, first + taken, end))
-        left = following
+            removed = end - first if value is None else _remove_run(removal, run_row, value, starts[key])
+            if first + removed < end:
+                following.append((key, first + removed, end))
+        unread = following
 
 
 def _remove_run(removal: _Removal, row: bytes, value: bytes, start: int) -> int:
-    """Remove the records below `start` from the run in this row; returns how many. The first one is below it."""
+    """Remove the records below `start`, of which the first record is one, from the run in this row. Returns how many
+    these were."""
     removal.changes.delete("log", row)
     count, last, size = counted(value)
     if last < start:
         removal.size += size
         return count
     run = unpacked(value)
-    left = run.between(start, SEQUENCE_MAX)
-    removal.size += size - int(left.ends[-1])
+    rest = run.between(start, SEQUENCE_MAX)
+    removal.size += size - int(rest.ends[-1])
     head = row[: -len(rows.sequence_bytes(0))]
-    removal.changes.put("log", head + rows.sequence_bytes(int(left.sequences[0])), left.packed())
-    return count - len(left.sequences)
+    removal.changes.put("log", head + rows.sequence_bytes(int(rest.sequences[0])), rest.packed())
+    return count - len(rest.sequences)
 
 
 def _rest(entry: GatheringEntry, is_gone: NDArray[np.bool_], settled: int, is_newest: bool) -> GatheringEntry | None:
-    """The entry without these records; None if nobody needs what is left. Groups that are settled are not looked at
-    after a crash, so they go with the last of their records. The newest entry shows how far the numbers went."""
+    """The entry without the gone records; None if the rest is not needed. A start after a crash does not look at
+    settled groups, so a settled group goes with the last of its records. The newest entry keeps all of its groups,
+    which show how far the numbers had come."""
     numbers, codes = entry.numbers[~is_gone], entry.codes[~is_gone]
     groups = entry.groups
     if not is_newest:
         firsts = [number for number, _ in groups]
         records = np.diff(np.searchsorted(numbers, np.array([*firsts, SEQUENCE_MAX], np.uint64)))
-        groups = [group for group, left in zip(groups, records.tolist(), strict=True) if left or group[0] >= settled]
+        groups = [group for group, count in zip(groups, records.tolist(), strict=True) if count or group[0] >= settled]
         if not groups:
             return None
     used = np.unique(codes)

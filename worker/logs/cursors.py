@@ -36,15 +36,15 @@ def move(part: LogPart, name: str, moves: list[CursorMove], check: Callable[[], 
     changes = part.store.batch()
     with part.lock:
         check()
-        for wanted in moves:
-            row = rows.cursor(name, wanted.key)
+        for each in moves:
+            row = rows.cursor(name, each.key)
             value = part.store.get("meta", row)
             now = -1 if value is None else int.from_bytes(value, "big")
-            if wanted.expected is not None and wanted.expected != now:
+            if each.expected is not None and each.expected != now:
                 raise Conflict(
-                    f"cursor {name!r} of key {wanted.key!r} is {_text(now)}, expected was {_text(wanted.expected)}"
+                    f"cursor {name!r} of key {each.key!r} is {_text(now)}, expected was {_text(each.expected)}"
                 )
-            changes.put("meta", row, rows.sequence_bytes(wanted.sequence))
+            changes.put("meta", row, rows.sequence_bytes(each.sequence))
         part.store.write(changes)
     part.store.sync()
 

@@ -26,7 +26,7 @@ Groups = list[tuple[int, tuple[Batch, ...]]]
 
 class _PackedEntry(msgspec.Struct, frozen=True, array_like=True):
     """An entry as stored. `sequences`: uint64[n]; `codes`: uint32[n], the position of each record's key in `keys`;
-    `tombstones`: the numbers of those among the records, uint64[…]; all little-endian."""
+    `tombstones`: the numbers of the records that are tombstones, uint64[…]; all little-endian."""
 
     settled: int
     groups: Groups
@@ -50,7 +50,8 @@ _GROUPS = msgspec.msgpack.Decoder(_PackedGroups)
 @dataclass(frozen=True, slots=True)
 class GatheringEntry:
     """Records with ascending `numbers` uint64[n]; record i has the key keys[codes[i]]. Every batch below `settled` is
-    whole and on the disk of every shard concerned. `tombstones` uint64[…]: the numbers of those, ascending."""
+    whole and on the disk of every shard concerned. `tombstones` uint64[…]: the numbers of the records that are
+    tombstones, ascending."""
 
     settled: int
     groups: Groups
@@ -94,7 +95,8 @@ class GatheringEntry:
 
 
 def unpacked(value: bytes) -> GatheringEntry:
-    """The entry that was packed. Raises ValueError when it is none, or when its lists do not fit together."""
+    """The inverse of `GatheringEntry.packed`. Raises ValueError when the value is no entry, or when its lists do not
+    fit together."""
     entry = _ENTRY.decode(value)
     numbers = np.frombuffer(entry.sequences, "<u8").astype(np.uint64, copy=False)
     codes = np.frombuffer(entry.codes, "<u4")
@@ -121,7 +123,7 @@ def scan(store: Rows, segments: tuple[int, int], start: int, end: int) -> Iterat
 
 
 def first_reaching(store: Rows, segment: int, number: int) -> bytes:
-    """A row that is above all entries of the segment without numbers from `number` on, and not above the others."""
+    """A row that is above the entries of the segment that end below `number`, and not above the others."""
     least = rows.entry(segment, number)
     for row, value in store.scan("log", rows.entry(segment, 0), least, reverse=True):
         return row if _above(_GROUPS.decode(value).groups) > number else least

@@ -17,8 +17,8 @@ EXAMINED_S = 0.25
 
 
 class Examination:
-    """The search of one page. Raises BadData for a search that cannot be compiled; `check` is called again and again.
-    `left_out` says which values could not be examined."""
+    """The search of one page. Raises BadData for a search that cannot be compiled. `check` is called repeatedly; it
+    raises when the request's time is up. `left_out` says which values could not be examined."""
 
     def __init__(self, search: Search, check: Callable[[], None]) -> None:
         self._filter = compiled(search)
@@ -27,12 +27,12 @@ class Examination:
         self._began_s = time.monotonic()
         self.left_out: set[str] = set()
 
-    def found(self, records: Records) -> Records:
+    def matching(self, records: Records) -> Records:
         """Those of the records that the search finds."""
         values = records.value_list()
         self._bytes += sum(map(len, values))
-        is_found = self._filter.matching(values, self._check, self.left_out)
-        return records if is_found.all() else records.taking(np.flatnonzero(is_found))
+        is_matching = self._filter.matching(values, self._check, self.left_out)
+        return records if is_matching.all() else records.taking(np.flatnonzero(is_matching))
 
     @property
     def is_over(self) -> bool:

@@ -12,7 +12,7 @@ from shared.log_blocks import KEY_LENGTH, VALUE_LENGTH
 from shared.messages.log import PRODUCER_ANSWERS_MAX, SEQUENCE_MAX
 from worker.logs import kernels, rows
 from worker.logs.entries import GatheringEntry
-from worker.logs.memory import Answer, Memory
+from worker.logs.memory import Memory, ProducerAnswer
 from worker.logs.recent import Grouped, Recent, RecentSnapshot
 from worker.storage.faces import RowBatch, Rows
 
@@ -81,7 +81,7 @@ def _cut(octets: np.ndarray, ends: np.ndarray) -> list[bytes]:
     return [bytes(view[start:end]) for start, end in pairwise(places)]
 
 
-def remembered(answers: list[Answer]) -> list[Answer]:
+def remembered(answers: list[ProducerAnswer]) -> list[ProducerAnswer]:
     """The answers with the PRODUCER_ANSWERS_MAX highest producer_seqs, in the given order. So a producer_seq that is
     missing above one of them was never stored. One producer_seq may have several answers: all but one of these attempts
     will be revoked."""
@@ -89,7 +89,7 @@ def remembered(answers: list[Answer]) -> list[Answer]:
     return [answer for answer in answers if answer[0] in last]
 
 
-def _put_answers(changes: RowBatch, store: Rows, producer: str, answers: dict[int, Answer]) -> None:
+def _put_answers(changes: RowBatch, store: Rows, producer: str, answers: dict[int, ProducerAnswer]) -> None:
     """Store these answers to the producer, and delete those that are too old."""
     stored = dict(answer_rows(store, producer))
     current = remembered([*stored.values(), *(answers[start] for start in sorted(answers))])
@@ -101,7 +101,7 @@ def _put_answers(changes: RowBatch, store: Rows, producer: str, answers: dict[in
             changes.put("log", rows.producer(producer, start), msgspec.msgpack.encode((producer_seq, count)))
 
 
-def answer_rows(store: Rows, producer: str) -> list[tuple[bytes, Answer]]:
+def answer_rows(store: Rows, producer: str) -> list[tuple[bytes, ProducerAnswer]]:
     """(row, answer) of the producer's answers in the store, ascending by start."""
     head = rows.producers_of(producer)
     answers = []

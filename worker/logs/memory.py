@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from shared.messages.log import HeldGroup, Span
 from worker.logs.messages import Message
-from worker.logs.recent import ROW_BYTES, Held, Recent, within
+from worker.logs.recent import ROW_BYTES, Recent, RecentGroup, within
 
 GROUP_BYTES = 400
 """Memory of a group beside its records."""
 
-Answer = tuple[int, int, int]
+ProducerAnswer = tuple[int, int, int]
 """(producer_seq, start, count)."""
 
 
@@ -20,7 +20,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.segments: dict[int, Recent] = {}
-        self.answers: dict[str, dict[int, Answer]] = {}
+        self.answers: dict[str, dict[int, ProducerAnswer]] = {}
         """producer → start → answer."""
         self.revocations: list[tuple[int, int]] = []
         """(group, position in the write-ahead log) of revocations of groups that may still arrive, or arrive again."""
@@ -52,7 +52,7 @@ class Memory:
                 answer = batch.producer_seq, batch.start, batch.count
                 self.answers.setdefault(batch.producer, {})[batch.start] = answer
         self.settled = max(self.settled, message.settled)
-        held = Held(message.group, position, message.settled, message.batches)
+        held = RecentGroup(message.group, position, message.settled, message.batches)
         records, size = self.segments[message.segment].add(held)
         self.records += records
         self.bytes += len(message.frame) + ROW_BYTES * records + GROUP_BYTES
@@ -60,24 +60,24 @@ class Memory:
 
     def split(self, closed: int) -> Memory:
         """Take out the groups below `closed`, a boundary between groups, and return them."""
-        taken = Memory()
-        taken.settled = self.settled
+        closed_groups = Memory()
+        closed_groups.settled = self.settled
         for segment, recent in list(self.segments.items()):
-            taken.segments[segment], left = recent.split(closed)
-            self.segments[segment] = left
-            if not len(left) and not left.groups and segment != max(self.segments):
+            closed_groups.segments[segment], still_open = recent.split(closed)
+            self.segments[segment] = still_open
+            if not len(still_open) and not still_open.groups and segment != max(self.segments):
                 del self.segments[segment]  # the log continues in a later segment
         for producer, answers in list(self.answers.items()):
             below = {start: answer for start, answer in answers.items() if start < closed}
             if below:
-                taken.answers[producer] = below
+                closed_groups.answers[producer] = below
                 self._put_answers(producer, {s: answer for s, answer in answers.items() if s >= closed})
         self.revocations = [item for item in self.revocations if item[0] >= closed]
         self._measure()
-        taken._measure()
-        return taken
+        closed_groups._measure()
+        return closed_groups
 
-    def _put_answers(self, producer: str, answers: dict[int, Answer]) -> None:
+    def _put_answers(self, producer: str, answers: dict[int, ProducerAnswer]) -> None:
         if answers:
             self.answers[producer] = answers
         else:
@@ -102,14 +102,14 @@ class Memory:
             self._put_answers(producer, {s: answer for s, answer in answers.items() if s >= start})
 
     def remaining(self, starts: Mapping[bytes, int]) -> Memory:
-        """What of it is to be stored: without the records below the start of their key. This object is unchanged."""
+        """What is to be stored: everything but the records below the start of their key. This object is unchanged."""
         if not starts:
             return self
-        left = Memory()
-        left.segments = {segment: recent.remaining(starts) for segment, recent in self.segments.items()}
-        left.answers, left.settled = self.answers, self.settled
-        left._measure()
-        return left
+        remaining = Memory()
+        remaining.segments = {segment: recent.remaining(starts) for segment, recent in self.segments.items()}
+        remaining.answers, remaining.settled = self.answers, self.settled
+        remaining._measure()
+        return remaining
 
     def groups(self) -> Iterator[HeldGroup]:
         for segment, recent in self.segments.items():

@@ -13,12 +13,9 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import Lock
-
-import msgspec
 
 from shared.errors import Unavailable
 from shared.measurements import Latencies
@@ -29,8 +26,10 @@ from worker.logs.gathering import answer_rows, put, remembered
 from worker.logs.keeper import Keeper
 from worker.logs.memory import Memory
 from worker.logs.messages import Message, Revocation, read
-from worker.logs.recent import RecentSnapshot, time_of
+from worker.logs.recent import time_of
 from worker.logs.starts import KeyStarts
+from worker.logs.totals import SegmentTotals, Totals
+from worker.logs.view import LogView, view_of
 from worker.storage.faces import JournalStream, RowBatch, Rows
 
 GATHER_BYTES = 6 << 20
@@ -47,34 +46,6 @@ FLUSH_BYTES = 16 << 20
 memory."""
 REVOKED_MAX = 65_536
 """Revoked groups that are remembered. A message that arrives after this many later ones is past its deadline anyway."""
-
-_TOTALS = msgspec.msgpack.Decoder(tuple[int, ...])
-
-
-@dataclass(slots=True)
-class Totals:
-    """Totals of one segment on this shard. `bytes`: of keys and values. `start`: the lowest group in the segment.
-    `time_ms`: when the first known group was appended; 0: unknown, as in data formats up to 3."""
-
-    records: int
-    bytes: int
-    start: int
-    time_ms: int = 0
-
-    def plus(self, records: int, size: int, start: int, time_ms: int = 0) -> Totals:
-        times = [time for time in (self.time_ms, time_ms) if time]
-        return Totals(self.records + records, self.bytes + size, min(self.start, start), min(times, default=0))
-
-
-@dataclass(frozen=True, slots=True)
-class LogView:
-    """The log at one moment: records of groups below `gathered` are in the store, the others in these snapshots.
-    `starts`, `fresh`: which records are gone, as in `KeyStarts`."""
-
-    gathered: int
-    segments: Mapping[int, Sequence[RecentSnapshot]]
-    starts: Mapping[bytes, int]
-    fresh: Mapping[bytes, int]
 
 
 class LogPart:
@@ -98,8 +69,7 @@ class LogPart:
         self._upto = 0  # groups below this are being gathered
         self._gathered = 0
         self._dropped = 0
-        self._totals: dict[int, Totals] = {}
-        self._stored: dict[int, Totals] = {}  # totals of the records that have been gathered
+        self._totals = SegmentTotals()
         self._records_due = GATHER_RECORDS
         self._epoch = self._closed = self._life = 0
         self._newest_ms = self._floor_ms = self._floor_life = 0
@@ -112,9 +82,7 @@ class LogPart:
 
     def load(self) -> None:
         """Read the marks and totals from the store, then replay the write-ahead log."""
-        for key, value in self.store.scan("log", rows.TOTALS, rows.after(rows.TOTALS)):
-            self._stored[int.from_bytes(key[len(rows.TOTALS) :], "big")] = Totals(*_TOTALS.decode(value))
-        self._totals = dict(self._stored)
+        self._totals.load(self.store)
         self._gathered = int.from_bytes(self.store.get("log", rows.GATHERED) or b"", "big")
         self._dropped = int.from_bytes(self.store.get("log", rows.DROPPED) or b"", "big")
         self._closed = self._gathered
@@ -138,7 +106,7 @@ class LogPart:
         self.take_in(record, position)
 
     def counts(self) -> dict[str, int]:
-        return {"records": sum(t.records for t in list(self._totals.values()))}
+        return {"records": self._totals.record_count()}
 
     def memory_bytes(self) -> int:
         """What the records in memory take."""
@@ -150,12 +118,12 @@ class LogPart:
         with self._gather_lock:
             self._closing = True
 
-    # Writing: called by `worker.logs.writing`, which holds `lock`
+    # Writing: for `worker.logs.writing`, which holds `lock`
 
     def stage(self, message: Message, life: int = SEQUENCE_MAX) -> str:
-        """Stage the message for `take_in`. Returns "", or why the group is refused: it has been revoked, decided
-        without this shard, sent by an earlier life of the coordinator, or has a time before the newest one of
-        such an earlier life. Raises Internal when the frame is not valid."""
+        """Stage the message for `take_in`. Returns "", or the reason why the group is refused: it has been revoked,
+        it was decided without this shard, an earlier life of the coordinator sent it, or its time is before the newest
+        time of such an earlier life. Raises Internal when the frame is not valid."""
         given_up = message.group < max(self._epoch, self._closed) or message.group in self._revoked
         if given_up or message.segment < self._dropped or life < self._life:
             return f"records from sequence number {message.group} arrived after they had been given up"
@@ -163,7 +131,7 @@ class LogPart:
             self._floor_life, self._floor_ms = life, self._newest_ms
         time_ms = time_of(message.batches)
         if 0 < time_ms < self._floor_ms:
-            # The clock went back while no coordinator ran, and this one has not had this shard's report yet.
+            # The clock was set back while no coordinator ran, and the present one has not seen this shard's report yet.
             return f"the newest records are of {self._floor_ms} ms and these of {time_ms} ms; the clock was set back"
         self._memory.stage(message)
         return ""
@@ -173,8 +141,7 @@ class LogPart:
         records, size = self._memory.add(message, position)
         self.records_in += records
         time_ms = time_of(message.batches)
-        old = self._totals.get(message.segment, Totals(0, 0, message.group))
-        self._totals[message.segment] = old.plus(records, size, message.group, time_ms)
+        self._totals.add(message.segment, Totals(records, size, message.group, time_ms))
         self._closed = max(self._closed, message.closed)
         self._newest_ms = max(self._newest_ms, time_ms)
         self._next_position = position + 1
@@ -205,27 +172,27 @@ class LogPart:
                 gathering = self._gathering
                 fresh = self.starts.fresh
             started = time.perf_counter()
-            left = gathering.remaining(fresh)
+            remaining = gathering.remaining(fresh)
             changes = self.store.batch()
-            runs = put(changes, self.store, left)
-            stored, gone = dict(self._stored), {}
-            for segment, recent in left.segments.items():
+            runs = put(changes, self.store, remaining)
+            stored: dict[int, Totals] = {}
+            removed: dict[int, tuple[int, int]] = {}  # segment → (records, bytes) below the starts of their keys
+            for segment, recent in remaining.segments.items():
                 if recent.groups:
-                    records, size, first, first_ms = recent.totals()
-                    all_records, all_size, *_ = gathering.segments[segment].totals()
-                    gone[segment] = all_records - records, all_size - size
-                    totals = stored.get(segment, Totals(0, 0, first))
-                    stored[segment] = totals.plus(records, size, first, first_ms)
-                    _put_totals(changes, segment, stored[segment])
+                    before, after = gathering.segments[segment].totals(), recent.totals()
+                    removed[segment] = before.records - after.records, before.bytes - after.bytes
+                    stored[segment] = self._totals.put_gathered(changes, segment, after)
+            assert self._upto >= self._gathered, "a start would replay groups that are in the store already"
             changes.put("log", rows.GATHERED, rows.sequence_bytes(self._upto))
             self._unflushed += gathering.bytes
             self.store.write(changes, logged=False)
             with self.lock:
-                self._stored, self._gathered, self._gathering = stored, self._upto, Memory()
+                self._gathered, self._gathering = self._upto, Memory()
+                self._totals.gathered(stored)
                 has_unclean = self.starts.look_again(fresh)
                 self.starts.gathered(self._upto)
-                for segment, (records, size) in gone.items():
-                    self._totals[segment] = self._totals[segment].plus(-records, -size, self._totals[segment].start)
+                for segment, (records, size) in removed.items():
+                    self._totals.remove(segment, records, size)
                 self._records_due = max(GATHER_RECORDS_MIN, GATHER_ROWS * gathering.records // max(1, runs))
             if self._unflushed >= FLUSH_BYTES:
                 self._flush()
@@ -234,7 +201,7 @@ class LogPart:
             self.gatherings.add(time.perf_counter() - started)
 
     def flush(self) -> None:
-        """Have the store write what was gathered to disk, and release the write-ahead log. Raises Unavailable."""
+        """Write what was gathered from the store to disk, and release the write-ahead log. Raises Unavailable."""
         with self._gather_lock:
             if not self._closing:
                 self._flush()
@@ -267,7 +234,7 @@ class LogPart:
 
     @property
     def dropped(self) -> int:
-        """Every segment below has been dropped."""
+        """Every segment below this one has been dropped."""
         return self._dropped
 
     def has_dropped(self, segment: int) -> bool:
@@ -281,18 +248,13 @@ class LogPart:
 
     def view_held(self) -> LogView:
         """As `view`, for a caller that holds `lock`."""
-        segments: dict[int, list[RecentSnapshot]] = {}
-        for memory in (self._gathering, self._memory):
-            for segment, recent in memory.segments.items():
-                if len(recent):
-                    segments.setdefault(segment, []).append(recent.snapshot())
-        return LogView(self._gathered, segments, self.starts.all, self.starts.fresh)
+        return view_of(self._gathered, (self._gathering, self._memory), self.starts)
 
     def recent_batches(self, segment: int) -> list[tuple[Batch, ...]]:
         """The batches of each group of the segment that is in memory, in the order of their arrival."""
         with self.lock:
-            segments = [memory.segments.get(segment) for memory in (self._gathering, self._memory)]
-            return [held.batches for recent in segments if recent is not None for held in recent.groups]
+            in_memory = [memory.segments.get(segment) for memory in (self._gathering, self._memory)]
+            return [group.batches for recent in in_memory if recent is not None for group in recent.groups]
 
     def producer_answers(self, producer: str) -> list[tuple[int, int, int]]:
         """(producer_seq, start, count) of the batches whose answers are remembered, ascending by start. Not all of
@@ -311,33 +273,30 @@ class LogPart:
 
     @property
     def gathered(self) -> int:
-        """Groups below are in the store or nowhere."""
+        """Groups below this number are in the store, or nowhere."""
         return self._gathered
 
     def stored_segments(self) -> list[int]:
-        return sorted(self._stored)
+        return sorted(self._totals.stored)
 
     @contextmanager
     def changing(self) -> Iterator[bool]:
-        """A context in which nobody else changes the log's rows in the store. False when the log is closing."""
+        """A context in which no other thread changes the log's rows in the store. False when the log is closing."""
         with self._gather_lock:
             yield not self._closing
 
     def write_removal(self, changes: RowBatch, segment: int = -1, records: int = 0, size: int = 0) -> None:
-        """Write the removal of so many records, with so many bytes of keys and values, from the store, not durably:
-        a crash may undo it, and whatever was written here after it. The caller is in `changing`. Raises
-        Unavailable."""
-        stored = self._stored.get(segment)
-        if stored is not None and records:
-            stored = stored.plus(-records, -size, stored.start)
-            _put_totals(changes, segment, stored)
+        """Write `changes`, which remove `records` records with `size` bytes of keys and values from the store. This is
+        not durable: a crash may undo it, together with every later write of this kind. The caller is in `changing`.
+        Raises Unavailable."""
+        changes_totals = records > 0 and segment in self._totals.stored
+        if changes_totals:
+            self._totals.put_removal(changes, segment, records, size)
         self.store.write(changes, logged=False)
         self._unflushed += size + changes.size_bytes + 1
         with self.lock:
-            totals = self._totals.get(segment)
-            if stored is not None and totals is not None and records:
-                self._stored[segment] = stored
-                self._totals[segment] = totals.plus(-records, -size, totals.start)
+            if changes_totals:
+                self._totals.remove_stored(segment, records, size)
         if self._unflushed >= FLUSH_BYTES:
             self._flush()
 
@@ -346,8 +305,8 @@ class LogPart:
     def revoke(self, segment: int, group: int, spans: list[Span], life: int = SEQUENCE_MAX) -> None:
         """Remove the group's batches that lie within `spans`, durably, and refuse the group if it arrives later.
 
-        Raises Unavailable, and removes nothing, when an earlier life of the coordinator sends this: a later one has
-        asked what this shard holds, and may have acknowledged the batches meanwhile.
+        Raises Unavailable, and removes nothing, when an earlier life of the coordinator sends this: the present one has
+        asked what this shard holds, and may have acknowledged the batches since.
         """
         with self._gather_lock:
             if group < self._gathered and self._unflushed:
@@ -372,40 +331,34 @@ class LogPart:
         for memory in (self._gathering, self._memory):
             records, size = memory.revoke(revocation.segment, revocation.group, revocation.spans)
             if records:
-                totals = self._totals[revocation.segment]
-                self._totals[revocation.segment] = totals.plus(-records, -size, totals.start)
+                self._totals.remove(revocation.segment, records, size)
 
     def _revoke_stored(self, segment: int, group: int, spans: Sequence[Span]) -> None:
         changes = self.store.batch()
         records, size = removal.put_revocation(changes, self.store, segment, group, spans)
-        stored, totals = self._stored.get(segment), self._totals.get(segment)
-        if stored is None or totals is None:
+        if segment not in self._totals.stored:
             return  # the segment has been dropped
-        stored = stored.plus(-records, -size, stored.start)
-        _put_totals(changes, segment, stored)
+        self._totals.put_removal(changes, segment, records, size)
         self.store.write(changes, durable=True)
-        self._stored[segment] = stored
-        self._totals[segment] = totals.plus(-records, -size, totals.start)
+        self._totals.remove_stored(segment, records, size)
 
     def drop(self, first_segment: int, start: int) -> None:
         """Remove every segment below `first_segment`, and the answers to producers about batches before `start`,
         durably. Raises Unavailable."""
         with self._gather_lock, self.lock:
-            gone = [segment for segment in self._totals if segment < first_segment]
-            if not gone:
+            dropped = [segment for segment in self._totals.all if segment < first_segment]
+            if not dropped:
                 return
             changes = self.store.batch()
             ranges = removal.put_drop(changes, self.store, first_segment, start)
-            for segment in gone:
+            for segment in dropped:
                 changes.delete("log", rows.totals(segment))
             changes.put("log", rows.DROPPED, rows.segment_bytes(first_segment))
             self.store.write(changes, durable=True)
             self._dropped = first_segment
             for memory in (self._gathering, self._memory):
                 memory.drop(first_segment, start)
-            for totals in (self._totals, self._stored):
-                for segment in gone:
-                    totals.pop(segment, None)
+            self._totals.drop(first_segment)
         for begin, end in ranges:
             self.store.reclaim("log", begin, end)
 
@@ -413,7 +366,7 @@ class LogPart:
 
     @property
     def newest_ms(self) -> int:
-        """When the newest group was appended that was ever here since it was opened, in Unix ms; 0: unknown."""
+        """When the newest group that this shard has held since it was opened was appended, in Unix ms; 0: unknown."""
         return self._newest_ms
 
     def recover(self, epoch: int, settled: int, first_segment: int, life: int = 0) -> tuple[int, int, list[HeldGroup]]:
@@ -423,29 +376,21 @@ class LogPart:
         with self.lock:
             refused_below = self._epoch  # set by a coordinator that may have lost its state since
             self._epoch, self._life = max(self._epoch, epoch), max(self._life, life)
-            held = [*self._gathering.groups(), *self._memory.groups()]
+            groups = [*self._gathering.groups(), *self._memory.groups()]
             settled = max(settled, self._gathering.settled, self._memory.settled)
             # The marks show which numbers were given, even if none of their records are left.
             marks = max(self._gathered, self._closed, settled, refused_below, self.starts.highest)
-        above = max((batch.start + batch.count for group in held for batch in group.batches), default=0)
+        above = max((batch.start + batch.count for group in groups for batch in group.batches), default=0)
         above = max(above, marks)
-        known = {group.group for group in held}
+        in_memory = {group.group for group in groups}
         for row, entry in entries.newest_first(self.store):
             settled, above = max(settled, entry.settled), max(above, entry.above)
             segment = rows.segment_of(row)
-            held += [HeldGroup(segment, *group) for group in entry.groups if group[0] not in known]
+            groups += [HeldGroup(segment, *group) for group in entry.groups if group[0] not in in_memory]
             if entry.groups[0][0] < settled or segment < first_segment:
                 break
-        return above, settled, [group for group in held if group.group >= settled and group.segment >= first_segment]
+        return above, settled, [group for group in groups if group.group >= settled and group.segment >= first_segment]
 
     def segments(self) -> list[HeldSegment]:
         with self.lock:
-            return [
-                HeldSegment(number, t.records, t.bytes, t.start, t.time_ms)
-                for number, t in sorted(self._totals.items())
-            ]
-
-
-def _put_totals(changes: RowBatch, segment: int, totals: Totals) -> None:
-    value = msgspec.msgpack.encode((totals.records, totals.bytes, totals.start, totals.time_ms))
-    changes.put("log", rows.totals(segment), value)
+            return self._totals.held_segments()

@@ -2,12 +2,12 @@
 
 A pass looks at the entries that were gathered since the last one, and raises the starts of keys that have more records
 than their policy allows (worker.logs.trimming); the removal follows from that. It looks only at records that are
-settled: a newer record that may still be revoked must not make an older one go. For each policy with an age, it then
-looks at the entries that have become too old since the last pass.
+settled, since a newer record that may still be revoked must not remove an older one. For each policy with an age, it
+then looks at the entries that have become too old since the last pass.
 
-Where the newest records are kept, a tombstone makes all older ones of its key go. An entry says which of its records
-are tombstones, so no value is read for it. A tombstone goes itself when it is old enough, unless a newer record of its
-key is settled: then it is one of those that are kept or not.
+Where the newest records are kept, a tombstone removes all older records of its key. An entry says which of its records
+are tombstones, so no value is read to find them. The tombstone itself is removed when it is old enough, unless a newer
+record of its key is settled: then the tombstone counts as any older record.
 
 Where the next pass begins is stored with the starts, in one write. A pass under other policies begins with the first
 entry.
@@ -37,8 +37,8 @@ KEYS_A_SLICE = 4096
 KEY_BYTES_A_SLICE = 4 << 20
 WAITING_MAX = 50_000
 WAITING_BYTES_MAX = 16 << 20
-"""With so many starts, and their bytes, whose records are not removed yet, a pass waits: deletions by users find room.
-A slice adds less than what is left then."""
+"""A pass waits while the shard has more starts than this, or more bytes of them, whose records are not removed yet.
+This leaves room for deletions by users: a slice adds less than the rest of the limit."""
 
 
 class Position(NamedTuple):
@@ -49,8 +49,8 @@ class Position(NamedTuple):
 
 
 class Goal(Enum):
-    """What a pass looks for in the entries: keys with more records than are kept, records that are too old, and
-    tombstones that are."""
+    """What a pass looks for in the entries: keys with more records than are kept, records that are too old, or
+    tombstones that are too old."""
 
     NEWEST = 0
     AGE = 1
@@ -77,7 +77,7 @@ class _Stored(msgspec.Struct, array_like=True):
 _STORED = msgspec.msgpack.Decoder(_Stored)
 _BEGIN = Position(0, 0)
 Step = Reached | tuple[bytes, int] | None
-"""How far the pass is; a key and its new start; or one key more that has nothing to remove."""
+"""How far the pass is; or a key and its new start; or None: a key was examined that has nothing to remove."""
 
 
 class PolicyPass:
@@ -99,7 +99,7 @@ class PolicyPass:
         return self._policies == list(policies)
 
     def slice(self) -> bool:
-        """Go on for about SLICE_S. Returns whether there is more to do. Raises Unavailable; the pass is over then."""
+        """Continue for about SLICE_S. Returns whether there is more to do. Raises Unavailable, which ends the pass."""
         starts = self._part.starts
         if len(starts) > WAITING_MAX or starts.bytes > WAITING_BYTES_MAX:
             return True
@@ -144,7 +144,7 @@ class _Prefixes:
 
 
 def _steps(part: LogPart, prefixes: _Prefixes, stored: _Stored, body: PoliciesBody, gathered: int) -> Iterator[Step]:
-    """The steps of a pass over entries whose numbers are all below `gathered`, those that were looked at left out."""
+    """The steps of a pass. It leaves out entries with numbers from `gathered` on, and those of earlier passes."""
     if any(policy.keep_newest for policy in prefixes.policies):
         for entry, following in _entries(part, stored.newest):
             if entry.above > gathered:
@@ -158,7 +158,7 @@ def _steps(part: LogPart, prefixes: _Prefixes, stored: _Stored, body: PoliciesBo
                 yield from _aged_of(part, prefixes, at, entry, too_old)
                 if entry.above <= too_old:  # otherwise the rest of it is not too old yet
                     yield Reached(Goal.AGE, at, following)
-    alike: dict[tuple[int, Position], set[int]] = {}  # policies of one age are usually at one place: one walk for all
+    alike: dict[tuple[int, Position], set[int]] = {}  # policies with the same age usually share a position, and a walk
     for at, policy in enumerate(prefixes.policies):
         if policy.keep_newest:
             alike.setdefault((min(body.expired[at], gathered), stored.tombstones[at]), set()).add(at)
@@ -170,7 +170,7 @@ def _steps(part: LogPart, prefixes: _Prefixes, stored: _Stored, body: PoliciesBo
 
 
 def _entries_below(part: LogPart, begin: Position, end: int) -> Iterator[tuple[GatheringEntry, Position]]:
-    """The entries from `begin` on that have records below `end`, the last one perhaps others, too."""
+    """The entries from `begin` on that have records below `end`. The last one may have later records, too."""
     for entry, following in _entries(part, begin):
         if len(entry.numbers) and int(entry.numbers[0]) >= end:
             break
@@ -180,9 +180,10 @@ def _entries_below(part: LogPart, begin: Position, end: int) -> Iterator[tuple[G
 
 
 def _entries(part: LogPart, begin: Position) -> Iterator[tuple[GatheringEntry, Position]]:
-    """The entries from `begin` on; each with the position behind it. Those before are not read: entries of a segment do
-    not overlap, and a row has the first number of its entry. An entry may begin before the position and reach beyond
-    it: a crash undoes a gathering, but not the position, and the next gathering has more records."""
+    """The entries from `begin` on, each with the position behind it. Earlier entries are not read: the entries of a
+    segment do not overlap, and the row of an entry has its first number. An entry may begin before the position and
+    reach beyond it, since a crash may undo a gathering but not the position, and the next gathering has more
+    records."""
     for segment in part.stored_segments():
         if segment < begin.segment:
             continue
@@ -203,24 +204,25 @@ def _newest_of(part: LogPart, prefixes: _Prefixes, entry: GatheringEntry) -> Ite
         key = entry.keys[code]
         policy = prefixes.policy_of(key)
         keep = prefixes.policies[policy].keep_newest if policy >= 0 else 0
-        own = numbers[first : first + count]
+        key_numbers = numbers[first : first + count]
         if not keep:
             yield None
-        elif (start := _start_of(part, key, own, keep, tombstones.get(code))) is not None:
+        elif (start := _start_of(part, key, key_numbers, keep, tombstones.get(code))) is not None:
             yield key, start
         else:
             yield None
 
 
-def _start_of(part: LogPart, key: bytes, own: NDArray[np.uint64], keep: int, tombstone: int | None) -> int | None:
-    """The start of a key that has the numbers `own` in an entry, among them its last tombstone; None if none go."""
+def _start_of(part: LogPart, key: bytes, numbers: NDArray[np.uint64], keep: int, tombstone: int | None) -> int | None:
+    """The new start of a key; None if no record is to be removed. `numbers`: those of the key in an entry, among them
+    the last `tombstone` if there is one."""
     if tombstone is not None:
-        own = own[int(np.searchsorted(own, np.uint64(tombstone))) :]
-    if len(own) > keep:
-        return int(own[-keep])
+        numbers = numbers[int(np.searchsorted(numbers, np.uint64(tombstone))) :]
+    if len(numbers) > keep:
+        return int(numbers[-keep])
     if tombstone is not None:
-        keep = len(own)  # nothing before it
-    return _start_before(part, key, int(own[0]), keep - len(own))
+        keep = len(numbers)  # no record before the tombstone is kept
+    return _start_before(part, key, int(numbers[0]), keep - len(numbers))
 
 
 def _tombstones_of(
@@ -231,9 +233,9 @@ def _tombstones_of(
     expired: int,
     later: tuple[int, int],
 ) -> Iterator[Step]:
-    """The starts that make those tombstones go that are below `expired` and the newest records of their keys, which
-    have one of these policies. `later`: the first segment that newer records may be in, and the number up to which they
-    count."""
+    """The starts that remove the entry's tombstones that are below `expired` and the newest records of their keys. Only
+    keys with one of these policies are examined. `later`: the first segment that newer records may be in, and the
+    number up to which they count."""
     for code, number in entry.last_tombstones().items():
         key = entry.keys[code]
         is_due = number < expired and part.starts.all.get(key, 0) <= number and prefixes.policy_of(key) in policies
@@ -251,8 +253,8 @@ def _aged_of(part: LogPart, prefixes: _Prefixes, policy: int, entry: GatheringEn
 
 
 def _start_before(part: LogPart, key: bytes, before: int, keep: int) -> int | None:
-    """The number from which on the newest `keep` of the key's stored records below `before` begin, if there are older
-    ones; `before` itself for 0."""
+    """The number of the first of the newest `keep` stored records of the key below `before`, or `before` itself if
+    `keep` is 0; None if the key has no older records."""
     start, least = before, part.starts.all.get(key, 0)
     for segment in reversed(part.stored_segments()):
         head = rows.runs_of(segment, key)
@@ -281,17 +283,17 @@ def _has_newer(part: LogPart, key: bytes, number: int, first_segment: int, end: 
 
 
 def run(part: LogPart, body: PoliciesBody) -> bool:
-    """A slice of a pass; see `PoliciesBody`. A new pass gathers what is in memory first. Returns whether there is more
-    to do. Raises Unavailable."""
+    """Run a slice of a pass; see `PoliciesBody`. A new pass gathers what is in memory first. Returns whether there is
+    more to do. Raises Unavailable."""
     with part.policy_lock:
-        going_on = part.policy_pass
-        if body.is_new or not isinstance(going_on, PolicyPass) or not going_on.is_under(body.policies):
+        policy_pass = part.policy_pass
+        if body.is_new or not isinstance(policy_pass, PolicyPass) or not policy_pass.is_under(body.policies):
             with part.lock:
                 part.closed_below(body.closed)
             part.gather()
-            going_on = PolicyPass(part, body)
-        part.policy_pass = None  # so it stays if the slice fails: the next one begins again
-        more = going_on.slice()
+            policy_pass = PolicyPass(part, body)
+        part.policy_pass = None  # if the slice fails, the next one begins a new pass
+        more = policy_pass.slice()
         if more:
-            part.policy_pass = going_on
+            part.policy_pass = policy_pass
         return more

@@ -20,9 +20,10 @@ from shared.messages.log_pages import NO_NUMBERS, Page, Records
 from worker.logs import entries, rows
 from worker.logs.entries import GatheringEntry
 from worker.logs.examination import Examination
-from worker.logs.part import LogPart, LogView
+from worker.logs.part import LogPart
 from worker.logs.recent import RecentSnapshot, outside
 from worker.logs.runs import RecordRun, joined, unpacked
+from worker.logs.view import LogView
 
 PAGE_BYTES_MAX = 4 << 20
 """A page ends with the record that reaches this size, so it may be larger by one record."""
@@ -38,18 +39,18 @@ Runs = Iterator[RecordRun]
 
 def scan(part: LogPart, span: Range, key: bytes, limit: int, reverse: bool) -> Page:
     """Records of the key, ascending or in reverse, at most `limit`."""
-    taken: list[RecordRun] = []
+    page_runs: list[RecordRun] = []
     records = size = 0
     for run in _key_runs(part, part.view(), span, key, reverse):
         piece = run.reversed() if reverse else run
         piece = piece.fitting(limit - records, PAGE_BYTES_MAX - size)
-        taken.append(piece)
+        page_runs.append(piece)
         records += len(piece.sequences)
         size += int(piece.ends[-1])
         if records >= limit or size >= PAGE_BYTES_MAX:
             last = int(piece.sequences[-1])
-            return Page(joined(taken), last if reverse else last + 1, False)
-    return Page(joined(taken), span.start if reverse else span.end, True)
+            return Page(joined(page_runs), last if reverse else last + 1, False)
+    return Page(joined(page_runs), span.start if reverse else span.end, True)
 
 
 def _key_runs(part: LogPart, view: LogView, span: Range, key: bytes, reverse: bool = False) -> Runs:
@@ -91,24 +92,24 @@ def _stored_runs(part: LogPart, segment: int, key: bytes, start: int, end: int, 
 
 
 def search_key(part: LogPart, span: Range, key: bytes, limit: int, reverse: bool, search: Examination) -> Page:
-    """As `scan`, only what the search finds. The page may end early, and says how far it has come."""
-    taken: list[Records] = []
+    """As `scan`, but only the records that the search finds. The page may end early, and says how far it has come."""
+    page_records: list[Records] = []
     records = size = 0
     for run in _key_runs(part, part.view(), span, key, reverse):
         examined = joined([run.reversed() if reverse else run])
-        found = search.found(examined)
-        fitting = _fitting(found, limit - records, PAGE_BYTES_MAX - size)
-        taken.append(found.cut(0, fitting))
+        matching = search.matching(examined)
+        fitting = _fitting(matching, limit - records, PAGE_BYTES_MAX - size)
+        page_records.append(matching.cut(0, fitting))
         records += fitting
-        size += int(taken[-1].value_lengths.sum())
+        size += int(page_records[-1].value_lengths.sum())
         if records >= limit or size >= PAGE_BYTES_MAX:
-            last = int(found.sequences[fitting - 1])
+            last = int(matching.sequences[fitting - 1])
         elif search.is_over:
             last = int(examined.sequences[-1])
         else:
             continue
-        return Page(Records.joined(taken), last if reverse else last + 1, False)
-    return Page(Records.joined(taken), span.start if reverse else span.end, True)
+        return Page(Records.joined(page_records), last if reverse else last + 1, False)
+    return Page(Records.joined(page_records), span.start if reverse else span.end, True)
 
 
 def merge(
@@ -124,26 +125,25 @@ def merge(
     """As `scan`, for all keys with the prefix, ascending by sequence number. With `search`, only what it finds; with
     `slots`, only what they let through."""
     view = part.view()
-    pages = _merged(part, view, span, prefix, check, search, slots, limit)
-    taken: list[Records] = []
+    page_records: list[Records] = []
     records = size = looked_at = 0
-    for page_records, upto, seen in pages:
+    for piece, upto, seen in _merged(part, view, span, prefix, check, search, slots, limit):
         looked_at += seen
-        fitting = _fitting(page_records, limit - records, page_bytes - size)
-        taken.append(page_records.cut(0, fitting))
+        fitting = _fitting(piece, limit - records, page_bytes - size)
+        page_records.append(piece.cut(0, fitting))
         records += fitting
-        size += int(taken[-1].value_lengths.sum())
-        if fitting < len(page_records):
-            return Page(Records.joined(taken), int(page_records.sequences[fitting]), False)
+        size += int(page_records[-1].value_lengths.sum())
+        if fitting < len(piece):
+            return Page(Records.joined(page_records), int(piece.sequences[fitting]), False)
         is_over = search.is_over if search else looked_at >= LOOKED_AT_MAX
         if records >= limit or size >= page_bytes or is_over:
-            return Page(Records.joined(taken), upto, False)
-    return Page(Records.joined(taken), span.end, True)
+            return Page(Records.joined(page_records), upto, False)
+    return Page(Records.joined(page_records), span.end, True)
 
 
-def _fitting(page_records: Records, records: int, size_bytes: int) -> int:
-    """How many records from the beginning fit into both limits; the first always fits the limit of bytes."""
-    return min(records, len(page_records), 1 + int(np.searchsorted(np.cumsum(page_records.value_lengths), size_bytes)))
+def _fitting(piece: Records, records: int, size_bytes: int) -> int:
+    """How many records from the beginning of `piece` fit into both limits; the first always fits the limit of bytes."""
+    return min(records, len(piece), 1 + int(np.searchsorted(np.cumsum(piece.value_lengths), size_bytes)))
 
 
 def _merged(
@@ -158,25 +158,25 @@ def _merged(
 ) -> Iterator[tuple[Records, int, int]]:
     """(records with the prefix, the number below which they are complete, how many records were examined), ascending.
     Each number is above the one before it and within the range. With `search`, only the records that it finds; with
-    `slots`, only what they let through. `wanted_records`: as many will do, 0: nobody knows."""
+    `slots`, only what they let through. `wanted_records`: the caller needs no more than this; 0: unknown."""
     size = RECENT_RUN_RECORDS if search else wanted_records or RECENT_RUN_RECORDS
     stored = _stored(view, span)
     segments = span.first_segment, span.last_segment
     for row, entry in entries.scan(part.store, segments, stored.start, stored.end):
         pieces = _of_entry(part, view, stored, row, entry, prefix, slots, size)
         if search is not None:
-            pieces = _found_in_entry(part, view, stored, row, entry, prefix, search)
+            pieces = _matching_of_entry(part, view, stored, row, entry, prefix, search)
         for page_records, upto, seen in pieces:
             check()
             yield page_records, upto, seen
     for segment in range(span.first_segment, span.last_segment + 1):
         for recent in view.segments.get(segment, ()):
             check()
-            wanted = _recent_rows(recent, view, span, prefix, slots)
-            for first in range(0, len(wanted), size):
-                piece = wanted[first : first + size]
+            recent_rows = _recent_rows(recent, view, span, prefix, slots)
+            for first in range(0, len(recent_rows), size):
+                piece = recent_rows[first : first + size]
                 page_records = recent.records(piece)
-                page_records = search.found(page_records) if search else page_records
+                page_records = search.matching(page_records) if search else page_records
                 yield page_records, int(recent.numbers[piece[-1]]) + 1, len(piece)
 
 
@@ -223,7 +223,7 @@ def _of_entry(
     yield Records.of(NO_NUMBERS, ()), int(entry.numbers[high - 1]) + 1, high - low - len(chosen)
 
 
-def _found_in_entry(
+def _matching_of_entry(
     part: LogPart,
     view: LogView,
     span: Range,
@@ -232,8 +232,8 @@ def _found_in_entry(
     prefix: bytes,
     search: Examination,
 ) -> Iterator[tuple[Records, int, int]]:
-    """As `_of_entry`, of what the search finds. A piece is twice as large as the last one if little was found in
-    that."""
+    """As `_of_entry`, but only the records that the search finds. A piece is twice as large as the last one if the
+    search found little there."""
     low, high = np.searchsorted(entry.numbers, np.array([span.start, span.end], np.uint64)).tolist()
     if low >= high:
         return
@@ -242,16 +242,16 @@ def _found_in_entry(
     first, size = 0, RECENT_RUN_RECORDS
     while first < len(chosen):
         piece = chosen[first : first + size]
-        found, examined = _in_runs(part, segment, entry, piece, search)
+        matching, examined = _in_runs(part, segment, entry, piece, search)
         upto = int(entry.numbers[piece[-1]]) + 1
         if examined == len(piece):
-            yield found, upto, len(piece)
+            yield matching, upto, len(piece)
         else:  # some have no value in the store: looking up each of them says which
             within = Range(segment, segment, int(entry.numbers[piece[0]]), upto, span.hidden)
             for page_records, upto, seen in _of_entry(part, view, within, row, entry, prefix):
-                yield search.found(page_records), upto, seen
+                yield search.matching(page_records), upto, seen
         first += size
-        size *= 2 if 4 * len(found) < len(piece) else 1
+        size *= 2 if 4 * len(matching) < len(piece) else 1
     yield Records.of(NO_NUMBERS, ()), int(entry.numbers[high - 1]) + 1, high - low - len(chosen)
 
 
@@ -262,9 +262,9 @@ def _in_runs(
     piece: NDArray[np.int64],
     search: Examination | None = None,
 ) -> tuple[Records, int]:
-    """(the entry's records at these positions, or what the search finds among them, ascending; how many of them the
-    store has). It reads runs, which is far faster than looking up each record."""
-    found: list[Records] = []
+    """(the entry's records at these positions, or those that the search finds among them, ascending; how many of the
+    positions have a record in the store). Reading whole runs is far faster than looking up each record."""
+    by_key: list[Records] = []
     examined = 0
     numbers = entry.numbers[piece]
     for code in np.unique(entry.codes[piece]).tolist():
@@ -273,14 +273,14 @@ def _in_runs(
             records = joined([run])
             records = records if is_chosen.all() else records.taking(np.flatnonzero(is_chosen))
             examined += len(records)
-            found.append((search.found(records) if search else records).under(entry.keys[code]))
-    records = Records.joined(found)
+            by_key.append((search.matching(records) if search else records).under(entry.keys[code]))
+    records = Records.joined(by_key)
     return records.taking(np.argsort(records.sequences, kind="stable")), examined
 
 
 def _note_lost(part: LogPart, row: bytes, lost: NDArray[np.uint64]) -> None:
-    """Report records without a value as damage, unless they have been removed meanwhile: with their segment, or from
-    this entry as well."""
+    """Report records without a value as damage, unless they have been removed since the entry was read: with their
+    segment, or from this entry as well."""
     if part.has_dropped(rows.segment_of(row)):
         return
     value = part.store.get("log", row)
@@ -387,5 +387,5 @@ def count_prefix(part: LogPart, span: Range, prefix: bytes, check: Check, slots:
 def count_found(part: LogPart, span: Range, key: bytes | None, prefix: bytes, search: Examination, check: Check) -> int:
     """How many records of the key, or of the keys with the prefix, the search finds in the range, exactly."""
     if key is not None:
-        return sum(len(search.found(joined([run]))) for run in _key_runs(part, part.view(), span, key))
+        return sum(len(search.matching(joined([run]))) for run in _key_runs(part, part.view(), span, key))
     return sum(len(records) for records, _, _ in _merged(part, part.view(), span, prefix, check, search))

@@ -23,6 +23,7 @@ from shared.messages.log_pages import Records
 from shared.wire import Frame
 from worker.logs import kernels
 from worker.logs.runs import RecordRun
+from worker.logs.totals import Totals
 
 FIRST_WORDS = 1 << 10
 FIRST_ROWS = 1 << 7
@@ -65,9 +66,9 @@ class RecentSnapshot:
     def rows_of(self, key: bytes) -> NDArray[np.int64]:
         """The rows of the key, ascending by number."""
         out = np.empty(len(self), np.int64)
-        wanted = np.frombuffer(key, np.uint8)
+        key_bytes = np.frombuffer(key, np.uint8)
         digest: Any = np.uint64(hash64(key))
-        count = kernels.find_key(self.data, self.table, self.hashes, digest, wanted, out)
+        count = kernels.find_key(self.data, self.table, self.hashes, digest, key_bytes, out)
         return self._in_order(out[:count])
 
     def _in_order(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -137,7 +138,7 @@ class RecentSnapshot:
 
 
 @dataclass(slots=True)
-class Held:
+class RecentGroup:
     """A group in memory, without its records. `position`: of its record in the write-ahead log."""
 
     group: int
@@ -150,7 +151,7 @@ class Recent:
     """The groups of one segment and their records. Not safe for threads: its owner's lock guards it."""
 
     def __init__(self, words: int = FIRST_WORDS, rows: int = FIRST_ROWS) -> None:
-        self.groups: list[Held] = []
+        self.groups: list[RecentGroup] = []
         self._count = self._used = self._staged_end = self._staged_records = self._staged_octets = 0
         self._ascending = True
         self._take(np.empty(words, np.uint64))
@@ -185,7 +186,7 @@ class Recent:
             raise Internal(f"a frame of {len(octets)} bytes for log.append is not {batches} blocks of records")
         self._staged_end = end
 
-    def add(self, held: Held) -> tuple[int, int]:
+    def add(self, held: RecentGroup) -> tuple[int, int]:
         """Add the group whose blocks were staged last. Returns (records, bytes of keys and values)."""
         begin, end, first = self._used, self._staged_end, self._count
         last = first + self._staged_records
@@ -207,22 +208,22 @@ class Recent:
         columns = self._table[:count], self._numbers[:count], self._hashes[:count], self._times[:count]
         return RecentSnapshot(self._data, *columns, self._ascending)
 
-    def totals(self) -> tuple[int, int, int, int]:
-        """(records, bytes of their keys and values, the lowest group, when the first of them was appended)."""
+    def totals(self) -> Totals:
+        """Of all records here. There is at least one group."""
         first = min(held.group for held in self.groups)
         times = [batch.time_ms for held in self.groups for batch in held.batches]
-        return self._count, _octets(self._table[: self._count]), first, min(times, default=0)
+        return Totals(self._count, _octets(self._table[: self._count]), first, min(times, default=0))
 
     def remaining(self, starts: Starts) -> Recent:
-        """The records that are not below the start of their key; this object itself if all are left."""
+        """The records that are not below the start of their key; this object itself if none are."""
         snapshot = self.snapshot()
-        every = np.arange(self._count, dtype=np.int64)
-        rows = snapshot.kept(every, starts)
-        if len(rows) == len(every):
+        every_row = np.arange(self._count, dtype=np.int64)
+        rows = snapshot.kept(every_row, starts)
+        if len(rows) == len(every_row):
             return self
-        left = self.of_rows(rows)
-        left.groups = self.groups
-        return left
+        remaining = self.of_rows(rows)
+        remaining.groups = self.groups
+        return remaining
 
     def of_rows(self, rows: NDArray[np.int64], room_words: int = FIRST_WORDS, room_rows: int = FIRST_ROWS) -> Recent:
         """A copy of these records only, without groups, with at least this capacity."""
@@ -246,31 +247,31 @@ class Recent:
         """(the groups below `closed`, which is a boundary between groups; the others). This object must not be used
         afterwards."""
         below = self._numbers[: self._count] < np.uint64(closed)
-        taken = self
+        closed_part = self
         if below.all():
-            left = Recent(*self.room)
+            open_part = Recent(*self.room)
         else:
-            left = self.of_rows(np.flatnonzero(~below), *self.room)
+            open_part = self.of_rows(np.flatnonzero(~below), *self.room)
             if self._ascending:
                 self._count = int(np.count_nonzero(below))
             else:
-                taken = self.of_rows(np.flatnonzero(below))
+                closed_part = self.of_rows(np.flatnonzero(below))
         groups = self.groups
-        taken.groups = [held for held in groups if held.group < closed]
-        left.groups = [held for held in groups if held.group >= closed]
-        return taken, left
+        closed_part.groups = [held for held in groups if held.group < closed]
+        open_part.groups = [held for held in groups if held.group >= closed]
+        return closed_part, open_part
 
     def without(self, group: int, spans: Sequence[Span]) -> tuple[Recent, int, int]:
         """(the records without the group's batches within the spans, how many records those had, bytes of their keys
         and values). This object must not be used afterwards."""
-        is_left = outside(self._numbers[: self._count], spans)
-        rows = np.flatnonzero(~is_left)
-        left = self.of_rows(np.flatnonzero(is_left)) if len(rows) else self
-        left.groups = self.groups
-        for held in left.groups:
+        is_remaining = outside(self._numbers[: self._count], spans)
+        removed_rows = np.flatnonzero(~is_remaining)
+        remaining = self.of_rows(np.flatnonzero(is_remaining)) if len(removed_rows) else self
+        remaining.groups = self.groups
+        for held in remaining.groups:
             if held.group == group:
                 held.batches = tuple(batch for batch in held.batches if not within(batch.start, spans))
-        return left, len(rows), _octets(self._table[rows])
+        return remaining, len(removed_rows), _octets(self._table[removed_rows])
 
 
 def _grown(array: NDArray[Any], used: int, wanted: int) -> NDArray[Any]:

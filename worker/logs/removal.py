@@ -21,22 +21,22 @@ def put_revocation(changes: RowBatch, store: Rows, segment: int, group: int, spa
     if stored_entry is None:
         return 0, 0
     row, entry = stored_entry
-    is_left = outside(entry.numbers, spans)
-    gone = [entry.keys[code] for code in entry.codes[~is_left].tolist()]
-    size = sum(map(len, gone)) + _put_rest_of_runs(changes, store, segment, set(gone), spans)
+    is_remaining = outside(entry.numbers, spans)
+    removed_keys = [entry.keys[code] for code in entry.codes[~is_remaining].tolist()]
+    size = sum(map(len, removed_keys)) + _put_rest_of_runs(changes, store, segment, set(removed_keys), spans)
     groups = []
     for number, batches in entry.groups:
-        left = tuple(batch for batch in batches if not within(batch.start, spans))
+        remaining = tuple(batch for batch in batches if not within(batch.start, spans))
         for batch in batches:
-            if batch.producer and batch not in left:
+            if batch.producer and batch not in remaining:
                 changes.delete("log", rows.producer(batch.producer, batch.start))
-        if left:
-            groups.append((number, left))
+        if remaining:
+            groups.append((number, remaining))
     if groups:
-        changes.put("log", row, entry.of_rows(is_left, groups).packed())
+        changes.put("log", row, entry.of_rows(is_remaining, groups).packed())
     else:
         changes.delete("log", row)
-    return len(gone), size
+    return len(removed_keys), size
 
 
 def _entry_of(store: Rows, segment: int, group: int) -> tuple[bytes, GatheringEntry] | None:
@@ -57,13 +57,13 @@ def _put_rest_of_runs(changes: RowBatch, store: Rows, segment: int, keys: set[by
             run = unpacked(packed)
             if int(run.sequences[-1]) < min(start for start, _ in spans):
                 break
-            left = run.without(spans)
-            if left is run:
+            rest = run.without(spans)
+            if rest is run:
                 continue
             changes.delete("log", row)
-            size += int(run.ends[-1]) - (int(left.ends[-1]) if len(left.ends) else 0)
-            if len(left.sequences):
-                changes.put("log", head + rows.sequence_bytes(int(left.sequences[0])), left.packed())
+            size += int(run.ends[-1]) - (int(rest.ends[-1]) if len(rest.ends) else 0)
+            if len(rest.sequences):
+                changes.put("log", head + rows.sequence_bytes(int(rest.sequences[0])), rest.packed())
     return size
 
 

@@ -2,9 +2,9 @@
 
 A row has a count with the bit `TIMED` (uint32), when the first record was appended (uint64, Unix ms), the sequence
 numbers (uint64), the lengths of the values (uint32; the highest bit: the value begins with headers,
-shared.log_headers), how many ms after the first each record was appended (uint32), all
-little-endian, and then the values one after the other. Rows of data format 3 and earlier lack the bit and both times:
-their records have the time 0, which means unknown. Reading a run takes no Python per record.
+shared.log_headers), how many ms after the first each record was appended (uint32), all little-endian, and then the
+values one after the other. Rows of data format 3 and earlier lack the bit and both times: their records have the time
+0, which means unknown. Reading a run executes no Python code for each record.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ class RecordRun(NamedTuple):
         return self.cut(0, high)
 
     def packed(self) -> bytes:
-        """The row. The times ascend within TIME_SPAN_MS_MAX, as the numbers do."""
+        """The row. The numbers ascend, and so do the times, within TIME_SPAN_MS_MAX."""
+        assert (self.sequences[1:] > self.sequences[:-1]).all(), "numbers ascend"
+        assert len(self.values) == (int(self.ends[-1]) if len(self.ends) else 0), "each byte belongs to a record"
         lengths = np.diff(self.ends, prepend=0).astype(_LENGTH)
         lengths[self.headed] |= np.uint32(HEADED)
         base = int(self.times[0]) if len(self.times) else 0

@@ -1,9 +1,9 @@
 """Starts of keys: every record of a key below the key's start is gone.
 
-A start is a row of the store (`worker.logs.rows`), on disk before anybody is told of it. From then on every read leaves
-the records out, and gathering does not store them. `worker.logs.cleaning` removes those that are stored already, and
-forgets the start when none are left, in the store or in memory. So there are as many starts as there are keys whose
-records still have to be removed.
+A start is a row of the store (`worker.logs.rows`), and is on disk before the deletion is answered. From then on every
+read leaves the records out, and gathering does not store them. `worker.logs.cleaning` removes those that are stored
+already, and forgets the start when none are left, in the store or in memory. So there are as many starts as there are
+keys whose records still have to be removed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ START_BYTES = 150
 class KeyStarts:
     """The starts of one shard's keys. Not safe for threads: its owner's lock guards it.
 
-    `all`: key → start. It is replaced when starts are forgotten, so a reader that holds it goes on leaving out the
-    records that were gone when it began. `fresh`: those above the mark "gathered", the only ones that concern records
-    in memory; replaced with every change, so that it can be iterated. `bytes`: that they take, about. `counting`: keys
-    whose gone records are being counted, and stay in the store meanwhile; replaced with every change.
+    `all`: key → start. It is replaced when starts are forgotten, so a reader that holds it still leaves out the records
+    that were gone when it began. `fresh`: the starts above the mark "gathered", the only ones that concern records in
+    memory; replaced with every change, so that it can be iterated. `bytes`: the memory that all starts take, about.
+    `counting`: keys whose gone records are being counted and therefore stay in the store; replaced with every change.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class KeyStarts:
             )
 
     def rising(self, starts: Mapping[bytes, int]) -> dict[bytes, int]:
-        """Those that are above the key's present start, and above its forgotten one."""
+        """Those of `starts` that are above the key's present start, and above its forgotten one."""
         return {
             key: start
             for key, start in starts.items()
@@ -69,7 +69,7 @@ class KeyStarts:
         }
 
     def take_in(self, starts: Mapping[bytes, int], gathered: int) -> None:
-        """Starts that are on disk, each above the key's earlier one."""
+        """Add starts that are on disk, each above the key's earlier one."""
         for key, start in starts.items():
             if key not in self.all:
                 self.bytes += len(key) + START_BYTES
@@ -82,40 +82,40 @@ class KeyStarts:
             self.fresh = {**self.fresh, **fresh}
 
     def gathered(self, upto: int) -> None:
-        """No record in memory is below this number any more."""
+        """Note that no record in memory is below `upto` any more."""
         if self.fresh:
             self.fresh = {key: start for key, start in self.fresh.items() if start > upto}
 
     # Removal
 
     def unclean(self, count: int) -> dict[bytes, int]:
-        """Some keys of which the store may still have records below the start, and which are not being counted; with
-        the start."""
+        """At most `count` keys, with their starts, that the store may still have records below the start of, and that
+        are not being counted."""
         counting = set(self.counting)
         return {key: self.all[key] for key in islice((key for key in self._unclean if key not in counting), count)}
 
     def removable(self, keys: Iterable[bytes]) -> dict[bytes, int]:
-        """Below which numbers records of these keys may be removed from the store: the starts of those that have one
+        """Key → the number below which its records may be removed from the store: the starts of the keys that have one
         and are not being counted. Needs no lock."""
         starts = self.all
-        found = {key: start for key in keys if (start := starts.get(key))}
-        # Read after the starts: a key is being counted before its start is raised.
+        removable = {key: start for key in keys if (start := starts.get(key))}
+        # `counting` is read after the starts, because a key is added to it before its start is raised.
         for key in self.counting:
-            found.pop(key, None)
-        return found
+            removable.pop(key, None)
+        return removable
 
     def cleaned(self, starts: Mapping[bytes, int], gatherings: int) -> None:
-        """After so many gatherings, the store had no record of these keys below these starts; nor do gatherings write
-        any that begin later."""
+        """Note that after so many gatherings, the store had no record of these keys below these starts. Gatherings that
+        begin later write none either."""
         for key, start in starts.items():
             if self.all.get(key) == start and self._unclean.get(key, gatherings + 1) <= gatherings:
                 del self._unclean[key]
                 self._clean[key] = None
 
     def look_again(self, left_out: Mapping[bytes, int]) -> bool:
-        """A gathering has stored records. It left those out that were below the starts in `left_out`, the fresh ones
-        when it began; below a start that has been raised since, the store may have some now. Returns whether there are
-        such starts."""
+        """Note that a gathering has stored records. It left out those below the starts in `left_out`, which were the
+        fresh ones when it began. The store may now have records below a start that has been raised since. Returns
+        whether there are such starts."""
         self.gatherings += 1
         raised = [key for key, start in self.fresh.items() if left_out.get(key) != start]
         for key in raised:
@@ -124,19 +124,20 @@ class KeyStarts:
         return bool(raised)
 
     def done(self, gathered: int) -> list[bytes]:
-        """Keys whose start has nothing left to hide, as no record below it is in memory either."""
+        """Keys whose start hides nothing any more: no record below it is in the store or in memory."""
         return [key for key in self._clean if self.all[key] <= gathered]
 
     def forget(self, keys: Collection[bytes]) -> None:
-        gone = set(keys)
-        self._forgotten.update({key: self.all[key] for key in gone})
-        self.all = {key: start for key, start in self.all.items() if key not in gone}
-        self.bytes -= sum(len(key) + START_BYTES for key in gone)
-        for key in gone:
+        forgotten = set(keys)
+        self._forgotten.update({key: self.all[key] for key in forgotten})
+        self.all = {key: start for key, start in self.all.items() if key not in forgotten}
+        self.bytes -= sum(len(key) + START_BYTES for key in forgotten)
+        for key in forgotten:
             self._clean.pop(key, None)
 
     def flushed(self) -> None:
-        """The removals before the starts that have been forgotten, and that of their rows, are permanent."""
+        """Note that what was written for the forgotten starts, the removal of their records and of their own rows, is
+        permanent."""
         self._forgotten.clear()
 
     @property

@@ -1,4 +1,4 @@
-"""Where in a segment a time begins: times never fall from one batch to the next, so a search finds it by halving."""
+"""Where in a segment a time begins. Times never decrease from one batch to the next, so this is a binary search."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from worker.logs.part import LogPart
 
 
 def first_at(part: LogPart, segment: int, time_ms: int, check: Callable[[], None]) -> int:
-    """The number with which the shard's first batch of the segment begins that was appended at or after `time_ms` (Unix
-    ms); SEQUENCE_MAX if it has none. Batches of unknown time count as earlier than any time. `check` raises when the
+    """The first number of the shard's first batch in the segment that was appended at or after `time_ms` (Unix ms);
+    SEQUENCE_MAX if there is none. Batches of unknown time count as earlier than any time. `check` raises when the
     request's time is up."""
-    # Memory comes first: what is gathered meanwhile is then found in the store.
+    # Memory is read first: batches that are gathered after that are then found in the store.
     first = _first_of((batch for batches in part.recent_batches(segment) for batch in batches), time_ms)
     low, last = 0, entries.last_group(part.store, segment)
     high = 0 if last is None else last + 1
@@ -22,7 +22,7 @@ def first_at(part: LogPart, segment: int, time_ms: int, check: Callable[[], None
         middle = (low + high) // 2
         following = entries.groups_from(part.store, segment, middle)
         if following is None:
-            high = middle  # the segment has been dropped meanwhile, or a revocation has removed its last entry
+            high = middle  # the segment has just been dropped, or a revocation has removed its last entry
             continue
         group, groups = following
         number = _first_of((batch for _, batches in groups for batch in batches), time_ms)

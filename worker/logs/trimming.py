@@ -13,7 +13,8 @@ from types import MappingProxyType
 from shared.errors import DeadlineExceeded
 from shared.messages.log import Range
 from worker.logs import reading, starts
-from worker.logs.part import LogPart, LogView
+from worker.logs.part import LogPart
+from worker.logs.view import LogView
 
 FRESH_MAX = 1024
 """With more starts above the mark "gathered", a trim gathers first: reads of memory look at each of them."""
@@ -25,7 +26,7 @@ def trim(part: LogPart, span: Range, key: bytes, closed: int, check: Callable[[]
     """Make the key's records below `span.end` invisible, durably. Returns how many of the range there were; None when
     there was no time to count them. `closed`: see `AppendBody`. `check` raises when the request's time is up.
 
-    Raises Unavailable, and then it is not known whether they are gone after a crash.
+    Raises Unavailable; the records may then be gone after a crash, or not.
     """
     with part.lock:
         part.closed_below(closed)
@@ -44,8 +45,8 @@ def trim(part: LogPart, span: Range, key: bytes, closed: int, check: Callable[[]
 
 @contextmanager
 def _counting(part: LogPart, key: bytes) -> Iterator[None]:
-    """A context in which the store keeps the key's gone records, so that they can be counted. Wakes the cleaner at its
-    end. Several threads may count one key."""
+    """A context in which the store keeps the key's gone records, so that they can be counted. Its end wakes the
+    cleaner. Several threads may count the same key at once."""
     starts = part.starts
     with part.lock:
         starts.counting = (*starts.counting, key)

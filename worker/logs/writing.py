@@ -11,7 +11,7 @@ from worker.logs.messages import Message
 from worker.logs.part import LogPart
 from worker.storage.faces import WorkerJournal
 
-PAST_DEADLINE = "the records came past their deadline"
+PAST_DEADLINE = "the records arrived after their deadline"
 
 Arrivals = dict[int, tuple[LogPart, Message]]
 """Shard → its log, and its part of a group."""
@@ -32,8 +32,8 @@ def append(
     is_late: Callable[[], bool] = _never,
     life: int = SEQUENCE_MAX,
 ) -> dict[int, str]:
-    """Store the shards' parts of a group. Returns shard → why it failed. `is_late` is called just before anything is
-    written, because making room and waiting for locks take time. `life`: of the coordinator that sent the group.
+    """Store the shards' parts of a group. Returns shard → why it failed. `is_late` is called just before the write,
+    because making room and waiting for locks take time. `life`: of the coordinator that sent the group.
 
     When this returns, the parts of the other shards survive the death of the process, and, if `durable`, the loss of
     power; if not `durable`, they survive the loss of power 100 ms later. Nothing of a refused part is stored; a part
@@ -70,24 +70,24 @@ def _write(log: WorkerJournal, arrivals: Arrivals, is_late: Callable[[], bool], 
     """Write the parts of one log. Returns shard → why it refused. The locks are taken in ascending order of the shards,
     so that two threads never wait for each other."""
     failed: dict[int, str] = {}
-    held: list[LogPart] = []
+    locked: list[LogPart] = []
     try:
         for part, _ in arrivals.values():
             part.lock.acquire()
-            held.append(part)
+            locked.append(part)
         if is_late():
             return dict.fromkeys(arrivals, PAST_DEADLINE)
         for shard, (part, message) in arrivals.items():
             if why := part.stage(message, life):
                 failed[shard] = why
-        taken = {shard: arrival for shard, arrival in arrivals.items() if shard not in failed}
+        staged = {shard: arrival for shard, arrival in arrivals.items() if shard not in failed}
         try:
-            positions = log.write([(part.wal, message.pieces()) for part, message in taken.values()])
+            positions = log.write([(part.wal, message.pieces()) for part, message in staged.values()])
         except Unavailable as error:
-            return failed | dict.fromkeys(taken, str(error))
-        for (part, message), position in zip(taken.values(), positions, strict=True):
+            return failed | dict.fromkeys(staged, str(error))
+        for (part, message), position in zip(staged.values(), positions, strict=True):
             part.take_in(message, position)
     finally:
-        for part in held:
+        for part in locked:
             part.lock.release()
     return failed

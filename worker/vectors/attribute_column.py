@@ -10,8 +10,7 @@ the order of the rows. A row with an array satisfies a comparison if one of its 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import msgspec
@@ -19,24 +18,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.messages.vectors import Attribute, Value
-from worker.vectors.attribute_strings import EQUALITY, AttributeStrings, Mask, divided, ordered
+from worker.vectors.attribute_comparison import (
+    Bits,
+    Kinds,
+    Test,
+    any_of,
+    equal_floats,
+    equal_integers,
+    fits,
+    ordered_floats,
+    ordered_integers,
+)
+from worker.vectors.attribute_strings import EQUALITY, AttributeStrings, Mask, divided
 from worker.vectors.instants import Instants
 
 Where = slice | NDArray[np.integer]
 """The rows of a comparison: a range of rows, or an array of row numbers."""
-Kinds = NDArray[np.uint8]
-Bits = NDArray[np.int64]
-Test = Callable[[Kinds, Bits], Mask]
 
 ABSENT, STRING, INTEGER, FLOAT, BOOL, ARRAY = range(6)
 TYPES = ("absent", "string", "integer", "float", "bool", "array")
 """The names of the kinds."""
 CAPACITY_MIN = 64
-INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 NO_ROWS = 1 << 62, -1
-"""The first and the last row with a value, where there is none."""
+"""(the first row with a value, the last one) of a column without values."""
 NO_OWNER = (1 << 31) - 1
-"""Fills the capacity behind the owners of the elements: above every row, so that the owners are ascending."""
+"""Fills the spare capacity behind the owners of the elements. It is above every row, so the owners stay ascending."""
 
 
 class ColumnState(msgspec.Struct, array_like=True):
@@ -182,7 +188,8 @@ class AttributeColumn:
         return bits
 
     def _put_elements(self, rows: list[int], arrays: list[list[Value]]) -> None:
-        """Add the elements of these rows' arrays: before the rows themselves, so that no reader misses them."""
+        """Add the elements of these rows' arrays. They are added before the rows themselves, so that no reader sees an
+        array without its elements."""
         values = list(chain.from_iterable(arrays))
         if not values:
             return
@@ -190,7 +197,7 @@ class AttributeColumn:
         self._put_cells(owners, *self._encode(values, set(map(type, values))))
 
     def _put_cells(self, of: NDArray[np.integer], kinds: Kinds, bits: Bits) -> None:
-        """Add elements, which are not none, of the rows `of` int64[n], ascending."""
+        """Add elements of the rows `of` int64[n ≥ 1], ascending."""
         first, end = self._element_count, self._element_count + len(of)
         self._elements.put(np.arange(first, end), kinds, bits)
         owners = _with_room(self._owners, end, NO_OWNER)
@@ -275,7 +282,7 @@ class AttributeColumn:
         return self._strings.order()
 
     def present(self, where: Where) -> Mask:
-        """Which of these rows have a value, be it an empty array."""
+        """Which of these rows have a value, which may be an empty array."""
         return self._rows.arrays(where)[0] != ABSENT
 
     def equal(self, value: Value, where: Where) -> Mask:
@@ -292,7 +299,7 @@ class AttributeColumn:
         return self._matching(op, (value,), where)
 
     def has(self, values: Sequence[Value], where: Where) -> Mask:
-        """Which of these rows have one of `values`, be it as an element. Texts are equal if all their characters are:
+        """Which of these rows have one of `values`, also as an element. Texts are equal if all their characters are:
         two texts for one instant are two values."""
         return self._matching("has", values, where)
 
@@ -300,18 +307,18 @@ class AttributeColumn:
         """Which of these rows have nothing but `values`, compared as in `has`. An empty array has nothing."""
         tests = list(self._tests("has", values))
         kinds, bits = self._rows.arrays(where)
-        mask = _any_of(tests, kinds, bits) | (kinds == ARRAY)
+        mask = any_of(tests, kinds, bits) | (kinds == ARRAY)
         if len(self._owners):
             elements, places = self._elements_of(where)
-            mask[places[~_any_of(tests, *self._elements.arrays(elements))]] = False
+            mask[places[~any_of(tests, *self._elements.arrays(elements))]] = False
         return mask
 
     def _matching(self, op: str, values: Sequence[Value], where: Where) -> Mask:
         tests = list(self._tests(op, values))
-        mask = _any_of(tests, *self._rows.arrays(where))
+        mask = any_of(tests, *self._rows.arrays(where))
         if len(self._owners):
             elements, places = self._elements_of(where)
-            mask[places[_any_of(tests, *self._elements.arrays(elements))]] = True
+            mask[places[any_of(tests, *self._elements.arrays(elements))]] = True
         return mask
 
     def _elements_of(self, where: Where) -> tuple[Where, NDArray[np.integer]]:
@@ -339,16 +346,16 @@ class AttributeColumn:
         if len(instants):
             yield self._test_of_instants(op, instants.tolist())
         if codes:
-            yield lambda kinds, bits: (kinds == STRING) & _fits(op, bits, codes)
+            yield lambda kinds, bits: (kinds == STRING) & fits(op, bits, codes)
         if bools:
-            yield lambda kinds, bits: (kinds == BOOL) & _fits(op, bits, bools)
+            yield lambda kinds, bits: (kinds == BOOL) & fits(op, bits, bools)
         if numbers and op in EQUALITY:
             floats, integers = equal_floats(numbers), equal_integers(numbers)
-            yield lambda kinds, bits: (kinds == FLOAT) & _fits(op, bits.view(np.float64), floats)
-            yield lambda kinds, bits: (kinds == INTEGER) & _fits(op, bits, integers)
+            yield lambda kinds, bits: (kinds == FLOAT) & fits(op, bits.view(np.float64), floats)
+            yield lambda kinds, bits: (kinds == INTEGER) & fits(op, bits, integers)
         elif numbers:
-            yield lambda kinds, bits: (kinds == FLOAT) & _ordered_floats(op, bits.view(np.float64), numbers[0])
-            yield lambda kinds, bits: (kinds == INTEGER) & _ordered_integers(op, bits, numbers[0])
+            yield lambda kinds, bits: (kinds == FLOAT) & ordered_floats(op, bits.view(np.float64), numbers[0])
+            yield lambda kinds, bits: (kinds == INTEGER) & ordered_integers(op, bits, numbers[0])
 
     def _test_of_order(self, op: str, text: str) -> Test:
         chosen = self._strings.compare(op, text)
@@ -364,20 +371,10 @@ class AttributeColumn:
 
         def test(kinds: Kinds, bits: Bits) -> Mask:
             mask = (kinds == STRING) & (bits < len(instants))
-            mask[mask] = _fits(op, instants[bits[mask]], asked)
+            mask[mask] = fits(op, instants[bits[mask]], asked)
             return mask
 
         return test
-
-
-def equal_floats(numbers: Sequence[float]) -> list[float]:
-    """The floats that are equal to one of `numbers`: an integer that no float represents is equal to none."""
-    return [float(number) for number in numbers if float(number) == number]
-
-
-def equal_integers(numbers: Sequence[float]) -> list[int]:
-    """The 64-bit integers that are equal to one of `numbers`."""
-    return [int(n) for n in numbers if float(n).is_integer() and INT64_MIN <= n <= INT64_MAX]
 
 
 def _with_room(array: NDArray, size: int, fill: int = 0) -> NDArray:
@@ -385,7 +382,7 @@ def _with_room(array: NDArray, size: int, fill: int = 0) -> NDArray:
     if size <= len(array):
         return array
     capacity = max(size, len(array) * 3 // 2)
-    # Memory of zeros that are never written is never taken.
+    # The kernel allocates no memory for zeros that are never written.
     larger = np.full(capacity, fill, dtype=array.dtype) if fill else np.zeros(capacity, dtype=array.dtype)
     larger[: len(array)] = array
     return larger
@@ -397,38 +394,3 @@ def _are_owners(owners: NDArray[np.int32], kinds: Kinds) -> bool:
         return True
     are_rows = owners[0] >= 0 and owners[-1] < len(kinds) and (owners[1:] >= owners[:-1]).all()
     return bool(are_rows and (kinds[owners] == ARRAY).all())
-
-
-def _any_of(tests: Sequence[Test], kinds: Kinds, bits: Bits) -> Mask:
-    mask = np.zeros(len(kinds), dtype=np.bool_)
-    for test in tests:
-        mask |= test(kinds, bits)
-    return mask
-
-
-def _fits(op: str, values: NDArray, asked: Sequence[float] | Sequence[complex]) -> Mask:
-    """Which of `values` are in `asked`, or lt, lte, gt or gte the only one of `asked`."""
-    if op not in EQUALITY:
-        return ordered(op, values, asked[0])
-    return values == asked[0] if len(asked) == 1 else np.isin(values, np.array(asked, dtype=values.dtype))
-
-
-def _ordered_floats(op: str, values: NDArray[np.float64], edge: float | int) -> Mask:
-    """Compare floats with `edge` exactly, even if it is an integer that no float represents."""
-    nearest = float(edge)
-    if nearest < edge:
-        op = {"lt": "lte", "gte": "gt"}.get(op, op)
-    elif nearest > edge:
-        op = {"lte": "lt", "gt": "gte"}.get(op, op)
-    return ordered(op, values, nearest)
-
-
-def _ordered_integers(op: str, values: NDArray[np.int64], edge: float | int) -> Mask:
-    """Compare integers with `edge` exactly, even if it is a float, or an integer that no int64 represents."""
-    if isinstance(edge, float) and not math.isinf(edge):
-        edge = math.ceil(edge) if op in ("lt", "gte") else math.floor(edge)
-    if edge > INT64_MAX:
-        return np.full(len(values), op in ("lt", "lte"))
-    if edge < INT64_MIN:
-        return np.full(len(values), op in ("gt", "gte"))
-    return ordered(op, values, int(edge))

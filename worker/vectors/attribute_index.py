@@ -21,14 +21,11 @@ from worker.vectors.attribute_column import (
     ARRAY,
     BOOL,
     FLOAT,
-    INT64_MAX,
-    INT64_MIN,
     INTEGER,
     STRING,
     AttributeColumn,
-    equal_floats,
-    equal_integers,
 )
+from worker.vectors.attribute_comparison import INT64_MAX, INT64_MIN, equal_floats, equal_integers
 from worker.vectors.attribute_strings import EQUALITY, Mask, divided
 from worker.vectors.mask_cache import MaskCache
 

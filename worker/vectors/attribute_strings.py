@@ -66,7 +66,7 @@ class AttributeStrings:
         if len(known) < len(self._texts):
             new = parsed(self._texts[len(known) :])
             is_datetime = not np.isnan(new).all() or self._has_datetimes()
-            # Most columns have no datetimes: one NaN then stands for all.
+            # Most columns have no datetimes: then one NaN is the entry of all strings.
             known = (
                 np.concatenate([known, new]) if is_datetime else np.broadcast_to(NOT_A_NUMBER, len(known) + len(new))
             )
@@ -96,8 +96,8 @@ class AttributeStrings:
 
 
 def divided(op: str, values: Sequence[Value]) -> tuple[Sequence[Value], Instants, str | None]:
-    """The values of a comparison, by how they are looked up: (by themselves, by their instants, by the order of
-    strings)."""
+    """The values of a comparison, by how they are compared: (the values that are compared as they are, the instants of
+    datetimes, the text that is compared by the order of strings)."""
     texts = [value for value in values if isinstance(value, str)]
     instants = parsed(texts)
     is_datetime = ~np.isnan(instants)
@@ -109,7 +109,7 @@ def divided(op: str, values: Sequence[Value]) -> tuple[Sequence[Value], Instants
 
 
 def ordered(op: str, values: NDArray, edge: float | complex) -> Mask:
-    """Which of `values` are lt, lte, gt or gte `edge`: bool[n]. NaN is neither."""
+    """Which of `values` are lt, lte, gt or gte `edge`: bool[n]. NaN is none of them."""
     with np.errstate(invalid="ignore"):
         if op == "lt":
             return values < edge

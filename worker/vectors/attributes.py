@@ -28,8 +28,8 @@ NARROW_SHARE = 16
 """If the narrowest condition of an `and` leaves at most 1 in this many rows, the others compare those rows only."""
 
 HEAD_GROWTH = 1.0625
-"""A filter's bits are a head of their own (`Bits.head`) when there are so many times as many rows: what is kept for the
-head says nothing of the rows behind it."""
+"""A filter's bits become their own head (`Bits.head`) when the rows have grown by this factor: what is remembered for
+the head does not cover the rows behind it."""
 COMPARED_COST = 4
 """Comparing a row at a random place costs as much as marking this many rows."""
 
@@ -66,9 +66,9 @@ class Attributes:
 
     def append_copies(self, first: int, other: Attributes, rows: NDArray[np.int64]) -> None:
         """Set the attributes of the rows from `first` on to those that `rows` int64[n], ascending, have in `other`."""
-        for name, theirs in list(other._columns.items()):
+        for name, other_column in list(other._columns.items()):
             column = self._columns.get(name) or AttributeColumn()
-            if column.put_copies(first, theirs, rows):
+            if column.put_copies(first, other_column, rows):
                 self._columns[name] = column
 
     def save(self, size: int) -> bytes:
@@ -121,14 +121,14 @@ class Attributes:
         if not index.size:
             return Bits.of(self._compared(condition, slice(0, size)))
         key = index.masks.key(condition)
-        kept = bits = index.masks.get(key)
+        cached = bits = index.masks.get(key)
         if bits is None:
             bits = Bits.of(self._indexed(condition, index))
         if bits.size < size:
             bits = bits.extended(self._compared(condition, slice(bits.size, size)))
             if bits.size > HEAD_GROWTH * bits.head.size:
                 bits = Bits(bits.packed, bits.size, bits.count)
-        if bits is not kept:
+        if bits is not cached:
             index.masks.put(key, bits)
         return bits
 
@@ -137,7 +137,7 @@ class Attributes:
         return self._columns.get(name)
 
     def names(self) -> list[str]:
-        """The attributes that a row ever had, in the order in which they came."""
+        """The names of all attributes that a row ever had, in the order of their first use."""
         return list(self._columns)
 
     def compared(self, condition: Condition, rows: NDArray[np.int64]) -> Mask:
@@ -188,7 +188,7 @@ class Attributes:
         return self._compared(condition, slice(0, index.size)) if mask is None else mask
 
     def _has(self, condition: Condition, index: attribute_index.AttributeIndex) -> Mask:
-        """As `_indexed`: of those that have an equal value, which the index knows, those whose text is the same."""
+        """As `_indexed`, for `has`: the index finds the rows with an equal value, and their texts are then compared."""
         mask = self._indexed(Condition("in", condition.field, condition.values), index)
         rows = np.flatnonzero(mask)
         mask[rows] = self._compared(condition, rows)

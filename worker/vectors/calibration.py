@@ -1,9 +1,9 @@
-"""Measures how much a search of the index finds with which expansion, on a collection's own data.
+"""Measures the recall of a search of the index for several expansions, on a collection's own data.
 
-Clustered embeddings need some dozens. Data without structure needs a thousand for the same recall, so no fixed number
-fits both. The queries are real ones where enough are known. Before that they are made: stored vectors, each moved in a
-random direction by the distance to its nearest neighbour, which are then about as far from the stored vectors as new
-vectors of the same kind.
+Clustered embeddings need an expansion of some dozens. Data without structure needs a thousand for the same recall, so
+no fixed number fits both. The queries are real ones where enough are known. Before that, queries are made from stored
+vectors: each is moved in a random direction by the distance to its nearest neighbour, so that it is about as far from
+the stored vectors as a new vector of the same kind.
 """
 
 from __future__ import annotations
@@ -22,27 +22,28 @@ from worker.vectors.table import TableView
 QUERIES = 128
 QUERIES_AT_ONCE = 4
 QUERIES_MIN = 32
-"""Real queries, all different, with which is measured; with fewer, all are made."""
+"""A measurement uses real queries if at least this many different ones are known; otherwise all of its queries are
+made."""
 COMPARED_AT_ONCE = 1 << 30
-"""Components that queries are multiplied with between two yields: about a tenth of a second."""
+"""Components to multiply with queries between two yields: about a tenth of a second."""
 COMPARED_MAX = 1 << 35
-"""Components that all queries together are multiplied with: some seconds of a core. Huge collections are measured with
-fewer queries, of which `QUERIES_MIN` remain."""
+"""Components to multiply with all queries together: some seconds of a core. Huge collections are measured with fewer
+queries, but with `QUERIES_MIN` at least."""
 EXPANSION_MIN = {"cosine": 48, "l2": 48, "dot": 64}
-"""Least expansion for the 10 nearest, if one worker has all shards, while no real queries are known. A third of it
-would do for queries like the stored clustered data, but queries from between the clusters would then find too
-little."""
+"""The least expansion for the 10 nearest, if one worker has all shards, while no real queries are known. A third of it
+would be enough for queries like the stored clustered data, but queries from between the clusters would then find too
+few."""
 NEIGHBOUR_EXPANSION = 64
 LADDER = (12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 ERRORS = 1.5
 """Standard errors of a measured recall that are subtracted from it: with 128 queries, it may be that much too high."""
 LARGEST = float(np.finfo(np.float32).max)
 RECALL_ENOUGH = 0.9995
-"""Measuring ends here."""
+"""The measurement ends with the first expansion that has this recall."""
 
 
 def measure(view: TableView, metric: str, share: float, real_queries: Floats) -> Generator[None, None, RecallCurve]:
-    """Returns the recall for the expansions of `LADDER`, up to the first with nearly all; yields between slices.
+    """Returns the recall for the expansions of `LADDER`, up to the first with `RECALL_ENOUGH`; yields between slices.
 
     `share` is the part of the collection's shards that this worker has: it is expected to have this part of the 10
     nearest. `real_queries` float32[q, dimension] are as `prepared`.
@@ -76,7 +77,7 @@ def _share(rows: list[int], expected: set[int]) -> float:
 
 
 def _nearest(view: TableView, metric: str, queries: Floats, k: int) -> Generator[None, None, list[set[int]]]:
-    """The rows that are nearest to each query, by comparing all; yields between slices."""
+    """Returns the rows that are nearest to each query, by comparing all rows; yields between slices."""
     at_once = max(1, COMPARED_AT_ONCE // max(1, view.size * queries.shape[1]))
     expected: list[set[int]] = []
     for first in range(0, len(queries), at_once):
@@ -101,7 +102,7 @@ def _queries(view: TableView, metric: str) -> Floats:
     near = search(view, base, 2, metric, NEIGHBOUR_EXPANSION, exhaustive=False, bits=None, check=_go_on)
     for place, (near_rows, _) in enumerate(near.parts()):
         neighbour = next((row for row in near_rows.tolist() if row != rows[place]), int(rows[place]))
-        # In double precision, as float32 has neither the squares of huge components nor what they are moved to.
+        # In double precision, because huge components would overflow in float32: their squares, and the moved ones.
         moved = base[place].astype(np.float64)
         moved += np.linalg.norm(moved - view.vectors[neighbour]) * directions[place]
         base[place] = moved.clip(-LARGEST, LARGEST)

@@ -28,9 +28,9 @@ class CandidateIndex(Protocol):
     def memory_bytes(self) -> int: ...
 
     def renumbered(self, numbers: Rows, table: NDArray[np.floating]) -> Generator[None, None, CandidateIndex]:
-        """Returns an index of some of these rows under other numbers: row i has `numbers[i]`, int64[n], where that is
-        not −1; greater rows have greater ones. `table` float32 or float16 [≥ m, dimension] has the vectors by the new
-        numbers. Yields between slices."""
+        """Returns an index of some of these rows under new numbers: row i gets the number `numbers[i]`, int64[n], and
+        is left out where that is −1; the other numbers ascend. `table` float32 or float16 [≥ m, dimension] has the
+        vectors by the new numbers. Yields between slices."""
         ...
 
     def add(self, rows: Rows, vectors: Floats) -> None:
@@ -40,7 +40,7 @@ class CandidateIndex(Protocol):
     def search(self, queries: Floats, k: int, fetch: int, expansion: int, limit: int, allowed: Allowed) -> Rows:
         """Candidates for the `k` nearest rows to each query, float32[q, dimension]: int64[q, c], −1 for none.
 
-        Rows count that are below `limit` and allowed; of the nearest `fetch` rows, about `k` are expected to be. A
+        Only rows count that are below `limit` and allowed; about `k` of the nearest `fetch` rows are expected to be. A
         greater `expansion` takes longer and finds more.
         """
         ...

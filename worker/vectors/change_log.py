@@ -6,9 +6,10 @@ that version was given. Its value is (the position before the batch, the ids), i
 records up to its position are removed, and `KEPT_FROM` names the position: later changes have records.
 
 No two histories of a shard have the same positions: versions are given once, and half of a deletion's number is random.
-So a store that was older than the snapshot, such as that of a backup, is noticed also after it has gone on.
+So a store that is older than the snapshot, such as one from a backup, is recognised even after it has been changed
+further.
 
-The records only save time: where one is missing or damaged, all rows of the shard are read.
+The records only save time: if one is missing or damaged, all rows of the shard are read.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ RECORDS = b"vector/change/"
 """Prefix of the records' keys; the collection's id (4 bytes), the version (8) and the deletions (8) follow, big
 endian."""
 KEPT_FROM = b"vector/changes-from/"
-"""Prefix of the rows that contain a position (16 bytes) behind which every change has a record."""
+"""Prefix of the rows that contain a position (16 bytes): every change behind it has a record."""
 _RANDOM_BITS = 32
 _DELETIONS_MAX = 2**64 - 1
 
 
 class Position(NamedTuple):
-    """A moment in the changes of a shard's vectors. `version`: the highest given; `deletions`: the number of batches of
-    them since then in the upper 32 bits, and random bits of the last one below."""
+    """A moment in the changes of a shard's vectors. `version`: the highest given. `deletions`: the number of batches of
+    deletions since then in the upper 32 bits, and random bits of the last such batch in the lower ones."""
 
     version: int
     deletions: int
@@ -47,7 +48,7 @@ class Position(NamedTuple):
 
     @classmethod
     def before(cls, version: int) -> Position:
-        """Behind all changes that were made before `version` was given, whichever these were."""
+        """A position behind all changes that were made before `version` was given, whatever these were."""
         return cls(version - 1, _DELETIONS_MAX)
 
     @property
@@ -86,7 +87,7 @@ def forget(batch: RowBatch, collection_id: int) -> None:
 
 
 class ChangeLog:
-    """The changes of one collection's vectors in one shard. For one thread at a time."""
+    """The records of the changes of one collection's vectors in one shard. For one thread at a time."""
 
     def __init__(self, store: Rows, collection_id: int, highest: int) -> None:
         """`highest`: the highest version that the shard has given. Raises StoreDamaged, Unavailable."""
@@ -98,13 +99,13 @@ class ChangeLog:
         first = Position.decode(kept_from) if kept_from is not None and is_known else START
         newest = max(first, self._newest_record())
         self.position = newest if newest.version == highest else Position(highest, 0)
-        """Of the latest change."""
+        """The position of the latest change."""
         # Without a position, a collection that has versions may have been written by a release without records.
         self.kept_from = first if is_known or not highest else self.position
-        """Each change behind it has a record."""
+        """Each change behind this position has a record."""
         self._is_kept_from_stored = is_known
         self.is_certain = True
-        """Whether the store has exactly the batches that it was given; not after one that it refused."""
+        """Whether the store has exactly the batches that it was given. It may not after it has refused one."""
 
     def _newest_record(self) -> Position:
         end = (int.from_bytes(self._prefix, "big") + 1).to_bytes(len(self._prefix), "big")
@@ -138,17 +139,17 @@ class ChangeLog:
             return None
         changed: dict[bytes, None] = {}
         last = position
-        is_met = latest == position  # else this is another history, in which there may be all versions nevertheless
+        has_latest = latest == position  # without it, this is another history, which may still have all versions
         for at, record in self._records_behind(position):
-            # Behind a record that is missing, or of another history, is one that names another position before it.
+            # The record behind a missing one, or behind one of another history, names another position before it.
             if record is None or not (record.before == last or (last.is_of_no_change and record.before < last)):
                 return None
             last = at
-            is_met = is_met or at == latest
+            has_latest = has_latest or at == latest
             changed.update(dict.fromkeys(record.ids))
             if len(changed) > ids_max:
                 return None
-        return list(changed) if is_met and last == self.position else None
+        return list(changed) if has_latest and last == self.position else None
 
     def _records_behind(self, position: Position) -> Iterator[tuple[Position, _Record | None]]:
         """Each record behind `position`, None for one that is damaged."""

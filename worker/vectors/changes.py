@@ -1,9 +1,9 @@
 """Changes of selected vectors: deleted, or given other attributes.
 
-Vectors are changed in slices, each under the collection's lock, against the state that they have then: a vector that a
-concurrent write has changed is looked at again, so no write is lost or mixed with another, and each vector changes
-whole or not at all. When the deadline ends a change early, what was changed stays so, and the same request goes on from
-there.
+Vectors are changed in slices, each under the collection's lock and from the state that they have then. A vector that a
+concurrent write has changed is examined again, so no write is lost or mixed with another, and each vector changes
+completely or not at all. When the deadline ends a change early, the vectors that were changed stay changed, and the
+same request sent again continues from there.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ def update(
     """Set attributes of those of a shard's vectors that are selected, and remove others; returns how many vectors exist
     and are selected. As durable as `WorkerCollection.upsert`, and raises what that raises.
 
-    An update writes the vector anew, as a replaced one: with a new version, in a new row that the index gets in the
-    background. A vector that has all the attributes already is not written. Raises BadData for one that would have too
-    many.
+    An update writes a vector as a replacement does: with a new version, in a new row that is indexed in the background.
+    A vector that already has all these attributes is not written. Raises BadData for a vector that would have too many
+    attributes.
     """
     collection = selection.collection
     count = 0
     for start in range(0, len(names), SLICE_IDS):
-        rest = list(names[start : start + SLICE_IDS])
-        while rest:
+        waiting_ids = list(names[start : start + SLICE_IDS])
+        while waiting_ids:
             selection.check()
             with collection.lock:
-                rest, _ = selection.present(rest)
+                waiting_ids, _ = selection.present(waiting_ids)
                 changed_ids: list[bytes] = []
                 components: list[bytes] = []
                 packed: list[bytes] = []
                 size = read = 0
-                while read < len(rest) and size < SLICE_BYTES:
-                    some = rest[read : read + READ_AT_ONCE]
-                    read += len(some)
-                    for vector_id, content in zip(some, collection.contents(shard, some), strict=True):
+                while read < len(waiting_ids) and size < SLICE_BYTES:
+                    ids = waiting_ids[read : read + READ_AT_ONCE]
+                    read += len(ids)
+                    for vector_id, content in zip(ids, collection.contents(shard, ids), strict=True):
                         if content is None:  # the row is damaged
                             continue
                         count += 1
@@ -83,7 +83,7 @@ def update(
                 if changed_ids:
                     table = np.frombuffer(b"".join(components), np.float32).reshape(len(changed_ids), -1)
                     collection.upsert(shard, changed_ids, table, packed)
-            rest = rest[read:]
+            waiting_ids = waiting_ids[read:]
     return count
 
 

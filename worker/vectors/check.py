@@ -93,9 +93,9 @@ def _check_collection(reader: StoreReader, collection_id: int, collection: Colle
     wrong: dict[bytes, str] = {}
     highest = 0
     while batch := [(key[4:], value) for key, value in islice(rows, CHECK_ROWS)]:
-        whole_rows, damaged = stored_rows.checked(batch, collection.dimension)
+        undamaged, damaged = stored_rows.checked(batch, collection.dimension)
         wrong.update(damaged)
-        highest = max([highest, *whole_rows.versions.tolist()])
+        highest = max([highest, *undamaged.versions.tolist()])
     if wrong:
         vector_id, why = next(iter(wrong.items()))
         yield f"{len(wrong)} vectors of {collection.name!r} are damaged, such as {vector_id!r}: {why}"
@@ -109,14 +109,14 @@ def check_collections(data: Path) -> Iterator[Finding]:
     """The damage in both copies of the list of collections, and the copies that were set aside."""
     directory = data / DIRECTORY
     copies = copies_in(LocalControl(directory))
-    is_whole = newest(copies) is not None
+    has_undamaged = newest(copies) is not None
     is_new = not any((directory / name).exists() for name in NAMES)
     for name, content in copies.items():
         if isinstance(content, Lost) and not is_new:
             depends = "nothing: the other copy is whole, and the next start writes this one anew"
-            if not is_whole:
+            if not has_undamaged:
                 depends = "collections without a vector; the others are found in the shards at the next start"
-            yield Finding(directory / name, content.why, depends, costs_data=not is_whole)
+            yield Finding(directory / name, content.why, depends, costs_data=not has_undamaged)
     for path in sorted(directory.glob(f"*{DAMAGED}*")):
         depends = "collections that had no vector then may be missing; remove the file to accept that"
         yield Finding(path, "it was damaged and is set aside", depends, costs_data=True)

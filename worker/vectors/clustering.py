@@ -19,40 +19,40 @@ ITERATIONS = 6
 PRODUCTS_MAX, COMPONENTS_MAX = 1 << 21, 1 << 20
 """Products of vectors and centres, and components of vectors, in memory at once: 8 and 4 MB."""
 HUGE, TINY, LEAST = 1e15, 1e-15, 1e-37
-"""Largest components above and below which vectors are scaled before they are multiplied, and below which they have
-lost too many bits for that."""
+"""Vectors are scaled before they are multiplied if their largest component is above HUGE or below TINY. Below LEAST
+they are not: they have lost too many bits."""
 
 
 class Centres:
     """Finds the nearest of `centres` float32[lists, dimension] by Euclidean distance.
 
-    It compares what is left of vectors and centres without the mean of the centres: far from the origin, the products
-    of the vectors themselves would differ by less than their rounding. Huge and tiny components are scaled, as their
-    squares have no place in a float32.
+    It first subtracts the mean of the centres from the vectors and the centres: far from the origin, the products of
+    the vectors themselves would differ by less than their rounding. Huge and tiny components are scaled, because a
+    float32 cannot represent their squares.
     """
 
     def __init__(self, centres: Floats) -> None:
         self._origin = centres.mean(axis=0, dtype=np.float64).astype(np.float32)
-        rest = centres.astype(np.float64) - self._origin
-        longest = float(np.abs(rest).max())
+        centred = centres.astype(np.float64) - self._origin
+        longest = float(np.abs(centred).max())
         self._scale = 1 / longest if longest > HUGE or LEAST < longest < TINY else None
-        self._centres = (rest if self._scale is None else rest * self._scale).astype(np.float32)
+        self._centres = (centred if self._scale is None else centred * self._scale).astype(np.float32)
         self._halves = 0.5 * np.einsum("ij,ij->i", self._centres, self._centres)
 
     def nearest(self, vectors: Floats) -> Rows:
         """The centre that is nearest to each of `vectors` float32[n, dimension], int64[n]."""
-        found = np.empty(len(vectors), np.int64)
+        nearest = np.empty(len(vectors), np.int64)
         at_once = max(1, PRODUCTS_MAX // len(self._centres))
         for start in range(0, len(vectors), at_once):
-            some = vectors[start : start + at_once]
+            centred = vectors[start : start + at_once]
             if self._scale is None:
-                some = some - self._origin
-            else:  # float32 may not have the difference of two huge components
-                some = ((some.astype(np.float64) - self._origin) * self._scale).astype(np.float32)
-            products = some @ self._centres.T
+                centred = centred - self._origin
+            else:  # the difference of two huge components may overflow in float32
+                centred = ((centred.astype(np.float64) - self._origin) * self._scale).astype(np.float32)
+            products = centred @ self._centres.T
             products -= self._halves
-            found[start : start + at_once] = products.argmax(axis=1)
-        return found
+            nearest[start : start + at_once] = products.argmax(axis=1)
+        return nearest
 
 
 def train(table: NDArray[np.floating], rows: Rows, lists: int, *, is_normal: bool) -> Generator[None, None, Floats]:
@@ -61,18 +61,18 @@ def train(table: NDArray[np.floating], rows: Rows, lists: int, *, is_normal: boo
     `is_normal`: the vectors have unit length, and so have the centres.
     """
     random = np.random.default_rng(len(rows))
-    chosen = np.sort(random.choice(rows, min(len(rows), SAMPLE_PER_LIST * lists), replace=False))
-    centres = table[random.choice(chosen, lists, replace=False)].astype(np.float32)
+    sample = np.sort(random.choice(rows, min(len(rows), SAMPLE_PER_LIST * lists), replace=False))
+    centres = table[random.choice(sample, lists, replace=False)].astype(np.float32)
     at_once = max(1, min(PRODUCTS_MAX // lists, COMPONENTS_MAX // table.shape[1]))
     for _ in range(ITERATIONS):
-        own = Centres(centres)
+        present_centres = Centres(centres)
         sums, counts = np.zeros(centres.shape, np.float64), np.zeros(lists, np.int64)
-        for start in range(0, len(chosen), at_once):
-            vectors = table[chosen[start : start + at_once]].astype(np.float32, copy=False)
-            list_blocks.add_up(vectors, own.nearest(vectors), sums, counts)
+        for start in range(0, len(sample), at_once):
+            vectors = table[sample[start : start + at_once]].astype(np.float32, copy=False)
+            list_blocks.add_up(vectors, present_centres.nearest(vectors), sums, counts)
             yield
         empty = np.flatnonzero(counts == 0)
-        sums[empty] = table[random.choice(chosen, len(empty))]
+        sums[empty] = table[random.choice(sample, len(empty))]
         centres = (sums / np.maximum(counts, 1)[:, None]).astype(np.float32)
         if is_normal:
             lengths = np.sqrt(np.einsum("ij,ij->i", centres, centres))

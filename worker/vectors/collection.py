@@ -33,9 +33,9 @@ from worker.vectors.text import TextIndex
 QUIET_S = 0.5
 """A collection counts as searched for this time after each search."""
 GIVE_WAY_S = 0.0002
-"""How long a write sleeps between its steps while the collection is searched. A thread that wakes up in a worker
-interrupts no other (`SCHED_BATCH`), so a search would else wait until the write has ended or has used up its turn:
-some milliseconds, on each of the threads that its message passes."""
+"""How long a write sleeps between its steps while the collection is searched. A thread that wakes up in a worker does
+not preempt another one (`SCHED_BATCH`). So without the sleep, a search would wait until the write has ended or has used
+up its time slice: some milliseconds, on each of the threads that handle its message."""
 
 
 class WorkerCollection:
@@ -46,7 +46,7 @@ class WorkerCollection:
         self.collection = collection
         self.directory = directory
         self.curve: RecallCurve | None = None
-        """The recall by the expansion, when it was last measured (`calibration`); None before that."""
+        """The recall for each expansion as last measured (`calibration`); None before the first measurement."""
         self.sample = QuerySample(collection.dimension)
         self.searched_at = 0.0
         """Time of the last search, in seconds of `time.monotonic`."""
@@ -103,10 +103,11 @@ class WorkerCollection:
     # Loading
 
     def attach(self, shard: int, store: Rows, damage: DamageReport) -> None:
-        """Read a shard's vectors from its store. The first shard also loads the index's snapshot, if a good one exists.
+        """Read a shard's vectors from its store. The first shard also loads the snapshot of the index, if a usable one
+        exists.
 
-        Damaged rows are left out and reported in `damage`. Raises StoreDamaged, Unavailable, and then memory has
-        nothing of the shard: a repetition would load the same rows again beside those of a load that ended half-way.
+        Damaged rows are left out and reported in `damage`. Raises StoreDamaged, Unavailable, and then removes the
+        shard's rows from memory again: otherwise the next attempt would load the same rows a second time.
         """
         try:
             self.loading.attach(shard, store, damage)
@@ -115,17 +116,18 @@ class WorkerCollection:
             raise
 
     def admit(self, shard: int, store: Rows, damage: DamageReport, highest: int, changes: ChangeLog) -> None:
-        """A shard that has given the version `highest` is being loaded; call it with `lock` held."""
+        """Add a shard that is being loaded. `highest`: the highest version that it has given. The caller holds
+        `lock`."""
         self.stores[shard], self._damage[shard] = store, damage
         self._vector_counts[shard], self.highest[shard], self._changes[shard] = 0, highest, changes
 
     def add_count(self, shard: int, vectors: int) -> None:
-        """So many more vectors of a shard are in the table; call it with `lock` held."""
+        """Count so many more vectors of a shard in the table. The caller holds `lock`."""
         self._vector_counts[shard] += vectors
 
     def report(self, shard: int, wrong: Mapping[bytes, str]) -> None:
         """Leave these vectors of a shard out of answers from now on, and report them in the shard's `DamageReport`.
-        `wrong`: id → what is wrong. Call it with `lock` held."""
+        `wrong`: id → what is wrong. The caller holds `lock`."""
         wrong = {vector_id: why for vector_id, why in wrong.items() if vector_id not in self._damaged}
         if wrong:
             living = self.table.rows_of(list(wrong))
@@ -148,13 +150,13 @@ class WorkerCollection:
         return time.monotonic() - self.searched_at < QUIET_S
 
     def give_way(self) -> None:
-        """Let the threads of searches have the processor, if there may be any."""
+        """Leave the processor to the threads of searches, if there may be any."""
         if self.is_searched():
             time.sleep(GIVE_WAY_S)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """The time of a request that writes; see `is_written`."""
+        """The context of a request that writes; see `is_written`."""
         with self._writes_lock:
             self._writes += 1
         try:
@@ -164,7 +166,8 @@ class WorkerCollection:
                 self._writes -= 1
 
     def is_written(self) -> bool:
-        """Whether a request is writing now. The processor's time that it gives to searches is not for indexing."""
+        """Whether a request is writing now. Indexing then pauses: the processor time that the write leaves to searches
+        is not for indexing."""
         return self._writes > 0
 
     def upsert(self, shard: int, ids: Sequence[bytes], vectors: Floats, attributes: Sequence[bytes]) -> None:
@@ -179,7 +182,7 @@ class WorkerCollection:
         components = np.ascontiguousarray(vectors, dtype=np.float32).tobytes()
         with self.lock:
             store = self._store(shard)
-            self.table.reserve(len(ids))  # before the store has what memory could not take
+            self.table.reserve(len(ids))  # before the write, so that the store gets nothing that memory cannot hold
             base = self.highest[shard] + 1
             last = self.highest[shard] + len(ids)
             batch = store.batch()
@@ -220,7 +223,7 @@ class WorkerCollection:
             batch = store.batch()
             for vector_id in (*existing, *damaged):
                 batch.delete(FAMILY, self.prefix + vector_id)
-            # The store may not have it yet, if it has refused a write.
+            # The store may lack the highest version if it has refused a write.
             stored_rows.put_highest(batch, self.collection.id, self.highest[shard])
             self._changes[shard].add_deletion(batch, (*existing, *damaged))
             self._write(shard, batch)
@@ -256,14 +259,14 @@ class WorkerCollection:
                 self.loading.begin_anew()
 
     def _forget(self, shard: int) -> None:
-        """Remove a shard and its vectors from memory; call it with `lock` held."""
+        """Remove a shard and its vectors from memory. The caller holds `lock`."""
         view = self.table.view
         shard_rows = np.flatnonzero(view.alive[: view.size] & (view.shards[: view.size] == shard))
         self.table.kill(shard_rows.tolist())
         if self.text is not None:
             for vector_id in view.ids.take(shard_rows):
                 self.text.remove(vector_id)
-        self._damaged = {vector_id: own for vector_id, own in self._damaged.items() if own != shard}
+        self._damaged = {vector_id: other for vector_id, other in self._damaged.items() if other != shard}
         self.loading.forget(shard)
         del self.stores[shard], self._vector_counts[shard], self.highest[shard], self._changes[shard]
 
@@ -273,14 +276,14 @@ class WorkerCollection:
         return self._dropped
 
     def replace_table(self, fresh: Table) -> None:
-        """Serve the table `fresh`, which has the same living vectors, from now on; call it with `lock` held."""
+        """Serve the table `fresh`, which has the same living vectors, from now on. The caller holds `lock`."""
         self.table = fresh
         self.saved_rows = 0
         self.loading.begin_anew()
 
     def positions(self, view: TableView) -> dict[int, Position]:
-        """Shard → the position up to which all of its changes are in the indexed rows of `view`, the present one; those
-        shards only of which that is certain and later changes have records. Call it with `lock` held."""
+        """Shard → the position up to which all of its changes are in the indexed rows of `view`, the present one. It
+        has only the shards for which this is certain and whose later changes have records. The caller holds `lock`."""
         positions: dict[int, Position] = {}
         shards, versions = view.shards[view.indexed : view.size], view.versions[view.indexed : view.size]
         for shard, changes in self._changes.items():
@@ -292,12 +295,12 @@ class WorkerCollection:
         return positions
 
     def latest_changes(self) -> dict[int, Position]:
-        """Shard → the position of its latest change. Call it with `lock` held."""
+        """Shard → the position of its latest change. The caller holds `lock`."""
         return {shard: changes.position for shard, changes in self._changes.items()}
 
     def trim_changes(self, positions: Mapping[int, Position]) -> None:
-        """Remove the records of changes up to these positions, which no snapshot needs; call it with `lock` held.
-        Raises Unavailable."""
+        """Remove the records of changes up to these positions, which no snapshot needs. The caller holds `lock`. Raises
+        Unavailable."""
         for shard, position in positions.items():
             if shard in self._changes:
                 self._changes[shard].trim(position)

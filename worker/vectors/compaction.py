@@ -1,4 +1,4 @@
-"""Copies the living rows of a table, with what is known of them, to a fresh one."""
+"""Copies the living rows of a table, with their codes in the index, to a fresh table."""
 
 from __future__ import annotations
 

@@ -66,13 +66,13 @@ class Engine:
             collection.detach(shard)
 
     def _find_or_make(self, collection: Collection) -> WorkerCollection:
-        known = self._collections.get(collection.id)
-        if known is None:
+        worker_collection = self._collections.get(collection.id)
+        if worker_collection is None:
             snapshots = self._snapshots_of(collection.id)
-            known = WorkerCollection(collection, snapshots, self._settings.data)
-            self._indexing[collection.id] = Indexing(known, snapshots, self._settings)
-            self._collections[collection.id] = known
-        return known
+            worker_collection = WorkerCollection(collection, snapshots, self._settings.data)
+            self._indexing[collection.id] = Indexing(worker_collection, snapshots, self._settings)
+            self._collections[collection.id] = worker_collection
+        return worker_collection
 
     def _snapshots_of(self, collection_id: int) -> Objects:
         return self._snapshots.within(f"{collection_id:06d}")
@@ -92,16 +92,16 @@ class Engine:
     def remove_left(self, collection_id: int) -> None:
         """Remove the collection and its snapshots if all shards of this worker have left it."""
         with self._lock:
-            known = self._collections.get(collection_id)
-            if known is not None and not known.is_left:
+            worker_collection = self._collections.get(collection_id)
+            if worker_collection is not None and not worker_collection.is_left:
                 return
             self._collections.pop(collection_id, None)
             self._indexing.pop(collection_id, None)
         self.remove_index(collection_id)
 
     def remove_index(self, collection_id: int) -> None:
-        """Remove the snapshots of a dropped collection. Each worker removes those of all workers, because none uses its
-        own any more. If another worker is writing one at the moment, the next start removes what is left. Raises
+        """Remove the snapshots of a dropped collection. Each worker removes the snapshots of all workers, because no
+        worker uses them any more. If another worker is just writing one, the next start removes the rest. Raises
         nothing."""
         self._snapshots_of(collection_id).remove()
 
@@ -131,7 +131,7 @@ class Engine:
             if self._thread is None:
                 return
             self._thread.join(STOP_S)
-            if not self._thread.is_alive():  # else the thread is writing a snapshot, which is not used if incomplete
+            if not self._thread.is_alive():  # otherwise it is writing a snapshot, which is not used if incomplete
                 for indexing in self._indexing.values():
                     self._save(indexing)
             self._thread = None
@@ -148,7 +148,7 @@ class Engine:
                 self._work.clear()
 
     def _try_step(self, indexing: Indexing) -> bool:
-        """As `_step`; after a failure, the collection rests for a moment, and the others do not."""
+        """As `_step`, but after a failure, only this collection rests for a moment."""
         if time.monotonic() < indexing.resume_at:
             return False
         try:

@@ -9,19 +9,21 @@ from numpy.typing import NDArray
 
 from shared.errors import BadData
 from shared.messages.vectors import Value
-from worker.vectors.attribute_column import BOOL, FLOAT, INT64_MIN, INTEGER, STRING, AttributeColumn
+from worker.vectors.attribute_column import BOOL, FLOAT, INTEGER, STRING, AttributeColumn
+from worker.vectors.attribute_comparison import INT64_MIN
 from worker.vectors.attribute_strings import Mask
 from worker.vectors.selection import Selection
 
 VALUES_MAX = 200_000
-"""Distinct values of a field in one worker. More would be counted, sent and merged to be left out of the answer."""
+"""Distinct values of a field in one worker. More of them would be counted, sent and merged only to be left out of the
+answer."""
 TEXT_BYTES_MAX = 32 << 20
-"""Of the distinct strings together."""
+"""Characters of all distinct strings together."""
 
 
 def count_values(selection: Selection, field: str) -> dict[tuple[bool, Value], int]:
-    """(whether it is a bool, the value) → how many selected vectors have it, be it as an element of an array. An
-    integer and a float that are equal are one value. Raises BadData for more distinct values than can be counted."""
+    """(whether it is a bool, the value) → how many selected vectors have it, also as an element of an array. An integer
+    and a float that are equal are one value. Raises BadData for more distinct values than can be counted."""
     view = selection.collection.view()
     column = view.attributes.column(field)
     if column is None:
@@ -49,8 +51,8 @@ def count_values(selection: Selection, field: str) -> dict[tuple[bool, Value], i
 
 
 def _elements(column: AttributeColumn, mask: Mask) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """(the kinds, the bits) of the elements of the arrays in the rows of `mask`, each once for each row: of equal
-    numbers, one."""
+    """(the kinds, the bits) of the elements of the arrays in the rows of `mask`. Equal elements of one row count once,
+    also an integer and a float."""
     owners, kinds, bits = column.elements(len(mask))
     places = np.flatnonzero(mask[owners])
     if not len(places):
@@ -68,10 +70,10 @@ def _by_value(kinds: NDArray[np.uint8], bits: NDArray[np.int64]) -> tuple[NDArra
     """Kinds and bits that are equal for equal values: floats that are whole numbers become integers."""
     kinds, bits = kinds.copy(), bits.copy()
     floats = bits.view(np.float64)
-    whole = np.flatnonzero(kinds == FLOAT)
-    inside = (floats[whole] >= INT64_MIN) & (floats[whole] < -INT64_MIN)
-    whole = whole[(np.floor(floats[whole]) == floats[whole]) & inside]
-    kinds[whole], bits[whole] = INTEGER, floats[whole].astype(np.int64)
+    places = np.flatnonzero(kinds == FLOAT)
+    fits_int64 = (floats[places] >= INT64_MIN) & (floats[places] < -INT64_MIN)
+    integral = places[(np.floor(floats[places]) == floats[places]) & fits_int64]
+    kinds[integral], bits[integral] = INTEGER, floats[integral].astype(np.int64)
     return kinds, bits
 
 

@@ -12,9 +12,9 @@ from shared.messages.vector_text import Highlighting, TextField, TextQuery
 from worker.vectors.text_analysis import FieldAnalyzer, Part, analyzed
 
 TEXT_CHARS_MAX = 1 << 16
-"""Of a text, so many characters are looked at: its words become an object each."""
+"""Only so many characters of a text are searched, because each word becomes an object."""
 MATCHES_MAX = 1000
-"""Of a text, so many matches are looked at: each may begin a fragment."""
+"""Only so many matches of a text are examined, because each may begin a fragment."""
 ELLIPSIS = "…"
 
 
@@ -28,7 +28,7 @@ class Match:
 
 
 class Highlighter:
-    """Finds what one query matches in the texts of some fields. What must not match is left out."""
+    """Finds what one query matches in the texts of some fields. Excluded clauses of the query are not highlighted."""
 
     def __init__(self, fields: Mapping[str, TextField], query: TextQuery, highlighting: Highlighting) -> None:
         self._wanted = highlighting
@@ -40,16 +40,16 @@ class Highlighter:
                 self._parts[part.field].append(part)
 
     def fragments(self, attributes: Mapping[str, object]) -> dict[str, list[str]]:
-        """Field → its fragments in the order of the text, of the fields in which something matches."""
-        shown = {}
+        """Field → its fragments in the order of the text, for the fields in which something matches."""
+        highlighted = {}
         for name in self._wanted.fields:
             text = attributes.get(name)
             if isinstance(text, str):
                 text = text[:TEXT_CHARS_MAX]
                 matches = self._matches(name, text)
                 if matches:
-                    shown[name] = [self._tagged(text, *fragment) for fragment in self._best(text, matches)]
-        return shown
+                    highlighted[name] = [self._tagged(text, *fragment) for fragment in self._best(text, matches)]
+        return highlighted
 
     def _matches(self, field: str, text: str) -> list[Match]:
         tokens = self._analyzers[field].tokens(text)
@@ -84,32 +84,32 @@ class Highlighter:
 
     def _tagged(self, text: str, start: int, end: int, matches: Sequence[Match]) -> str:
         wanted = self._wanted
-        shown = html.escape if wanted.escape_html else str
+        escaped = html.escape if wanted.escape_html else str
         pieces = [f"{ELLIPSIS} "] if start > 0 else []
         at = start
         for match in matches:
-            word = shown(text[match.start : match.end])
-            pieces += [shown(text[at : match.start]), wanted.pre_tag, word, wanted.post_tag]
+            word = escaped(text[match.start : match.end])
+            pieces += [escaped(text[at : match.start]), wanted.pre_tag, word, wanted.post_tag]
             at = match.end
-        pieces.append(shown(text[at:end]))
+        pieces.append(escaped(text[at:end]))
         if end < len(text):
             pieces.append(f" {ELLIPSIS}")
         return "".join(pieces)
 
 
 def _places(part: Part, tokens: Sequence[Token]) -> set[int]:
-    """Which tokens the part of a query matches: of a phrase, only where its words follow each other, except that those
-    of a phrase with slop count anywhere."""
+    """Which tokens the part of a query matches. The words of a phrase count only where they follow each other, but
+    those of a phrase with slop count anywhere."""
     words = {word for _, word in part.words}
     if part.slop != 0 or len(part.words) < 2:
         return {place for place, token in enumerate(tokens) if token.text in words or part.begins(token.text)}
     at = {token.position: place for place, token in enumerate(tokens) if token.text in words}
-    found: set[int] = set()
+    places: set[int] = set()
     for position in at:
         spelt = [at.get(position + offset, -1) for offset, _ in part.words]
         if all(place >= 0 and tokens[place].text == word for place, (_, word) in zip(spelt, part.words, strict=True)):
-            found.update(spelt)
-    return found
+            places.update(spelt)
+    return places
 
 
 def _around(text: str, start: int, end: int, chars: int) -> tuple[int, int]:

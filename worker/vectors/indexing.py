@@ -31,8 +31,8 @@ SNAPSHOT_SHARE_TIMED = 0.01
 SNAPSHOT_RETRY_S = 10.0
 """Pause after a snapshot that could not be written: an attempt writes as much as the disk takes."""
 SAVED_ROWS_MIN = 10_000
-"""Rows from which on a snapshot has the vectors, too: a start reads fewer of them from the stores in a tenth of a
-second."""
+"""With this many rows or more, a snapshot has the vectors, too. A start reads fewer rows from the stores in a tenth of
+a second."""
 MEASURE_ROWS_MIN = 2000
 """In smaller tables, searches mostly compare all rows."""
 MEASURE_PENDING_MAX = 10_000
@@ -40,22 +40,24 @@ MEASURE_PENDING_MAX = 10_000
 MEASURE_GROWTH = 1.4
 """Growth after which the expansion is measured again: it grows at most with the logarithm of the graph's size."""
 MEASURE_AGAIN_S = 600.0
-"""The shortest time between two measurements because the queries are others than at the last one."""
+"""The shortest time between two measurements if only the queries have changed."""
 PAGES_ROWS_MIN = 10_000
 PAGES_GROWTH = 1.25
 """Growth after which memory is collapsed into huge pages again."""
 PAUSE = 4.0
-"""The pause after a slice in a collection that is searched, in multiples of the slice's time: a thread that never
-sleeps keeps its processor for milliseconds after another one wakes up, and searches can compare the pending rows."""
+"""The pause after a slice in a collection that is searched, in multiples of the slice's time. A thread that never
+sleeps would keep its processor for milliseconds after another one wakes up, and indexing is not urgent: searches
+compare the pending rows."""
 PAUSE_S_MAX = 0.01
 MEASURE_PAUSE_S_MAX = 0.1
 PAGES_PAUSE_S = 0.005
 """Pause after each huge page in a collection that is searched: a search may wait for it, some tenths of a
 millisecond."""
 WRITTEN_PAUSE_S = 0.002
-"""Between two looks whether the writes to a collection that is searched have ended."""
+"""Pause before indexing checks again whether the writes to a collection that is searched have ended."""
 PAUSE_PENDING_MAX = 10_000
-"""Pending rows from which on indexing does not pause; comparing so many takes some 0.2 ms at 128 components."""
+"""With this many pending rows or more, indexing does not pause; comparing so many takes some 0.2 ms at 128
+components."""
 
 
 class Indexing:
@@ -128,15 +130,15 @@ class Indexing:
         view.attributes.build_index(view.size)
 
     def retrain_due(self) -> bool:
-        """Whether the rows should be in more lists. Rows of a snapshot that no store has confirmed yet are dead, and
-        would be in none of the new ones."""
+        """Whether the rows should be in more lists. Not before the snapshot's rows are settled: those that no store has
+        confirmed yet are dead, and would be in none of the new lists."""
         collection, index = self.collection, self.collection.view().index
         is_due = isinstance(index, InvertedLists) and index.is_outgrown()
         return is_due and not collection.is_left and collection.loading.is_settled()
 
     def retrain(self) -> Iterator[None]:
-        """Put the indexed rows into lists of new centres, then search there; yields between slices. It works half of
-        the time only while the collection is searched."""
+        """Put the indexed rows into lists with new centres, and then serve these; yields between slices. It works half
+        of the time only while the collection is searched."""
         collection = self.collection
         table, view = collection.table, collection.view()
         assert isinstance(view.index, InvertedLists)
@@ -149,7 +151,7 @@ class Indexing:
             if collection.table is not table or collection.is_left:
                 return
             table.replace_index(fresh)
-            # The curve is of the old lists, and so is the snapshot.
+            # The curve and the snapshot belong to the old lists.
             collection.measured_rows = collection.saved_rows = 0
         event(
             logging.INFO,
@@ -160,7 +162,7 @@ class Indexing:
         )
 
     def _half_of_the_time(self, slices: Generator[None, None, Result]) -> Generator[None, None, Result]:
-        """The slices; while the collection is searched, it rests as long after each as that took."""
+        """Run the slices. While the collection is searched, rest after each slice for as long as it took."""
         while True:
             began = time.perf_counter()
             try:
@@ -173,8 +175,8 @@ class Indexing:
                 time.sleep(min(MEASURE_PAUSE_S_MAX, time.perf_counter() - began))
 
     def measure_due(self) -> bool:
-        """Whether the recall should be measured, for the first time or again: with many more rows, with the first real
-        queries, and with other queries after some time."""
+        """Whether the recall should be measured: for the first time, with many more rows, with the first real queries,
+        or with new queries after some time."""
         collection = self.collection
         indexed, curve, sample = collection.view().indexed, collection.curve, collection.sample
         if collection.is_left or indexed < MEASURE_ROWS_MIN or collection.table.pending() >= MEASURE_PENDING_MAX:
@@ -199,13 +201,14 @@ class Indexing:
         collection.measured_rows = view.indexed
 
     def pages_due(self) -> bool:
-        """Whether memory should be collapsed into huge pages: there is much of it, or much more than the last time."""
+        """Whether memory should be collapsed into huge pages: for the first time, or after much growth."""
         indexed = self.collection.view().indexed
         return indexed >= max(PAGES_ROWS_MIN, PAGES_GROWTH * self._collapsed_rows) and not self.collection.is_left
 
     def collapse_pages(self) -> Iterator[None]:
-        """Collapse this process's memory into huge pages; yields after each. The graph and the vectors are read at
-        random places. So are the interpreter's objects when the walk of a search has driven them out of the caches."""
+        """Collapse this process's memory into huge pages; yields after each. Huge pages help where memory is read at
+        random places: the index and the vectors, and the interpreter's objects after a search has evicted them from the
+        caches."""
         self._collapsed_rows = self.collection.view().indexed
         if not huge_pages.is_wanted():
             return
@@ -226,19 +229,19 @@ class Indexing:
         """Copy the living rows to a fresh table and index, then serve these; yields between slices. It works half of
         the time only while the collection is searched.
 
-        Writes go to the old table meanwhile, and the rows that they add are copied, too; the last few under the lock,
-        since writes wait then. The rows that they killed are killed in the fresh table.
+        Meanwhile, writes go to the old table. The rows that they add are copied as well, the last few with the lock
+        held, so that writes wait. The rows that they killed are killed in the fresh table.
         """
         collection = self.collection
         old = collection.table
         began = old.view
         living = began.size - began.dead
-        # A quarter more: room for what is written meanwhile.
+        # A quarter more is room for the rows that are written meanwhile.
         fresh = Table(self._description, living + living // 4, collection.directory)
         copied_rows = np.flatnonzero(began.alive[: began.size])
         yield from self._half_of_the_time(copy_table(began, fresh, copied_rows))
         end, gap = began.size, old.view.size
-        while COPY_ROWS < old.view.size - end < gap:  # else writes are as fast as this: they have to wait
+        while COPY_ROWS < old.view.size - end < gap:  # without progress, writes are as fast as this and have to wait
             now = old.view
             gap = now.size - end
             added_rows = end + np.flatnonzero(now.alive[end : now.size])
@@ -265,7 +268,7 @@ class Indexing:
         )
 
     def snapshot_due(self) -> bool:
-        """Whether a snapshot should be written: many rows were indexed since the last one, or some and enough time has
+        """Whether a snapshot should be written: many rows were indexed since the last one, or a few and enough time has
         passed."""
         collection = self.collection
         indexed = collection.view().indexed
@@ -283,7 +286,7 @@ class Indexing:
         collection = self.collection
         with collection.lock:
             view, stores, highest = collection.view(), list(collection.stores.values()), dict(collection.highest)
-            # A start reads all vectors of a collection with texts, as these are in the stores only.
+            # A start reads all vectors of a collection with texts from the stores, because only they have the texts.
             has_vectors = view.indexed >= SAVED_ROWS_MIN and collection.text is None
             positions, latest = collection.positions(view) if has_vectors else {}, collection.latest_changes()
             trimmed = latest | positions  # a shard without a position needs no records
@@ -294,16 +297,9 @@ class Indexing:
         for store in stores:
             # After a loss of power, no store may give a version again that the snapshot names.
             store.sync()
-        segments = snapshot.write(
-            self._snapshots,
-            highest,
-            self._description,
-            view,
-            collection.curve,
-            positions,
-            earlier,
-            {shard: latest[shard] for shard in positions},
-        )
+        saved_latest = {shard: latest[shard] for shard in positions}
+        saving = snapshot.Saving(self._description, view, highest, collection.curve, positions, saved_latest, earlier)
+        segments = snapshot.write(self._snapshots, saving)
         self._saved_at, self._retry_at = time.monotonic(), 0.0
         with collection.lock:
             if collection.table is table and not collection.is_left:

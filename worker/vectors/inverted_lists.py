@@ -2,11 +2,11 @@
 
 A list has the codes of its rows, with a byte for each component (`list_blocks`). A search finds the centres that are
 nearest to the query, and compares the codes of their lists, one list after the other: a row costs a tenth of what a
-distance costs in the walk through a graph, because memory is read in order. As with a graph, what is found are
-candidates only, which the caller compares by the exact vectors.
+distance costs in the walk through a graph, because memory is read in order. As with a graph, the result is candidates
+only, which the caller compares by the exact vectors.
 
-One thread adds at a time; searches need no lock. What they read is written behind the rows that they know, and arrays
-are replaced by larger copies when they are full.
+One thread adds at a time; searches need no lock. Additions write only behind the rows that a search knows, and replace
+arrays by larger copies when they are full.
 """
 
 from __future__ import annotations
@@ -33,38 +33,40 @@ from worker.vectors.row_filter import Allowed, PackedBits
 from worker.vectors.similarity import METRICS, Rows
 
 LISTS_FACTOR = 4.0
-"""Lists for the square root of the number of rows: more lists are narrower, but a search looks at all centres."""
+"""The number of lists, in multiples of the square root of the number of rows: more lists are narrower, but a search
+looks at all centres."""
 ROWS_PER_LIST = 32
 """Lists of small tables have at least so many rows on average."""
 GROWTH = 1.7
-"""Growth of the number of lists that a table should have after which it gets them: at three times the rows. Each row is
-then coded 1.5 times on average."""
+"""A table gets more lists when the number that it should have has grown by this factor, which takes three times the
+rows. Each row is then coded 1.5 times on average."""
 ROWS_MIN = 1024
 """Fewer rows stay in one list."""
 ADDED_AT_ONCE = 4096
 RENUMBERED_AT_ONCE = 1 << 14
-"""Rows, about: less than a millisecond."""
+"""Rows, about, between two yields: less than a millisecond."""
 SLICE_ROWS, SLICE_ROWS_SEARCHED = 1024, 16
-"""Rows to add at once, also while there are searches."""
+"""Rows to add at once, without and with concurrent searches."""
 SLICE_COMPONENTS = 1 << 20
 """Most components of the rows to add at once, while there are no searches: 4 MB."""
 EXPANSION_ROWS = 32
 """Rows that a search compares for each unit of its expansion."""
 CODED_COST = 0.25
 PASSED_COST = 0.05
-"""Of comparing a row by its code, and of passing over one that a filter does not allow, in costs of comparing a row
-exactly."""
+"""The costs of comparing a row by its code, and of passing over a row that a filter does not allow, in multiples of the
+cost of comparing a row exactly."""
 COUNTING_SHARE = 0.5
-"""Of the rows that a filter should leave: a search that has seen fewer of them goes on."""
+"""A search continues until it has seen this share of the allowed rows that it expected to see."""
 FILTERED_MAX = 4
-"""But not beyond so many times the rows that it was to compare."""
+"""A search never passes more than this many times the rows that it was to compare."""
 SURPLUS = 1.2
 SURPLUS_ROWS = 6
-"""Rows that are kept beyond the wanted ones: codes order the last ones by rounded components."""
+"""Rows that are kept beyond the wanted ones, since codes order the last ones by rounded components."""
 SELECTIVE_POWER = 0.75
-"""The rows to compare grow with this power of the rows for each one that a filter allows."""
+"""The number of rows to compare grows with this power of the number of rows for each allowed one."""
 ROWS_PER_RESULT = 24
-"""Rows that are compared at least for each one that is wanted: many nearest ones are in more lists than ten."""
+"""A search compares at least this many rows for each one that is wanted: a hundred nearest rows are spread over more
+lists than ten are."""
 CAPACITY_MIN = 4
 BLOCK_GROWTH = 1.5
 ARRAY_BYTES_MIN = 1 << 20
@@ -110,13 +112,18 @@ _OF_BLOCKS = ("following", "rows", "steps", "squares", "codes")
 def coded_centres(
     centres: Floats,
 ) -> tuple[Floats, NDArray[np.int8], NDArray[np.float64], NDArray[np.float64]]:
-    """(the middle of the centres, float32[dimension]; what is left of each without it: int8[lists, dimension], in steps
-    float64[lists], and its square float64[lists]). A search orders the lists by these, which are a quarter of the
-    centres: which one it looks into last makes little difference."""
+    """(the middle of the centres, float32[dimension]; the difference of each centre from it: int8[lists, dimension], in
+    steps float64[lists], and its square float64[lists]). A search orders the lists by these codes, which are a quarter
+    of the size of the centres: a wrong order of the last lists makes little difference."""
     middle = centres.mean(axis=0, dtype=np.float64).astype(np.float32)
-    rest = centres.astype(np.float64) - middle
-    steps = np.maximum(np.abs(rest).max(axis=1) / CODE_MAX, np.finfo(np.float32).tiny)
-    return middle, np.rint(rest / steps[:, None]).astype(np.int8), steps, np.einsum("ij,ij->i", rest, rest)
+    differences = centres.astype(np.float64) - middle
+    steps = np.maximum(np.abs(differences).max(axis=1) / CODE_MAX, np.finfo(np.float32).tiny)
+    return (
+        middle,
+        np.rint(differences / steps[:, None]).astype(np.int8),
+        steps,
+        np.einsum("ij,ij->i", differences, differences),
+    )
 
 
 def _empty(centres: Floats) -> _Lists:
@@ -144,7 +151,7 @@ class InvertedLists:
         self._use(_empty(np.zeros((1, dimension), np.float32) if centres is None else centres), 0)
 
     def _use(self, lists: _Lists, used: int) -> None:
-        """Have this content, of which `used` blocks are in use."""
+        """Use this content, of which `used` blocks are filled."""
         self._filled, self._used = lists.counts.copy(), used
         self._centres = clustering.Centres(lists.centres)
         self._centre_codes = coded_centres(lists.centres)
@@ -204,11 +211,11 @@ class InvertedLists:
 
     def _add(self, rows: Rows, vectors: Floats) -> None:
         if not self._has_centres and len(rows):
-            # The codes of the first list are as precise as those of others only if its centre is among the vectors.
+            # The codes of the first list are as precise as those of later lists only if its centre is near the vectors.
             self._has_centres = True
             self._use(_empty(np.median(vectors.astype(np.float64), axis=0).astype(np.float32)[None]), 0)
         lists = self._lists
-        own = self._centres.nearest(vectors) if len(lists.centres) > 1 else np.zeros(len(rows), np.int64)
+        row_lists = self._centres.nearest(vectors) if len(lists.centres) > 1 else np.zeros(len(rows), np.int64)
         # Each list that gets rows may need one block more than these rows fill.
         needed = self._used + min(len(rows), len(lists.centres) + len(rows) // BLOCK_ROWS)
         if needed > len(lists.rows):
@@ -217,7 +224,7 @@ class InvertedLists:
         self._used = list_blocks.append(
             vectors,
             rows,
-            own,
+            row_lists,
             lists.centres,
             self._used,
             self._filled,
@@ -229,7 +236,7 @@ class InvertedLists:
             lists.squares,
             lists.codes,
         )
-        lists.counts[own] = self._filled[own]
+        lists.counts[row_lists] = self._filled[row_lists]
         self._lists = lists
 
     def exact_rows(self, k: int, fetch: int, expansion: int) -> float:
@@ -244,9 +251,10 @@ class InvertedLists:
         """See `CandidateIndex`."""
         lists = self._lists
         compared = self._compared(k, fetch, expansion)
-        # Where a filter leaves far less near the query than elsewhere, the search goes on until it has compared enough.
+        # If a filter allows far fewer rows near the query than elsewhere, the search continues until it has compared
+        # enough of them.
         counting = 0 if allowed.is_all else int(COUNTING_SHARE * compared * min(1.0, k / fetch))
-        found = np.empty((len(queries), math.ceil(k * SURPLUS) + SURPLUS_ROWS), np.int64)
+        candidates = np.empty((len(queries), math.ceil(k * SURPLUS) + SURPLUS_ROWS), np.int64)
         places = NOWHERE
         if allowed.bits is not None:
             places = self._filters.places(allowed.bits, lists.counts, lists.first, lists.following, lists.rows)
@@ -272,9 +280,9 @@ class InvertedLists:
             places.start,
             places.rows,
             places.places,
-            found,
+            candidates,
         )
-        return found
+        return candidates
 
     # Centres
 
@@ -284,7 +292,7 @@ class InvertedLists:
         return len(self._lists.centres)
 
     def is_outgrown(self) -> bool:
-        """Whether there should be so many more lists that `retrained` is worthwhile."""
+        """Whether the rows should be in so many more lists that `retrained` is worthwhile."""
         rows = len(self)
         return rows >= ROWS_MIN and lists_of(rows) >= GROWTH * self.lists
 
@@ -346,20 +354,20 @@ def _are_chains(lists: _Lists) -> bool:
     blocks = len(lists.rows)
     if any(((end < -1) | (end >= blocks)).any() for end in (lists.first, lists.last, lists.following)):
         return False
-    left, block = -(-lists.counts // BLOCK_ROWS), lists.first
-    if (block[left == 0] != -1).any():
+    blocks_left, block = -(-lists.counts // BLOCK_ROWS), lists.first
+    if (block[blocks_left == 0] != -1).any():
         return False
-    own = np.arange(len(left))
-    while len(own):
-        own = own[left[own] > 0]
-        left[own] -= 1
-        if (block[own] < 0).any():
+    unfinished = np.arange(len(blocks_left))
+    while len(unfinished):
+        unfinished = unfinished[blocks_left[unfinished] > 0]
+        blocks_left[unfinished] -= 1
+        if (block[unfinished] < 0).any():
             return False
-        ended = own[left[own] == 0]
+        ended = unfinished[blocks_left[unfinished] == 0]
         if (lists.last[ended] != block[ended]).any():
             return False
         block = block.copy()
-        block[own] = lists.following[block[own]]
+        block[unfinished] = lists.following[block[unfinished]]
     return True
 
 

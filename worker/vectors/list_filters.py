@@ -1,8 +1,8 @@
-"""Where the rows of the latest filters are in the lists: a search for few rows goes from one to the next, and does not
-pass all the others between them.
+"""Where the rows of the latest filters are in the lists, so that a search for few rows goes from one of them to the
+next without reading the others in between.
 
-Lists only grow, and their rows are in ascending order. So what is known of a list remains true of its first rows; those
-that come later are looked at one by one.
+Lists only grow, and their rows are in ascending order. So the places that were found in a list stay valid for its first
+rows; the rows that came later are tested one by one.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from worker.vectors.row_filter import Bits
 PLACED_SHARE = 8
 """A filter that leaves one row of so many at most gets places: its searches pass over many rows."""
 GROWTH = 1.0625
-"""Places are found anew when the lists have so many times as many rows."""
+"""The places of a filter are found anew when the lists have grown by this factor."""
 BYTES_PER_ROW_MAX = 4
-"""Of all places, for each row that the lists have room for."""
+"""Limit on the bytes of all places, for each row that the lists have room for."""
 BYTES_MIN = 1 << 20
-"""Of all places, however few rows there are."""
+"""The least such limit, however few rows there are."""
 SEEN_MAX = 64
-"""Filters that are remembered after their first search: the second one finds their places, in some milliseconds."""
+"""Filters that are remembered after their first search: the second search finds their places, in some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """`known` int64[lists]: of how many rows of each list the places are here. Those of list i are start[i] ≤ n <
-    start[i + 1]: `rows` int32 are the rows, `places` int32 their block times BLOCK_ROWS and their place in it. `listed`
-    rows were in the lists then."""
+    """`known` int64[lists]: how many rows of each list, from its first on, the places cover. List i has the places
+    start[i] ≤ n < start[i + 1]: `rows` int32 are the rows, `places` int32 their block times BLOCK_ROWS plus their place
+    in it. `listed`: how many rows the lists had when the places were found."""
 
     listed: int
     known: NDArray[np.int64]
@@ -55,7 +55,7 @@ class ListFilters:
     threads."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[int, tuple[ReferenceType[Bits], Places | None]] = OrderedDict()
+        self._latest: OrderedDict[int, tuple[ReferenceType[Bits], Places | None]] = OrderedDict()
         """By the identity of the bits, the latest last; without places after the first search."""
         self._lock = Lock()
 
@@ -65,7 +65,7 @@ class ListFilters:
             return self._bytes()
 
     def _bytes(self) -> int:
-        return sum(places.memory_bytes for _, places in self._kept.values() if places is not None)
+        return sum(places.memory_bytes for _, places in self._latest.values() if places is not None)
 
     def places(
         self,
@@ -81,27 +81,27 @@ class ListFilters:
         if bits.count * PLACED_SHARE > bits.size:
             return NOWHERE
         with self._lock:
-            kept = self._kept.get(id(bits))
-            if kept is None or kept[0]() is not bits:
+            reference, earlier = self._latest.get(id(bits), (None, None))
+            if reference is None or reference() is not bits:
                 self._keep(bits, None, rows.size)
                 return NOWHERE
-            self._kept.move_to_end(id(bits))
+            self._latest.move_to_end(id(bits))
         listed = int(counts.sum())
-        if kept[1] is not None and listed <= GROWTH * kept[1].listed:
-            return kept[1]
+        if earlier is not None and listed <= GROWTH * earlier.listed:
+            return earlier
         known, start = np.zeros_like(counts), np.zeros(len(counts) + 1, np.int64)
         placed, places = np.empty(bits.count, np.int32), np.empty(bits.count, np.int32)
         total = list_search.place(
             counts.copy(), first, following, rows, bits.packed, bits.size, known, start, placed, places
         )
-        found = Places(listed, known, start, placed[:total].copy(), places[:total].copy())
+        complete = Places(listed, known, start, placed[:total].copy(), places[:total].copy())
         with self._lock:
-            self._keep(bits, found, rows.size)
-        return found
+            self._keep(bits, complete, rows.size)
+        return complete
 
     def _keep(self, bits: Bits, places: Places | None, rows: int) -> None:
-        """Keep it as the latest one, without those whose filter is no longer kept elsewhere."""
-        self._kept = OrderedDict((key, kept) for key, kept in self._kept.items() if kept[0]() not in (None, bits))
-        self._kept[id(bits)] = ref(bits), places
-        while len(self._kept) > SEEN_MAX or self._bytes() > max(BYTES_PER_ROW_MAX * rows, BYTES_MIN):
-            self._kept.popitem(last=False)
+        """Keep this filter as the latest one, and drop those whose bits nothing else holds any more."""
+        self._latest = OrderedDict((key, pair) for key, pair in self._latest.items() if pair[0]() not in (None, bits))
+        self._latest[id(bits)] = ref(bits), places
+        while len(self._latest) > SEEN_MAX or self._bytes() > max(BYTES_PER_ROW_MAX * rows, BYTES_MIN):
+            self._latest.popitem(last=False)

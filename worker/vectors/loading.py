@@ -1,8 +1,8 @@
-"""How the vectors of a worker's shards come into a collection's table when the shards are opened.
+"""Loads the vectors of a worker's shards into a collection's table when the shards are opened.
 
-The first shard loads the snapshot of the index, if a good one exists. Then a shard's vectors are found in one of two
+The first shard loads the snapshot of the index, if a usable one exists. Then a shard's vectors are loaded in one of two
 ways. If the snapshot has the vectors, and the shard's records say which of them have changed since (`change_log`), only
-those are read from the store; the others are as the snapshot has them, and the store's rows are compared with the table
+those are read from the store; the others are taken from the snapshot, and the store's rows are compared with the table
 later, in the background (`verification`). Otherwise all rows of the store are read.
 """
 
@@ -33,11 +33,12 @@ from worker.vectors.table import Table
 from worker.vectors.text import TextIndex
 
 LOAD_ROWS, LOAD_BYTES = 1024, 4 << 20
-"""Rows that are loaded at once, and about their bytes."""
+"""Rows that are loaded at once, and about how many bytes of them."""
 CHANGED_SHARE_MAX = 0.25
-"""Of a shard's vectors in the snapshot: if more have changed, reading all rows of the store takes about as long."""
+"""If more than this share of a shard's vectors in the snapshot has changed, reading all rows of the store takes about
+as long."""
 SETTLED_S = 10.0
-"""If no shard was loaded for this time, rows of a snapshot that no store has confirmed belong to shards of other
+"""If no shard was loaded for this time, the rows of a snapshot that no store has confirmed belong to shards of other
 workers, and may be removed."""
 
 
@@ -76,8 +77,8 @@ class Loaded(Protocol):
 
 
 class Loading:
-    """The loading of one collection; the caller of `attach` loads one shard, others may load theirs at the same time.
-    Every change of the collection is made with its lock held."""
+    """The loading of one collection. The caller of `attach` loads one shard; other threads may load other shards at the
+    same time. Every change of the collection is made with its lock held."""
 
     def __init__(self, collection: Loaded, snapshots: Objects) -> None:
         self._collection = collection
@@ -88,11 +89,11 @@ class Loading:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """The table is empty, or has become another one."""
+        """Forget the snapshot: the table is empty, or has been replaced."""
         self.snapshot_rows = 0
-        """So many rows of the table are the snapshot's, while shards are loading."""
+        """How many rows of the table are from the snapshot, while shards are loading."""
         self.segments: tuple[Segment, ...] = ()
-        """Of the table's first rows, in the last snapshot."""
+        """The segments of the last snapshot, which have the table's first rows."""
         self._awaited: set[int] = set()  # shards whose vectors are in the snapshot and have not been loaded
         self._saved: IndexSnapshot | None = None
         self._trusted: set[int] = set()  # shards of which the snapshot has all vectors up to a known change
@@ -121,7 +122,7 @@ class Loading:
                 self.unverified.append(shard)
 
     def forget(self, shard: int) -> None:
-        """The shard has been removed from memory. Call it with the collection's lock held."""
+        """Note that the shard has been removed from memory. The caller holds the collection's lock."""
         self._trusted.discard(shard)
         self._complete.discard(shard)
         if shard in self.unverified:
@@ -132,8 +133,8 @@ class Loading:
         return shard in self._complete
 
     def is_settled(self) -> bool:
-        """Whether no store may still confirm rows of the snapshot: dead rows may then be removed."""
-        with self._collection.lock:  # rows that are being loaded are all of the snapshot, or none is
+        """Whether no store can confirm rows of the snapshot any more, so that dead rows may be removed."""
+        with self._collection.lock:  # held while a slice of rows is loaded, which must not lose its snapshot half-way
             if self.snapshot_rows and (not self._awaited or time.monotonic() - self._attached_at >= SETTLED_S):
                 self.snapshot_rows = 0
                 self._saved = None
@@ -165,18 +166,18 @@ class Loading:
         self._attached_at = time.monotonic()
 
     def _changed(self, shard: int, changes: ChangeLog) -> Sequence[bytes] | None:
-        """The ids of the shard's vectors that have changed since the snapshot; None if that is not known, or not worth
-        while. Raises StoreDamaged, Unavailable."""
+        """The ids of the shard's vectors that have changed since the snapshot; None if that is not known, or if all
+        rows are to be read anyway. Raises StoreDamaged, Unavailable."""
         saved = self._saved
-        # The texts of all vectors are in the store only.
+        # The texts of the vectors are in the store only, so a collection with texts reads all rows.
         if saved is None or shard not in self._trusted or self._collection.text is not None:
             return None
         ids_max = int(CHANGED_SHARE_MAX * len(saved.rows_of(shard)))
         return changes.changed_since(saved.positions[shard], ids_max, saved.latest.get(shard))
 
     def _confirm(self, shard: int, changed: Sequence[bytes]) -> bool:
-        """Make the shard's rows of the snapshot living, without the vectors that have `changed`; False if they are not
-        awaited any more."""
+        """Make the shard's rows of the snapshot living, without the vectors in `changed`. False if the snapshot is not
+        used any more."""
         collection = self._collection
         with collection.lock:
             saved = self._saved
@@ -209,15 +210,15 @@ class Loading:
         return wrong
 
     def _load(self, shard: int, rows: Sequence[Row]) -> Mapping[bytes, str]:
-        whole_rows, wrong = stored_rows.checked(rows, self._collection.collection.dimension)
+        undamaged, wrong = stored_rows.checked(rows, self._collection.collection.dimension)
         with self._collection.lock:
-            self.load_batch(shard, whole_rows)
+            self.load_batch(shard, undamaged)
             self._attached_at = time.monotonic()
         return wrong
 
     def load_batch(self, shard: int, batch: Columns) -> None:
-        """Put whole rows of a store into the table: revive those that the snapshot has, append the others. Call it with
-        the collection's lock held."""
+        """Put undamaged rows of a store into the table: revive those that the snapshot has, append the others. The
+        caller holds the collection's lock."""
         collection = self._collection
         if not batch.ids:
             return

@@ -1,7 +1,7 @@
-"""The exact components of vectors in a file that is mapped into memory, for collections whose memory is to be small.
+"""The exact components of vectors in a file that is mapped into memory, for collections that should take little memory.
 
-The kernel keeps the pages that searches read as long as memory is free for them, and gives them up otherwise. The file
-has no name and needs no sync: it goes with the process, and a start fills another one from the stores.
+The kernel keeps the pages that searches read for as long as memory is free, and evicts them otherwise. The file has no
+name and needs no sync: it disappears with the process, and a start fills a new one from the stores.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class MaskCache:
 
     @staticmethod
     def key(condition: Condition) -> bytes:
-        """What tells conditions apart: as Python's values, 1 and True would be equal."""
+        """A key that tells all conditions apart. Python's own comparison would not: 1 and True are equal."""
         return msgspec.msgpack.encode(condition)
 
     def get(self, key: bytes) -> Bits | None:
@@ -42,7 +42,7 @@ class MaskCache:
             return mask
 
     def put(self, key: bytes, mask: Bits) -> None:
-        """Keep a mask, in the place of the one that was not used for the longest."""
+        """Keep a mask, instead of the least recently used one if there are too many."""
         if len(key) > KEY_BYTES_MAX:
             return
         with self._lock:

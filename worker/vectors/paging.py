@@ -38,39 +38,39 @@ def page(selection: Selection, field: str, after: Position | None, limit: int, *
         kinds = kinds[-1:]
     elif after is not None:
         kinds = kinds[kinds.index(kind_of(after.value)) :]
-    found: list[Position] = []
+    positions: list[Position] = []
     for kind in kinds:
         begin = after if after is not None and kind == kind_of(after.value) else None
-        wanted = limit - len(found)
+        wanted = limit - len(positions)
         if not wanted:
             break
         if kind == "none":
             also = partial(_without_value, field) if field else None
             names = selection.first_ids(begin.id if begin is not None else b"", wanted, also)
-            found += [Position(None, name) for name in names]
+            positions += [Position(None, name) for name in names]
         else:
-            found += _of_kind(selection, field, kind, begin, wanted, descending=descending)
-    return found
+            positions += _of_kind(selection, field, kind, begin, wanted, descending=descending)
+    return positions
 
 
 def _of_kind(
     selection: Selection, field: str, kind: str, after: Position | None, limit: int, *, descending: bool
 ) -> list[Position]:
     """The first vectors whose values are of one kind."""
-    found: list[Position] = []
+    positions: list[Position] = []
     edge: Value | None = None
     if after is not None:
         edge = after.value
         assert edge is not None
-        found = _equal(selection, field, edge, after.id, limit)
-    while len(found) < limit:
-        some, edge = _later_than(selection, field, kind, edge, limit - len(found), descending=descending)
-        found += some
+        positions = _equal(selection, field, edge, after.id, limit)
+    while len(positions) < limit:
+        later, edge = _later_than(selection, field, kind, edge, limit - len(positions), descending=descending)
+        positions += later
         if edge is None:
             break
-        # Of the vectors with this value, some may have been changed since: then there is still room for later ones.
-        found += _equal(selection, field, edge, b"", limit - len(found))
-    return found
+        # Some of the vectors with this value may have changed since. Then there is still room for later ones.
+        positions += _equal(selection, field, edge, b"", limit - len(positions))
+    return positions
 
 
 def _later_than(
@@ -98,7 +98,7 @@ def _later_than(
     ids = view.ids
     ordered = sorted(zip(keys.tolist(), [ids[row] for row in rows.tolist()], rows.tolist(), strict=True))
     values = _values(column, np.array([row for _, _, row in ordered], dtype=np.int64))
-    return [Position(own, name) for own, (_, name, _) in zip(values, ordered, strict=True)], edge
+    return [Position(row_value, name) for row_value, (_, name, _) in zip(values, ordered, strict=True)], edge
 
 
 def _equal(selection: Selection, field: str, value: Value, after: bytes, limit: int) -> list[Position]:
@@ -118,7 +118,7 @@ def _with_value(field: str, value: Value, view: TableView, where: Where) -> Mask
     kind = kind_of(value)
     kinds, bits = column.arrays(where)
     mask = np.isin(kinds, COLUMN_KINDS[kind])
-    if isinstance(value, str):  # the same text: as values of a filter, datetimes are equal if their instants are
+    if isinstance(value, str):  # the same text, unlike a filter, to which datetimes of one instant are equal
         mask &= bits == column.code(value)
     else:
         mask[mask] = _numbers(kinds[mask], bits[mask]) == np.longdouble(value)
@@ -137,8 +137,8 @@ def _length(where: Where) -> int:
 
 
 def _keys(column: AttributeColumn, kind: str, rows: NDArray[np.int64]) -> tuple[Keys, list[str]]:
-    """(numbers in the order of the values of these rows, which are all of this kind; for strings, the texts that the
-    numbers count: a text that is written meanwhile has others counted anew)."""
+    """(a number for each of these rows, which are all of this kind, in the order of their values; for strings, the
+    sorted texts of which the numbers are the ranks: a text that is written later changes the ranks of others)."""
     kinds, bits = column.arrays(rows)
     if kind != "string":
         return _numbers(kinds, bits), []
@@ -190,11 +190,11 @@ Content = tuple[bytes, bytes]
 def contents(
     selection: Selection, positions: Sequence[Position], bytes_max: int
 ) -> tuple[list[Position], list[Content], int]:
-    """(those of the positions that still exist, their contents, how many of the positions were looked at): fewer than
-    all of them if the contents have `bytes_max` bytes before. Raises StoreDamaged, Unavailable."""
+    """(those of the positions that still exist, their contents, how many of the positions were read): fewer than all of
+    them if the contents reach `bytes_max` bytes first. Raises StoreDamaged, Unavailable."""
     collection = selection.collection
-    kept: list[Position] = []
-    found: list[Content] = []
+    existing: list[Position] = []
+    position_contents: list[Content] = []
     size = 0
     names = [position.id for position in positions]
     shards = collection.shards_of(names)
@@ -204,9 +204,9 @@ def contents(
         for place, content in enumerate(collection.contents_of(names[start:end], shards[start:end]), start):
             if content is None:
                 continue
-            kept.append(positions[place])
-            found.append(content)
+            existing.append(positions[place])
+            position_contents.append(content)
             size += len(content[0]) + len(content[1])
             if size >= bytes_max:
-                return kept, found, place + 1
-    return kept, found, len(positions)
+                return existing, position_contents, place + 1
+    return existing, position_contents, len(positions)

@@ -18,13 +18,13 @@ from worker.vectors.engine import Engine
 from worker.vectors.stored_rows import META
 
 KNOWN = b"vector/collection/"
-"""Prefix of the rows that describe the collections of this shard: the collection's id → `Collection` in msgpack."""
+"""Prefix of the rows that describe the collections of this shard: the collection's id → a `Collection` in msgpack."""
 DROPPED = b"vector/dropped/"
 """Prefix of the rows that name dropped collections by their ids."""
 
 
 def _key(collection: Collection) -> bytes:
-    """Of the row that describes the collection."""
+    """The key of the row that describes the collection."""
     return KNOWN + str(collection.id).encode()
 
 
@@ -54,7 +54,7 @@ class VectorPart:
                 if KNOWN + str(collection.id).encode() != key:
                     raise ValueError(f"it says collection {collection.id}")
             except (msgspec.MsgspecError, ValueError) as error:
-                # The next change of the collection brings its description, and then its vectors are loaded again.
+                # The next change of the collection writes the description anew, and its vectors are loaded again.
                 self._undescribed.add(key)
                 text = f"the row {key.decode(errors='replace')!r} is damaged and its collection is missing: {error}"
                 self._damage.add("vector", text)
@@ -98,15 +98,15 @@ class VectorPart:
             return opened
 
     def find_to_change(self, collection: Collection) -> WorkerCollection | None:
-        """As `find`, for a delete or an update: it also finds vectors that are missing since their collection's
-        description is damaged, which `open` replaces. Raises as that does."""
+        """As `find`, for a delete or an update. If the collection's description is damaged, its vectors are not loaded;
+        then this opens the collection, which replaces the description. Raises what `open` raises."""
         return self.open(collection) if _key(collection) in self._undescribed else self.find(collection)
 
     def drop(self, collection: Collection) -> None:
         """Remove a collection and all its vectors, durably; dropping it again does nothing.
 
-        Raises Unavailable, and then the collection is still whole. The rows on the disk are removed first, then those
-        in memory, so that a collection that has disappeared does not come back.
+        Raises Unavailable, and then nothing has been removed. The rows on the disk are removed first, then those in
+        memory, so that a collection that has disappeared does not come back.
         """
         with self._lock:
             if collection.id in self._dropped:

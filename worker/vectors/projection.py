@@ -1,7 +1,7 @@
 """The principal axes of a sample of vectors: a worker's share of the calculation, in blocks of rows.
 
-The axes of many components cannot be had from a covariance matrix, which would have 2 GiB at 16,384 components. They
-are found from products of the covariance with a few directions at a time, which only take the rows.
+The axes are not calculated from a covariance matrix, which would have 2 GiB at 16,384 components. They are calculated
+from products of the covariance with a few directions at a time, and these products need only the rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from worker.vectors.table import TableView
 DRAWN_AT_ONCE = 1 << 20
 """Ids that are hashed between two checks: some 20 ms."""
 BLOCK_BYTES = 1 << 20
-"""Of rows that are copied at once: they stay in the processor's cache while they are multiplied."""
+"""Bytes of the rows that are copied at once: they stay in the processor's cache while they are multiplied."""
 
 Check = Callable[[], None]
 Sums = NDArray[np.float64]
@@ -78,8 +78,8 @@ def spread(view: TableView, rows: Rows, scale: float, mean: Floats, axes: Floats
 def coordinates(
     view: TableView, rows: Rows, scale: float, mean: Floats, axes: Floats, check: Check
 ) -> tuple[Floats, float]:
-    """(the rows' places on the axes, float32[n, a]; their squared lengths together). Both of the rows divided by
-    `scale`, less `mean`."""
+    """(the rows' places on the axes, float32[n, a]; the sum of their squared lengths). Both are those of the rows
+    divided by `scale`, less `mean`."""
     places, squares = [np.zeros((0, len(axes)), np.float32)], 0.0
     for block in _centred(view, rows, scale, mean, check):
         places.append(block @ axes.T)

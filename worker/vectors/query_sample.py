@@ -1,4 +1,4 @@
-"""A sample of the queries that clients really ask, with which `calibration` measures."""
+"""A sample of the queries that clients send, with which `calibration` measures the recall."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from shared.messages.vectors import Floats
 
 QUERIES_MAX = 128
 SAMPLE_BYTES_MAX = 2 << 20
-"""Queries of many components are fewer: 32 of 16,384."""
+"""The sample has fewer queries of many components: 32 of 16,384."""
 PAUSE_S = 0.1
-"""Between two queries, once the sample is full: it then reaches back for some seconds, whatever one client sends."""
+"""The shortest time between two queries of a full sample. So it covers some seconds, however much one client sends."""
 
 
 class QuerySample:
@@ -39,7 +39,7 @@ class QuerySample:
         return self.taken >= len(self._table)
 
     def is_renewed(self) -> bool:
-        """Whether every query is newer than the last `queries`."""
+        """Whether every query of the sample is newer than the last call of `queries`."""
         return self.taken - self._measured >= len(self._table)
 
     def queries(self) -> Floats:

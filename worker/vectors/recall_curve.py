@@ -1,4 +1,4 @@
-"""How much of the truth a search finds with which expansion, as `calibration` measured it on a collection."""
+"""The recall of a search for each expansion, as `calibration` measured it on a collection."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from functools import lru_cache
 import numpy as np
 
 RECALL = 0.95
-"""The recall of searches that do not say which."""
+"""The recall of searches that do not ask for another one."""
 CACHED = 256
-"""Answers that are kept: most searches ask one curve for the same recall."""
+"""Expansions that are remembered: most searches ask one curve for the same recall."""
 MADE_SHARE = 0.3
-"""Queries made from stored vectors find their neighbours more easily than real ones, so they must miss at most this
-part of what real ones may miss."""
+"""Queries made from stored vectors find their neighbours more easily than real queries. So they may miss only this
+share of what real queries may miss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class RecallCurve:
 @lru_cache(CACHED)
 def _expansion(curve: RecallCurve, recall: float) -> int:
     wanted = recall if curve.queries else 1 - MADE_SHARE * (1 - recall)
-    # A greater expansion never finds less: where it seems so, that is chance.
+    # A greater expansion never finds less; a lower measured recall is chance.
     recalls = np.maximum.accumulate(curve.recalls)
     place = int(np.searchsorted(recalls, wanted))
     if place == len(recalls):

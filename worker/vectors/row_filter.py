@@ -1,5 +1,5 @@
-"""Which rows of a table a search may find. A filter's flags are bits, since a search looks at some of them at random
-places: those of half a million rows fit into a processor's cache, and bytes would not."""
+"""Which rows of a table a search may find. A filter's flags are bits, because a search reads some of them at random
+places: the bits of half a million rows fit into a processor's cache, and bytes would not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PackedBits = NDArray[np.uint8]
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Bits:
     """`size` flags, for reading only: uint8[⌈size / 8⌉], the first flag of each byte in its lowest bit. `count` of them
-    are set. `extends`: those of the first rows, that these were made from."""
+    are set. `extends`: the flags of the first rows that these were made from."""
 
     packed: PackedBits
     size: int
@@ -40,20 +40,20 @@ class Bits:
         """These flags, and those of `mask` behind them."""
         if not len(mask):
             return self
-        whole = self.size // 8
-        rest = Bits.of(np.concatenate([self.mask(8 * whole, self.size), mask]))
-        packed = np.concatenate([self.packed[:whole], rest.packed])
+        full_bytes = self.size // 8
+        tail = Bits.of(np.concatenate([self.mask(8 * full_bytes, self.size), mask]))
+        packed = np.concatenate([self.packed[:full_bytes], tail.packed])
         packed.flags.writeable = False
         return Bits(packed, self.size + len(mask), self.count + int(np.count_nonzero(mask)), self.head)
 
     @property
     def memory_bytes(self) -> int:
-        """With those that were extended."""
+        """Bytes of these flags and of those that they extend."""
         return self.packed.nbytes + (0 if self.extends is None else self.extends.packed.nbytes)
 
     @property
     def head(self) -> Bits:
-        """Those that were extended, which are kept for a filter's next search, or these."""
+        """The flags that these extend, which are kept for a filter's next search; these flags if they extend none."""
         return self if self.extends is None else self.extends
 
     def count_of_first(self, size: int) -> int:
@@ -65,8 +65,8 @@ class Bits:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """The rows whose flag is set, or all if there are no `bits`, without those that `alive`, if there is such, says are
-    dead: bool, with an entry for each row."""
+    """The rows whose flag is set in `bits`, or all rows if that is None, without the dead ones. `alive`: bool, with an
+    entry for each row; None if no row is dead."""
 
     bits: Bits | None = None
     alive: Mask | None = None
@@ -85,7 +85,7 @@ class Allowed:
         return alive if mask is None else mask & alive
 
     def of(self, rows: Rows) -> Mask:
-        """Which of `rows`, an array of any shape, are allowed, in an array of that shape; for −1, anything."""
+        """Which of `rows`, an array of any shape, are allowed, in an array of that shape; undefined for −1."""
         mask = np.ones(rows.shape, np.bool_)
         if self.bits is not None:
             mask &= (self.bits.packed[rows >> 3] >> (rows & 7).astype(np.uint8) & 1).view(np.bool_)

@@ -1,8 +1,8 @@
 """The vectors of a snapshot, as they are compared, in segments: objects of consecutive rows of a table.
 
 A row of a table never changes, so a snapshot of a table that has grown adds one segment for the new rows and keeps the
-others. A segment that has no more rows than are new is written anew together with them: a table of n rows then has in
-the order of log n segments, and each row is written so many times at most.
+others. A segment that has no more rows than are new is written anew together with them: a table of n rows then has
+O(log n) segments, and each row is written O(log n) times at most.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from worker.storage.faces import Objects
 
 SUFFIX = ".vectors"
-"""Of the segments' names; the number of the snapshot that has written it precedes."""
+"""Suffix of the segments' names; the number of the snapshot that wrote the segment precedes it."""
 CHUNK_BYTES = 4 << 20
 
 
@@ -39,17 +39,17 @@ def write(place: Objects, name: str, vectors: NDArray[np.floating], earlier: Seq
     """The segments of `vectors` [n, dimension]: as many as possible of the `earlier` ones, which have the same first
     rows, and one under `name`, which is new. Its name is durable after the next `replace` in this place. Raises
     OSError."""
-    kept = [segment for segment in earlier if segment.end <= len(vectors)]
-    if any(not place.exists(segment.name) for segment in kept):
-        kept = []
-    while kept and kept[-1].end < len(vectors):
-        first = kept[-2].end if len(kept) > 1 else 0
-        if kept[-1].end - first > len(vectors) - kept[-1].end:
+    reused = [segment for segment in earlier if segment.end <= len(vectors)]
+    if any(not place.exists(segment.name) for segment in reused):
+        reused = []
+    while reused and reused[-1].end < len(vectors):
+        first = reused[-2].end if len(reused) > 1 else 0
+        if reused[-1].end - first > len(vectors) - reused[-1].end:
             break
-        kept.pop()
-    first = kept[-1].end if kept else 0
+        reused.pop()
+    first = reused[-1].end if reused else 0
     if first == len(vectors):
-        return tuple(kept)
+        return tuple(reused)
     checksum = xxhash.xxh3_64()
     draft = place.draft(name)
     try:
@@ -61,7 +61,7 @@ def write(place: Objects, name: str, vectors: NDArray[np.floating], earlier: Seq
     except BaseException:
         draft.abandon()
         raise
-    return (*kept, Segment(name, len(vectors), checksum.intdigest()))
+    return (*reused, Segment(name, len(vectors), checksum.intdigest()))
 
 
 def read(place: Objects, segments: Sequence[Segment], vectors: NDArray[np.floating]) -> None:
@@ -82,12 +82,12 @@ def read(place: Objects, segments: Sequence[Segment], vectors: NDArray[np.floati
 
 
 def _fill(path: str, data: NDArray[np.floating]) -> None:
-    """Read a file into an array. Raises OSError, and ValueError if it ends before."""
+    """Read a file into an array. Raises OSError, and ValueError if the file is shorter."""
     with open(path, "rb", buffering=0) as file:
         for chunk in _chunks(data):
             at = 0
             while at < len(chunk):
-                taken = file.readinto(chunk[at:])
-                if not taken:
+                size = file.readinto(chunk[at:])
+                if not size:
                     raise ValueError(f"{path} has ended while it was read")
-                at += taken
+                at += size

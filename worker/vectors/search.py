@@ -24,8 +24,8 @@ DEPTH_POWER = 0.25
 WIDEN = 4
 """How many times as many candidates the next round fetches if a filter has left too few."""
 CODED_QUERIES_MAX = 8
-"""Of more queries at once, the products of all with all pending rows are faster than the codes of these for each query:
-a product of two matrices reads every row once."""
+"""For more queries at once, the products of all queries with all pending rows are faster than comparing the rows' codes
+for each query: a product of two matrices reads every row once."""
 SPREAD = 5.0
 """Standard deviations above the mean for which `share_of` allows."""
 
@@ -57,39 +57,39 @@ def search(
     bits: Bits | None,
     check: Callable[[], None],
 ) -> Ranking:
-    """The `k` nearest living rows to each query, equally near ones by id; with `bits`, of `view.size` rows at least, of
-    those whose flag is set.
+    """The `k` nearest living rows to each query, equally near ones by id. With `bits`, flags of `view.size` rows at
+    least, only rows count whose flag is set.
 
-    `queries` float32[q, dimension] are as `prepared`. Few rows are all compared. Otherwise the index returns so many
-    candidates that `k` of them are expected to be allowed, and more if fewer are. As soon as that would cost as much as
-    comparing every allowed row, all allowed rows are compared instead, so a filter never costs recall. `check` raises
-    to end the search early.
+    `queries` float32[q, dimension] are as `prepared`. A few rows are all compared. Otherwise the index returns so many
+    candidates that `k` of them are expected to be allowed, and more in a second round if fewer are. As soon as that
+    would cost as much as comparing every allowed row, all allowed rows are compared instead, so a filter never costs
+    recall. `check` raises to end the search early.
     """
     check()
     allowed = Allowed(bits, view.alive if view.dead else None)
     rows = None if exhaustive else _from_index(view, queries, k, expansion, allowed)
     first = 0 if rows is None else view.indexed
-    rest = [] if rows is None else [rows]
+    candidates = [] if rows is None else [rows]
     coded = view.size if exhaustive or len(queries) > CODED_QUERIES_MAX else max(first, view.codes.first)
     if first < coded:
         is_allowed = allowed.mask(first, coded)
         tail = np.arange(first, coded) if is_allowed is None else first + np.flatnonzero(is_allowed)
         if len(tail):
-            rest.append(exact.candidates(view.vectors, view.norms, tail, queries, k, metric, check))
+            candidates.append(exact.candidates(view.vectors, view.norms, tail, queries, k, metric, check))
     if coded < view.size:
         check()
-        rest.append(_coded(view, queries, coded, k, metric, allowed))
-    rows = np.concatenate(rest, axis=1) if rest else np.empty((len(queries), 0), dtype=np.int64)
+        candidates.append(_coded(view, queries, coded, k, metric, allowed))
+    rows = np.concatenate(candidates, axis=1) if candidates else np.empty((len(queries), 0), dtype=np.int64)
     return best(similarities(view.vectors, rows, queries, metric), rows, k, view.ids)
 
 
 def _coded(view: TableView, queries: Floats, first: int, k: int, metric: str, allowed: Allowed) -> Rows:
     """Candidates among the pending rows from `first` on, by their codes: int64[q, c], −1 for none."""
     are_allowed = allowed.mask(first, view.size)
-    found = [view.codes.nearest(query, first, view.size, k, metric, are_allowed) for query in queries]
-    rows = np.full((len(queries), max(map(len, found))), -1, dtype=np.int64)
-    for own, some in zip(rows, found, strict=True):
-        own[: len(some)] = some
+    nearest = [view.codes.nearest(query, first, view.size, k, metric, are_allowed) for query in queries]
+    rows = np.full((len(queries), max(map(len, nearest))), -1, dtype=np.int64)
+    for query_rows, query_nearest in zip(rows, nearest, strict=True):
+        query_rows[: len(query_nearest)] = query_nearest
     return rows
 
 
@@ -104,16 +104,16 @@ def _from_index(view: TableView, queries: Floats, k: int, expansion: int, allowe
     while view.index.exact_rows(wanted, fetch, expansion) < indexed:
         # Rows that were indexed after the view was taken are left out; the exact comparison covers them.
         rows = view.index.search(queries, wanted, fetch, expansion, view.indexed, allowed)
-        is_there = rows >= 0
-        if is_there.all() or (np.count_nonzero(is_there, axis=1) >= wanted).all():
+        is_candidate = rows >= 0
+        if is_candidate.all() or (np.count_nonzero(is_candidate, axis=1) >= wanted).all():
             return rows
         fetch *= WIDEN
     return None
 
 
 def _indexed(view: TableView, k: int, allowed: Allowed) -> int:
-    """The number of indexed rows that are allowed. If there are `k` and some are dead, about the number: counting them
-    would take half as long as a search."""
+    """The number of indexed rows that are allowed. If some rows are dead and `k` are certainly allowed, it is an
+    estimate: counting them would take half as long as a search."""
     flagged = view.indexed if allowed.bits is None else allowed.bits.count_of_first(view.indexed)
     if not view.dead:
         return flagged

@@ -26,7 +26,7 @@ Also = Callable[[TableView, Where], Mask]
 
 
 def no_check() -> None:
-    """For work that nothing ends early."""
+    """The `check` of work that nothing ends early."""
 
 
 class Selection:
@@ -76,9 +76,9 @@ class Selection:
     def first_ids(self, after: bytes, limit: int, also: Also | None = None) -> list[bytes]:
         """The first `limit` selected ids above `after`, ascending; with `also`, of rows that satisfy it too.
 
-        Few selected ids are sorted; of many, the stores are walked in the order of their keys, from `after` on. The
-        rule takes the cheaper way, so a page costs at most in the order of √(limit · vectors) steps, and no order of
-        all ids has to be kept in memory. Raises StoreDamaged, Unavailable.
+        A few selected ids are sorted; for many, the stores are walked in the order of their keys, from `after` on. The
+        cheaper way is taken, so a page costs O(√(limit · vectors)) steps, and no order of all ids has to be kept in
+        memory. Raises StoreDamaged, Unavailable.
         """
         view = self.collection.view()
         mask = self.mask(view)
@@ -106,11 +106,11 @@ class Selection:
             yield from self.present(names, also)[0]
 
     def present(self, names: Sequence[bytes], also: Also | None = None) -> tuple[list[bytes], NDArray[np.int64]]:
-        """(those of these ids that are selected now, the shard of each). A vector that is replaced at the moment counts
-        once, before or after."""
+        """(those of these ids that are selected now, the shard of each). A vector that is being replaced counts once,
+        as it was before or as it is after."""
         view = self.collection.view()
         rows = view.ids.latest(names)
-        if rows.max(initial=-1) >= view.size:  # written since: no view has these rows before the writer is done
+        if rows.max(initial=-1) >= view.size:  # rows that were written since, which a view has when the writer is done
             with self.collection.lock:
                 view = self.collection.view()
                 rows = view.ids.latest(names)

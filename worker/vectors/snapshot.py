@@ -3,15 +3,15 @@
 A snapshot only saves the time to build the index: the store alone decides which vectors exist, and with what content.
 The list names each row's id and the version of the vector that was indexed; a row counts only if the store still has
 that version, which no other vector ever gets (`stored_rows`). The index and the columns are written and fsynced first.
-Then the list, which contains all checksums, is replaced whole: a crash at any point leaves the last whole snapshot or
-one that fails a checksum, never a wrong one. Everything is verified before it is used; damage is logged, and the index
-is built anew.
+Then the list, which contains all checksums, is replaced atomically: a crash at any point leaves the last complete
+snapshot or one that fails a checksum, never a wrong one. Everything is verified before it is used; damage is logged,
+and the index is built anew.
 
 A snapshot is a place of objects, whose name is the number of its lowest shard. If shards have moved between workers
-since, a worker uses the snapshot that has the first of its shards to be loaded, and indexes the other vectors from the
-stores. The object `shards` names the shards of a snapshot, and the highest version that the snapshot may name of each.
-If that is above the highest version that a shard's store has ever given, the snapshot belongs to another store, and is
-removed.
+since it was written, a worker uses the snapshot that has the first of its shards to be loaded, and indexes the other
+vectors from the stores. The object `shards` names the shards of a snapshot, and for each the highest version that the
+snapshot may name. If that is above the highest version that a shard's store has ever given, the snapshot belongs to
+another store, and is removed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -44,7 +44,7 @@ READABLE_FORMATS = (1, 2, 3, FORMAT)
 3 has inverted lists, which earlier releases must not take for a graph; graphs are as before. Format 4 has the vectors
 too (`saved_vectors`)."""
 WHOLE_FORMAT_MIN = 3
-"""Indexes of earlier formats may lack rows, which were appended while others were indexed: they are whole files, but
+"""Indexes of earlier formats may lack rows that were appended while others were indexed: the files are undamaged, but
 not used."""
 READ_BYTES = 4 << 20
 ROWS, SHARDS = "rows", "shards"
@@ -100,10 +100,10 @@ class IndexSnapshot:
     `versions` uint64[n]. `curve`: as measured, else None. `highest`: shard → the highest version given, for each shard
     of the snapshot.
 
-    `positions`: shard → the position in its changes up to which all of them are in the snapshot; without the shards
-    of which that is not known. `latest`: of the same shards, the position of the latest change at that time. If there
-    are any, `saved` has the vectors in `segments`, and `shards` uint16[n] and `norms` float32[n] are those of the rows;
-    else these are empty."""
+    `positions`: shard → the position in its changes up to which the snapshot has all of them; without the shards for
+    which it is not known. `latest`: for the same shards, the position of the latest change at that time. If there are
+    any, `saved` has the vectors in `segments`, and `shards` uint16[n] and `norms` float32[n] are those of the rows;
+    otherwise these are empty."""
 
     index: CandidateIndex
     attributes: Attributes
@@ -124,80 +124,93 @@ class IndexSnapshot:
         return np.flatnonzero((self.shards == shard) & (np.frombuffer(self.lengths, np.uint32) > 0))
 
 
-def write(
-    snapshots: Objects,
-    highest: Mapping[int, int],
-    collection: Collection,
-    view: TableView,
-    curve: RecallCurve | None,
-    positions: Mapping[int, Position] | None = None,
-    earlier: Sequence[Segment] = (),
-    latest: Mapping[int, Position] | None = None,
-) -> tuple[Segment, ...]:
-    """Write a snapshot of the indexed rows of `view`; `highest`: shard → the highest version given. The snapshot is
-    durable when this returns; older snapshots of these shards are removed.
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """The content of a new snapshot: the indexed rows of `view`, and `curve` as measured, else None. `highest`: shard →
+    the highest version given. `positions`: see `IndexSnapshot`; the vectors are only written if there are any.
+    `latest`: shard → the position of its latest change, for the shards of `positions`. `earlier`: the segments with the
+    first rows of this table in its last snapshot."""
 
-    `positions`: see `IndexSnapshot`; the vectors are only written if there are any. `earlier`: the segments with the
-    first rows of this table in its last snapshot. `latest`: shard → the position of its latest change; None: the same
-    as `positions`. Returns the segments of this snapshot. Raises OSError, and then leaves nothing that takes room.
-    """
-    assert highest, "a snapshot has the vectors of one shard or more"
+    collection: Collection
+    view: TableView
+    highest: Mapping[int, int]
+    curve: RecallCurve | None = None
+    positions: Mapping[int, Position] = field(default_factory=dict)
+    latest: Mapping[int, Position] = field(default_factory=dict)
+    earlier: Sequence[Segment] = ()
+
+
+def write(snapshots: Objects, saving: Saving) -> tuple[Segment, ...]:
+    """Write a snapshot. It is durable when this returns, and older snapshots of its shards are removed. Returns its
+    segments. Raises OSError, and then leaves nothing that takes room."""
+    view = saving.view
+    assert saving.highest, "a snapshot has the vectors of one shard or more"
     assert view.indexed <= len(view.ids) and view.indexed <= len(view.versions) and view.versions.dtype == np.uint64
-    lowest = str(min(highest))
+    assert saving.latest.keys() == saving.positions.keys()
+    lowest = str(min(saving.highest))
     target = snapshots.within(lowest)
     target.prepare()
     older = [entry.name.partition(".")[0] for entry in target.list()]
     number = max((int(stem) for stem in older if stem.isdigit()), default=0) + 1
-    positions = positions or {}
-    index_name, attributes_name, segment_name = names = [f"{number}{suffix}" for suffix in _OWN_SUFFIXES]
-    segments: tuple[Segment, ...] = ()
+    names = [f"{number}{suffix}" for suffix in _OWN_SUFFIXES]
     checksum = b""
     try:
-        target.put_by_path(index_name, view.index.save)
-        attributes = view.attributes.save(view.indexed)
-        target.put(attributes_name, attributes)
-        rows = view.indexed if positions else 0
-        if positions:
-            segments = saved_vectors.write(target, segment_name, view.vectors[:rows], earlier)
-        # A dead row counts for nobody, and its id would find it again.
-        joined, lengths = view.ids.packed(view.alive[: view.indexed])
-        assert len(lengths) == 4 * view.indexed
-        body = msgspec.msgpack.encode(
-            _List(
-                FORMAT,
-                collection,
-                index_name,
-                _checksum(target, index_name),
-                xxhash.xxh3_64_intdigest(attributes),
-                0,
-                joined,
-                lengths,
-                view.versions[: view.indexed].tobytes(),
-                dict(highest),
-                *((curve.expansions, curve.recalls, curve.queries) if curve is not None else ((), (), 0)),
-                shards=view.shards[:rows].tobytes(),
-                norms=view.norms[:rows].tobytes(),
-                segments=segments,
-                positions=_numbers(positions),
-                latest=_numbers(latest or positions),
-            )
-        )
+        content = _write_objects(target, saving, *names)
+        body = msgspec.msgpack.encode(content)
         checksum = xxhash.xxh3_64_digest(body)
-        target.replace(SHARDS, _Shards(dict(highest)).encode())
+        target.replace(SHARDS, _Shards(dict(saving.highest)).encode())
         target.replace(ROWS, checksum + body)
     except BaseException:
         _remove_unless_named(target, names, checksum)
         raise
-    wanted = {ROWS, SHARDS, index_name, attributes_name, *(segment.name for segment in segments)}
+    used_names = {ROWS, SHARDS, *names[:2], *(segment.name for segment in content.segments)}
     for entry in target.list():
         is_own = entry.name.endswith(_OWN_SUFFIXES) or entry.state is State.DRAFT
-        if entry.name not in wanted and is_own:
+        if entry.name not in used_names and is_own:
             target.delete(entry.name)
+    _remove_others(snapshots, lowest, saving.highest)
+    return content.segments
+
+
+def _write_objects(target: Objects, saving: Saving, index: str, attributes: str, segment: str) -> _List:
+    """Write the objects with these names. Returns the list of rows, which is not written yet."""
+    view, curve = saving.view, saving.curve
+    target.put_by_path(index, view.index.save)
+    columns = view.attributes.save(view.indexed)
+    target.put(attributes, columns)
+    rows_with_vectors = view.indexed if saving.positions else 0
+    segments: tuple[Segment, ...] = ()
+    if saving.positions:
+        segments = saved_vectors.write(target, segment, view.vectors[:rows_with_vectors], saving.earlier)
+    # A dead row is saved without its id, by which it would be found again.
+    joined, lengths = view.ids.packed(view.alive[: view.indexed])
+    assert len(lengths) == 4 * view.indexed
+    return _List(
+        FORMAT,
+        saving.collection,
+        index,
+        _checksum(target, index),
+        xxhash.xxh3_64_intdigest(columns),
+        0,
+        joined,
+        lengths,
+        view.versions[: view.indexed].tobytes(),
+        dict(saving.highest),
+        *((curve.expansions, curve.recalls, curve.queries) if curve is not None else ((), (), 0)),
+        shards=view.shards[:rows_with_vectors].tobytes(),
+        norms=view.norms[:rows_with_vectors].tobytes(),
+        segments=segments,
+        positions=_numbers(saving.positions),
+        latest=_numbers(saving.latest),
+    )
+
+
+def _remove_others(snapshots: Objects, own: str, highest: Mapping[int, int]) -> None:
+    """Remove the snapshots beside `own` that have shards of `highest`, or that are named like one."""
     for entry in snapshots.list():
         other = snapshots.within(entry.name)
-        if entry.name != lowest and (entry.name in map(str, highest) or _usable_shards(other).keys() & highest.keys()):
+        if entry.name != own and (entry.name in map(str, highest) or _usable_shards(other).keys() & highest.keys()):
             other.remove()
-    return segments
 
 
 def _numbers(positions: Mapping[int, Position]) -> dict[int, tuple[int, int]]:
@@ -205,8 +218,8 @@ def _numbers(positions: Mapping[int, Position]) -> dict[int, tuple[int, int]]:
 
 
 def _remove_unless_named(target: Objects, names: Sequence[str], checksum: bytes) -> None:
-    """Remove objects of a snapshot that could not be finished, or each attempt on a full disk would leave more. They
-    stay if the list of rows is theirs, with this checksum. Raises nothing."""
+    """Remove the objects of a snapshot that could not be finished: otherwise each attempt on a full disk would leave
+    more. They stay if the list of rows, which has this checksum, names them. Raises nothing."""
     with suppress(OSError):
         if not checksum or not target.exists(ROWS) or target.read(ROWS, 0, len(checksum)) != checksum:
             for name in names:
@@ -353,9 +366,9 @@ def _read_list(saved: Objects) -> _List:
     if sum(np.frombuffer(content.lengths, np.uint32).tolist()) != len(content.joined):
         raise ValueError(f"its ids have {len(content.joined)} bytes, but their lengths add up to another number")
     ends = [segment.end for segment in content.segments]
-    whole = (2 * rows, 4 * rows, rows) if content.positions else (0, 0, 0)
+    expected = (2 * rows, 4 * rows, rows) if content.positions else (0, 0, 0)
     is_ascending = ends == sorted(set(ends)) and min(ends, default=1) > 0
-    if (len(content.shards), len(content.norms), ends[-1] if ends else 0) != whole or not is_ascending:
+    if (len(content.shards), len(content.norms), ends[-1] if ends else 0) != expected or not is_ascending:
         raise ValueError(f"it has vectors up to the rows {ends}, and {len(content.norms)} bytes of their lengths")
     for segment in content.segments:
         if "/" in segment.name:

@@ -69,11 +69,11 @@ class Table:
         directory: Path | None = None,
         index: CandidateIndex | None = None,
     ) -> None:
-        """`directory`: where the components lie that storage keeps on disk; None: in memory. `index`: an empty one to
-        use. Raises Unavailable if the components have no room."""
+        """`directory`: where a file with the components is created, for the storages that keep them on disk; None: they
+        are in memory. `index`: an empty index to use. Raises Unavailable if the components have no room."""
         self.collection = collection
         capacity = max(CAPACITY_MIN, capacity)
-        # i8 and b1 are types in the index only: the order of an answer is decided by the float16 components here.
+        # Only the index has components of the types i8 and b1; results are ordered by the float16 components here.
         is_mapped = directory is not None and collection.storage in MAPPED_STORAGES
         self._mapped = MappedRows(directory, collection.dimension) if directory is not None and is_mapped else None
         kind = np.float32 if collection.storage == "f32" else np.float16
@@ -160,8 +160,8 @@ class Table:
         return ready
 
     def append_copies(self, view: TableView, rows: Rows) -> None:
-        """Add copies of `rows` int64[n], ascending and not none, of another table of the same collection. Rows that are
-        indexed there get no codes of pending ones: their caller will index them."""
+        """Add copies of `rows` int64[n ≥ 1], ascending, of another table of the same collection. Rows that are indexed
+        there get no codes as pending rows, because the caller will index them."""
         first, last = self._size, self._size + len(rows)
         self._reserve(last)
         self._vectors[first:last] = view.vectors[rows]
@@ -195,7 +195,7 @@ class Table:
         and `lengths` are their ids (`pack_blobs`), `versions` uint64[n]."""
         assert self._size == 0
         count = len(versions)
-        # With room for more, or the first write would copy all vectors; on a disk that would take blocks.
+        # With spare room in memory, the first write does not copy all vectors. In a file, it would take disk space.
         self._reserve(count + (count // 4 if self._mapped is None else 0))
         self._index, self._attributes = index, attributes
         self._versions[:count] = versions
@@ -236,8 +236,8 @@ class Table:
         return rows
 
     def index_slice(self, rows_max: int) -> tuple[Rows, Floats, int]:
-        """The living ones of the next `rows_max` rows to index: int64[n], their vectors float32[n, dimension], and the
-        row after them: call `advance` with it when they are in the index."""
+        """(the living ones of the next `rows_max` rows to index, int64[n]; their vectors float32[n, dimension]; the end
+        of the slice, with which the caller calls `advance` when the rows are in the index)."""
         end = min(self._size, self._indexed + rows_max)
         rows = self._indexed + np.flatnonzero(self._alive[self._indexed : end])
         return rows, self._vectors[rows].astype(np.float32, copy=False), end

@@ -40,8 +40,8 @@ class TextIndex:
         self._writer = self._index.writer(heap_size=WRITER_BYTES, num_threads=1)
         self._lock = Lock()
         self._changes = self._commits = 0
-        # What a searcher sees, as a number of commits and one of segments, and the documents counted in it. Between two
-        # commits, segments are merged in the background, which makes them fewer and takes deleted documents out.
+        # (the state that a searcher saw, the documents counted in it). The state is (commits, segments): between two
+        # commits, segments are merged in the background, which reduces their number and removes deleted documents.
         self._counted = ((-1, 0), 0)
 
     def put(self, vector_id: bytes, packed: bytes) -> None:
@@ -90,14 +90,14 @@ class TextIndex:
         if query.statistics is not None and query.statistics.documents:
             words = scored_words(clauses)
             correction = Corrections(words, query.statistics, self._statistics(searcher, commits, words)).of
-        wanted = QueryBuilder(self._index.schema, self._fields, correction).query(clauses)
-        if wanted is None:
+        tantivy_query = QueryBuilder(self._index.schema, self._fields, correction).query(clauses)
+        if tantivy_query is None:
             return []
-        hits = searcher.search(wanted, limit, count=False).hits
+        hits = searcher.search(tantivy_query, limit, count=False).hits
         return [(searcher.doc(address)[ID_FIELD][0].encode(), float(score)) for score, address in hits]
 
     def statistics(self, query: TextQuery) -> WordStatistics:
-        """Those of the query's words in this worker."""
+        """The statistics of the query's words in this worker."""
         return self._statistics(*self._searcher(), scored_words(analyzed(query, self.analyzers)))
 
     def _statistics(self, searcher: tantivy.Searcher, commits: int, words: Sequence[Word]) -> WordStatistics:
@@ -110,8 +110,8 @@ class TextIndex:
         return WordStatistics(documents, frequencies)
 
     def _count_documents(self, searcher: tantivy.Searcher) -> int:
-        """The number of documents that tantivy's scores are computed with: deleted ones count until their segment is
-        merged, and only an explanation of a score tells how many they are."""
+        """The number of documents that tantivy computes its scores with. Deleted documents count until their segment is
+        merged, and only the explanation of a score says how many there are."""
         hits = searcher.search(tantivy.Query.all_query(), 1, count=False).hits
         if not hits:
             return 0

@@ -15,7 +15,7 @@ WORD_BYTES_MAX = 40
 
 
 class FieldAnalyzer:
-    """Words of letters and digits in lower case, and what the field's settings do with them."""
+    """Splits texts into words of letters and digits in lower case, and applies the field's settings to them."""
 
     def __init__(self, field: TextField) -> None:
         self.is_default = not (field.stemming or field.stop_words or field.ascii_folding)
@@ -31,7 +31,8 @@ class FieldAnalyzer:
         return self.words_analyzer.pre_tokenize(text).tokens
 
     def beginnings(self, text: str) -> list[str]:
-        """The words without stemming and with stop words: beginnings of words are neither."""
+        """The words without stemming and with stop words, because the beginning of a word is neither stem nor stop
+        word."""
         return self._beginnings.analyze(text)
 
 
@@ -49,8 +50,8 @@ def _analyzer(field: TextField, stop_words: bool, stemming: bool) -> TextAnalyze
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A clause of a query in one field. `words` are (position, word). With a `prefix`, a word that begins with it must
-    follow, or one that is its `stem`. `slop` is that of a phrase, −1 if this is none."""
+    """A clause of a query in one field. `words` are (position, word). With a `prefix`, a word that begins with it, or
+    that is its `stem`, must follow. `slop` is that of a phrase, −1 if the clause is no phrase."""
 
     field: str
     boost: float

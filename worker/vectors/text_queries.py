@@ -17,7 +17,7 @@ _OCCURS = {"": Occur.Should, "+": Occur.Must, "-": Occur.MustNot}
 
 
 def scored_words(clauses: Sequence[Clause]) -> list[Word]:
-    """The words whose frequencies the score depends on, each once: those that a match adds to the score of."""
+    """The words that add to the score of a match, each once: the score depends on their frequencies."""
     words = ((part.field, word) for clause in clauses for part in clause.parts for _, word in part.words)
     return list(dict.fromkeys(words))
 
@@ -62,26 +62,28 @@ class QueryBuilder:
         parts = [part for part in clause.parts if not part.is_empty]
         occur = clause.occur
         if occur == "+" and len(parts) < len(clause.parts):
-            # What is only stop words to one field must not be demanded of the others.
+            # A clause that has only stop words for one field must not be required in the other fields.
             occur = ""
         if not occur and not any(part.prefix or part.slop >= 0 for part in parts):
             for part in parts:
                 for _, word in part.words:
                     yield Occur.Should, self._word(part, word)
         elif parts:
-            found = [self._part(part) for part in parts]
-            anywhere = found[0] if len(found) == 1 else Query.boolean_query([(Occur.Should, one) for one in found])
+            queries = [self._part(part) for part in parts]
+            anywhere = (
+                queries[0] if len(queries) == 1 else Query.boolean_query([(Occur.Should, one) for one in queries])
+            )
             yield _OCCURS[occur], anywhere
 
     def _part(self, part: Part) -> Query:
         if part.slop >= 0 and len(part.words) > 1:
             phrase = Query.phrase_query(self.schema, self.fields[part.field], list(part.words), part.slop)
             return self._boosted(phrase, part, [word for _, word in part.words])
-        found = [self._word(part, word) for _, word in part.words]
+        queries = [self._word(part, word) for _, word in part.words]
         if part.prefix:
             beginning = Query.regex_query(self.schema, self.fields[part.field], part.beginning())
-            found.append(Query.boost_query(beginning, part.boost))
-        return found[0] if len(found) == 1 else Query.boolean_query([(Occur.Must, one) for one in found])
+            queries.append(Query.boost_query(beginning, part.boost))
+        return queries[0] if len(queries) == 1 else Query.boolean_query([(Occur.Must, one) for one in queries])
 
     def _word(self, part: Part, word: str) -> Query:
         return self._boosted(Query.term_query(self.schema, self.fields[part.field], word), part, [word])

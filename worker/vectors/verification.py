@@ -1,7 +1,8 @@
 """Compares a store's rows with the table after a start that has not read them all (`loading`).
 
-The snapshot and the records of changes are made so that both always agree. What disagrees nevertheless, because a file
-of the store is damaged or an earlier release has written to it, is found here: the store is right.
+The snapshot and the records of changes are made so that both always agree. They may still disagree if a file of the
+store is damaged or an earlier release has written to it. The comparison finds such rows and corrects the table: the
+store is right.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ ROWS = 512
 
 
 def verify(collection: WorkerCollection, shard: int) -> Generator[None, None, None]:
-    """Read all rows of a shard's store, and correct the table where it differs; yields between slices, while nothing of
-    the store is held. Nobody may put another table in the place of the collection's meanwhile. Raises Unavailable."""
+    """Read all rows of a shard's store, and correct the table where it differs; yields between slices, and holds
+    nothing of the store then. The caller must not replace the collection's table before this ends. Raises
+    Unavailable."""
     with collection.lock:
         view, store, table = collection.view(), collection.stores.get(shard), collection.table
         if store is None:
             return
-        # Not the view itself: a write may copy its vectors, and these would be in memory twice until the end.
-        own_rows = view.alive[: view.size] & (view.shards[: view.size] == shard)
+        # The view itself is not kept: a write may copy the vectors, and the view would keep the old copy until the end.
+        shard_rows = view.alive[: view.size] & (view.shards[: view.size] == shard)
         del view
-    was_read = np.zeros_like(own_rows)
+    was_read = np.zeros_like(shard_rows)
     differing, damaged, start = 0, 0, collection.prefix
 
     def is_same_loading() -> bool:
@@ -43,18 +45,18 @@ def verify(collection: WorkerCollection, shard: int) -> Generator[None, None, No
     try:
         while rows := next_rows(store.scan(FAMILY, start, collection.end), ROWS):
             start = collection.prefix + rows[-1][0] + b"\0"
-            whole_rows, wrong = stored_rows.checked(rows, collection.collection.dimension)
+            undamaged, wrong = stored_rows.checked(rows, collection.collection.dimension)
             with collection.lock:
-                found = table.rows_of(whole_rows.ids)
-                is_same = (found >= 0) & (table.view.versions[found] == whole_rows.versions)
-            was_read[found[(found >= 0) & (found < len(was_read))]] = True
-            suspects = [whole_rows.ids[place] for place in np.flatnonzero(~is_same).tolist()]
+                table_rows = table.rows_of(undamaged.ids)
+                is_same = (table_rows >= 0) & (table.view.versions[table_rows] == undamaged.versions)
+            was_read[table_rows[(table_rows >= 0) & (table_rows < len(was_read))]] = True
+            suspects = [undamaged.ids[place] for place in np.flatnonzero(~is_same).tolist()]
             damaged += len(wrong)
             differing += _correct(collection, shard, [*wrong, *suspects], is_same_loading)
             yield
             if not is_same_loading():
                 return
-        unread = np.flatnonzero(own_rows & ~was_read)
+        unread = np.flatnonzero(shard_rows & ~was_read)
         differing += _correct(collection, shard, table.view.ids.take(unread), is_same_loading)
     except StoreDamaged:
         pass  # the shard has begun to refuse all requests
@@ -75,8 +77,8 @@ def verify(collection: WorkerCollection, shard: int) -> Generator[None, None, No
 
 
 def _correct(collection: WorkerCollection, shard: int, ids: Sequence[bytes], is_wanted: Callable[[], bool]) -> int:
-    """Make the table have these vectors as the store has them now, as long as `is_wanted`, which is asked with the lock
-    held. Returns how many it had otherwise. Raises StoreDamaged, Unavailable."""
+    """Bring these vectors of the table to the state that the store has now, for as long as `is_wanted()`, which is
+    called with the lock held. Returns how many differed. Raises StoreDamaged, Unavailable."""
     differing = 0
     for start in range(0, len(ids), READ_AT_ONCE):
         with collection.lock:
@@ -88,17 +90,17 @@ def _correct(collection: WorkerCollection, shard: int, ids: Sequence[bytes], is_
 
 def _correct_some(collection: WorkerCollection, shard: int, ids: Sequence[bytes]) -> int:
     present = stored_rows.of_ids(collection.stores[shard], collection.collection.id, ids)
-    whole_rows, wrong = stored_rows.checked(present, collection.collection.dimension)
-    found = collection.table.rows_of(whole_rows.ids)
-    is_other = (found < 0) | (collection.view().versions[found] != whole_rows.versions)
-    names = {vector_id for vector_id, _ in present}
-    absent = collection.table.rows_of([vector_id for vector_id in ids if vector_id not in names])
-    surplus = np.concatenate([absent, found[is_other]])
+    undamaged, wrong = stored_rows.checked(present, collection.collection.dimension)
+    table_rows = collection.table.rows_of(undamaged.ids)
+    is_different = (table_rows < 0) | (collection.view().versions[table_rows] != undamaged.versions)
+    stored_ids = {vector_id for vector_id, _ in present}
+    absent = collection.table.rows_of([vector_id for vector_id in ids if vector_id not in stored_ids])
+    surplus = np.concatenate([absent, table_rows[is_different]])
     surplus = surplus[surplus >= 0]
     collection.report(shard, wrong)
     collection.table.kill(surplus.tolist())
     collection.add_count(shard, -len(surplus))
-    other_ids = {whole_rows.ids[place] for place in np.flatnonzero(is_other).tolist()}
-    rows = [row for row in present if row[0] in other_ids]
+    different_ids = {undamaged.ids[place] for place in np.flatnonzero(is_different).tolist()}
+    rows = [row for row in present if row[0] in different_ids]
     collection.loading.load_batch(shard, stored_rows.checked(rows, collection.collection.dimension)[0])
-    return len(other_ids) + int((absent >= 0).sum())
+    return len(different_ids) + int((absent >= 0).sum())

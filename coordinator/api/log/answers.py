@@ -30,8 +30,8 @@ _PAGES_FIELD = log_pb2.ScanResponse.PAGES_FIELD_NUMBER
 
 
 class _Record(msgspec.Struct, omit_defaults=True):
-    """`timeMs` is left out if it is unknown, and headers if there are none. The value of a `tombstone` is empty.
-    `valueBytes`: the length of a value of which only the beginning is there."""
+    """`timeMs` is missing if it is unknown, and headers if there are none. The value of a `tombstone` is empty.
+    `valueBytes`: the full length of a value that was shortened."""
 
     sequence: int
     key: bytes
@@ -44,7 +44,7 @@ class _Record(msgspec.Struct, omit_defaults=True):
 
 
 class _ReadableRecord(msgspec.Struct, omit_defaults=True):
-    """Each of key and value in one of its forms."""
+    """The key and the value, each in one of its forms."""
 
     sequence: int
     key: bytes | None = None
@@ -60,8 +60,8 @@ class _ReadableRecord(msgspec.Struct, omit_defaults=True):
 
 
 class Encoding(StrEnum):
-    """How keys and values stand in JSON. `TEXT`: `keyText` and `text`, and base64 where they are not UTF-8. `JSON`: as
-    text, and a value that is valid JSON stands as it is."""
+    """How keys and values are written in JSON. `TEXT`: as `keyText` and `text`, or as base64 if they are not UTF-8.
+    `JSON`: as `TEXT`, but a value that is valid JSON is written as it is."""
 
     BASE64 = "base64"
     TEXT = "text"
@@ -70,7 +70,7 @@ class Encoding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How records stand in JSON. `value_bytes`: of a longer value, only so many bytes from its beginning."""
+    """How records are written in JSON. `value_bytes`: the limit to which longer values are shortened."""
 
     encoding: Encoding = Encoding.BASE64
     value_bytes: int = VALUE_BYTES_MAX
@@ -85,7 +85,7 @@ _encoder = msgspec.json.Encoder()
 _raw_decoder = msgspec.json.Decoder(msgspec.Raw)
 _LINES_TO_SPACES = bytes.maketrans(b"\r\n", b"  ")
 _BRACKETS_UNCHECKED = 64
-"""A value with fewer brackets is not nested deeply."""
+"""A value with fewer brackets than this is not nested deeply."""
 
 
 def encoding(query: Mapping[str, str]) -> Encoding:
@@ -102,13 +102,13 @@ def form(query: Mapping[str, str]) -> Form:
 
 
 def key_json(key: bytes, encoding: Encoding) -> dict[str, str]:
-    """The member that a key is in an object of an answer."""
+    """The member for a key in an object of an answer."""
     text = _text(key) if encoding != Encoding.BASE64 else None
     return {"key": base64.b64encode(key).decode()} if text is None else {"keyText": text}
 
 
 def _text(octets: bytes) -> str | None:
-    """None if they are not UTF-8."""
+    """The text of UTF-8 bytes; None if they are not UTF-8."""
     try:
         return octets.decode()
     except UnicodeDecodeError:
@@ -116,7 +116,7 @@ def _text(octets: bytes) -> str | None:
 
 
 def _beginning(octets: bytes) -> str | None:
-    """As `_text`, of bytes that may end within a character: without the part of it."""
+    """As `_text`, for bytes that may end within a character, whose beginning is then left out."""
     try:
         return codecs.getincrementaldecoder("utf-8")().decode(octets)
     except UnicodeDecodeError:
@@ -142,13 +142,14 @@ def _record(row: Row, form: Form) -> _Record | _ReadableRecord:
     if record.text is None:
         record.value = value
     elif form.encoding == Encoding.JSON and not is_cut and _is_json(value):
-        # Outside of texts, which have none, a line break is white space. In an event it would end the line.
+        # A line break outside of strings is white space. It would end the line of an event.
         record.text, record.json = None, msgspec.Raw(value.translate(_LINES_TO_SPACES))
     return record
 
 
 def _is_json(value: bytes) -> bool:
-    """Whether UTF-8 text is one JSON value that is not nested more deeply than a body may be: readers have limits."""
+    """Whether UTF-8 text is one JSON value that is not nested more deeply than a body may be. Readers have limits as
+    well."""
     try:
         _raw_decoder.decode(value)
     except (msgspec.DecodeError, RecursionError):
@@ -168,7 +169,7 @@ def json_records(rows: Sequence[Row], form: Form = PLAIN) -> bytes:
 
 
 def json_end(following: int, log_start: int, warnings: Sequence[str], infos: Sequence[str] = ()) -> bytes:
-    """What comes after the records in a scan's answer."""
+    """The part of a scan's answer after the records."""
     text = f'],"nextSequence":{following},"logStartSequence":{log_start}'.encode()
     if warnings:
         text += b',"warnings":' + _encoder.encode(warnings)
@@ -186,7 +187,7 @@ def event(row: Row, form: Form = PLAIN) -> bytes:
 
 
 def progress_event(position: int) -> bytes:
-    """How far a search without a match has come, as an id without data: a reader that reconnects resumes there."""
+    """How far a search without a match has come: an event with an id only. A reader that reconnects resumes there."""
     return b": searching\nid: %d\n\n" % (position - 1)
 
 
@@ -196,7 +197,7 @@ def warning_event(text: str) -> bytes:
 
 
 def protobuf_page(records: Records) -> list[bytes | bytearray | memoryview]:
-    """A ScanResponse with one page, in pieces: the columns go out as the shards sent them, unless a record has
+    """A ScanResponse with one page, in pieces. The columns are sent as they came from the shards, unless a record has
     headers."""
     headers: list[bytes] = []
     if records.headed.any():

@@ -21,8 +21,8 @@ from shared.config import Settings
 INLINE_BYTES_MAX = 128 << 10
 WALKED_BYTES_MAX = 256 << 10
 """A body of at most INLINE_BYTES_MAX is read on the event loop, and one of at most WALKED_BYTES_MAX if the kernels can
-read it, which takes 0.2 ms, and 0.8 ms at the worst. A larger one is read in a thread: to hand it over costs the event
-loop alone as much as to read 200 KB."""
+read it, which takes 0.2 ms, and 0.8 ms at the worst. A larger one is read in a thread: handing it over costs the event
+loop as much as reading 200 KB."""
 ECHO_KEYS_MAX = 16
 
 
@@ -50,7 +50,7 @@ async def append(request: web.Request) -> web.Response:
 
 
 async def _batch(request: web.Request) -> Append:
-    """The batch in the body, which is let go."""
+    """The batch in the body. The body is released."""
     context = request.app[CONTEXT]
     settings = context.settings
     body = await read_body(request, settings.body_bytes_max)
@@ -61,7 +61,7 @@ async def _batch(request: web.Request) -> Append:
 
 
 def read_at_once(kind: str, body: bytes, settings: Settings) -> Append | None:
-    """The batch in the body, if it may be read on the event loop; else None. Raises what `records.parse` does."""
+    """The batch in the body, if it may be read on the event loop; else None. Raises what `records.parse` raises."""
     if len(body) <= INLINE_BYTES_MAX:
         return records.parse(kind, body, settings)
     return records.walked(kind, body, settings) if len(body) <= WALKED_BYTES_MAX else None

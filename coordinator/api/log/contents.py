@@ -1,4 +1,4 @@
-"""What the log holds: its segments and keys, how many records, and how far it may be read (docs/guide/log.md)."""
+"""The contents of the log: its segments and keys, how many records, and how far it may be read (docs/guide/log.md)."""
 
 from __future__ import annotations
 

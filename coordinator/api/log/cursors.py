@@ -1,4 +1,4 @@
-"""Cursors: how far a named consumer has come in each key's log."""
+"""Cursors: the positions of a named consumer in the log of each key."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ NAME_BYTES_MAX = 256
 MOVES_MAX = 10_000
 BODY_BYTES_MAX = 8 << 20
 TIMES_MAX = 100
-"""Distinct times in one request: each is looked up on every shard."""
+"""Distinct times in one request, because each is looked up on every shard."""
 
 _Sequence = Annotated[int, msgspec.Meta(ge=0, le=SEQUENCE_MAX >> 1)]
 
 
 class _Position(msgspec.Struct, forbid_unknown_fields=True):
-    """Of `key`, or of `keyText` as plain text. `time` in the place of `sequence`: RFC 3339 text or Unix seconds; the
-    position is that of the first record from then on. `expected` absent: whatever it is now; null: not set yet."""
+    """The position of `key`, or of `keyText` as plain text. `time` instead of `sequence`: RFC 3339 text or Unix
+    seconds; the position is then that of the first record from this time on. `expected`: absent for any position; null
+    for none yet."""
 
     sequence: _Sequence | msgspec.UnsetType = msgspec.UNSET
     time: str | int | float | msgspec.UnsetType = msgspec.UNSET
@@ -83,11 +84,13 @@ async def put(request: web.Request) -> web.Response:
 
 
 async def _resolve(request: web.Request, moves: list[CursorMove], times_ms: dict[int, int]) -> dict[str, Any]:
-    """Fill in the sequence numbers of the moves that are given by time. Returns what the answer says of them."""
+    """Fill in the sequence numbers of the moves that have a time. Returns what the answer says about them."""
     reader, warnings = request.app[CONTEXT].log.reader, Warnings()
-    found = {time_ms: await reader.sequence_at(time_ms, KeySelection(None), warnings) for time_ms in times_ms.values()}
+    sequences = {
+        time_ms: await reader.sequence_at(time_ms, KeySelection(None), warnings) for time_ms in times_ms.values()
+    }
     for i, time_ms in times_ms.items():
-        moves[i].sequence = found[time_ms]
+        moves[i].sequence = sequences[time_ms]
     base64 = answers.Encoding.BASE64
     rows = [{**answers.key_json(moves[i].key, base64), "sequence": moves[i].sequence} for i in times_ms]
     return {"positions": rows, **({"warnings": warnings.texts()} if len(warnings) else {})}
@@ -123,8 +126,8 @@ def _check_count(count: int) -> None:
 
 
 def _moves(positions: list[_Position]) -> tuple[list[CursorMove], dict[int, int]]:
-    """(what the worker is asked to do; position in it → Unix ms, of those whose sequence number has to be looked up).
-    Raises BadData."""
+    """(the moves for the worker; position in the list → Unix ms, for the moves whose sequence number has to be looked
+    up). Raises BadData."""
     _check_count(len(positions))
     moves = []
     times_ms: dict[int, int] = {}
@@ -149,8 +152,8 @@ def _moves(positions: list[_Position]) -> tuple[list[CursorMove], dict[int, int]
 def _key(position: _Position, i: int) -> bytes:
     key, text = position.key, position.keyText
     if isinstance(text, str) == isinstance(key, bytes):
-        given = "both" if isinstance(text, str) else "neither"
-        raise BadData(f"`positions[{i}]` has {given} of `key` (base64) and `keyText`; it must have one of them")
+        present = "both" if isinstance(text, str) else "neither"
+        raise BadData(f"`positions[{i}]` has {present} of `key` (base64) and `keyText`; it must have one of them")
     return text.encode() if isinstance(text, str) else key  # type: ignore[return-value]
 
 

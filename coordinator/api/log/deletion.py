@@ -16,8 +16,8 @@ from shared.messages.log import SEQUENCE_MAX
 
 @known_parameters("key", "key_base64", "before_seq", "beforeSeq")
 async def delete(request: web.Request) -> web.Response:
-    """Delete the records of `key` that are there now, or those below `before_seq`. Answered when the deletion is on
-    disk and no read returns them any more."""
+    """Delete the present records of `key`, or those below `before_seq`. Answered when the deletion is on disk and no
+    read returns the records any more."""
     key = log_parameters.octets(request.query, "key")
     if key is None:
         raise BadData("parameter 'key' is missing; give 'key' or 'key_base64': one key is deleted at a time")

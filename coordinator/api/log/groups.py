@@ -1,4 +1,4 @@
-"""Consumer groups: members that divide the keys of the log among them (docs/guide/log.md)."""
+"""Consumer groups, whose members divide the keys of the log among them (docs/guide/log.md)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from shared.log_slots import slot_of
 from shared.messages.log import KEY_BYTES_MAX, SEQUENCE_MAX
 
 NAME_BYTES_MAX = 256
-"""Of a group, and of a member."""
+"""Bytes of the name of a group, and of a member."""
 BODY_BYTES_MAX = 256 << 10
 SESSION_MS_DEFAULT, SESSION_MS_MIN, SESSION_MS_MAX = 10_000, 1000, 300_000
 RECORDS_DEFAULT, RECORDS_MAX = 1000, 50_000
@@ -67,7 +67,7 @@ class _Commit(_OfMember, forbid_unknown_fields=True, rename="camel"):
 
 
 class _Poll(_OfMember, forbid_unknown_fields=True, rename="camel"):
-    """`commit`: as `upTo` of a commit, before the records are read."""
+    """`commit`: as `upTo` of a commit, which happens before the records are read."""
 
     after: _Sequence = 0
     commit: _Sequence | None = None
@@ -76,7 +76,7 @@ class _Poll(_OfMember, forbid_unknown_fields=True, rename="camel"):
 
 
 def _fenced(handler: Handler) -> Handler:
-    """Answers a stale generation with 409, and with the generation to go on with if there is one."""
+    """Answers a stale generation with 409, and with the generation to continue with, if there is one."""
 
     @wraps(handler)
     async def answered(request: web.Request) -> web.StreamResponse:
@@ -95,7 +95,7 @@ def _fenced(handler: Handler) -> Handler:
 @known_parameters()
 @_fenced
 async def join(request: web.Request) -> web.Response:
-    """Take part in the group, which the first member makes. A member that is known gets its slots again."""
+    """Take part in the group, which the first member creates. A member that is in the group already keeps its slots."""
     name, body = _name(request), await _body(request, _Join)
     if not body.member:
         body.member = f"member-{secrets.token_hex(8)}"
@@ -147,7 +147,7 @@ def _member(state: GroupState, place: int) -> dict[str, Any]:
 @known_parameters("encoding")
 @_fenced
 async def poll(request: web.Request) -> web.Response:
-    """Records of the member's keys from what is committed on, or from `after` on; waits for the first of them."""
+    """Records of the member's keys from the committed position on, or from `after` on. Waits until there is one."""
     name, body = _name(request), await _body(request, _Poll)
     context = request.app[CONTEXT]
     groups, encoding = context.log.groups, answers.encoding(request.query)
@@ -196,7 +196,7 @@ def _protobuf(polled: Polled, log_start: int) -> web.Response:
 @known_parameters()
 @_fenced
 async def commit(request: web.Request) -> web.Response:
-    """All of the member's records below `upTo` are processed. On disk when this is answered."""
+    """Note that all of the member's records below `upTo` have been processed. On disk when this is answered."""
     name, body = _name(request), await _body(request, _Commit)
     area = request.app[CONTEXT].log
     await area.wait_for_state()
@@ -207,7 +207,7 @@ async def commit(request: web.Request) -> web.Response:
 @known_parameters()
 @_fenced
 async def leave(request: web.Request) -> web.Response:
-    """The member's slots go to the other members at once."""
+    """Leave the group. The member's slots go to the other members at once."""
     name, body = _name(request), await _body(request, _OfMember)
     await request.app[CONTEXT].log.groups.leave(name, body.member, body.generation)
     return json_answer({"status": "success"})
@@ -242,7 +242,7 @@ def _page(request: web.Request) -> tuple[str, int]:
 
 @known_parameters("after", "after_base64", "limit", "lag", "encoding")
 async def describe(request: web.Request) -> web.Response:
-    """The members, and how many records are not committed: in all, and of each key."""
+    """The members, and how many records are not committed: in total, and for each key."""
     name, query = _name(request), request.query
     limit = log_parameters.whole(query, ("limit",), KEYS_DEFAULT, 1, KEYS_MAX)
     after = log_parameters.octets(query, "after")
@@ -274,7 +274,7 @@ async def describe(request: web.Request) -> web.Response:
 async def _lag(
     groups: Groups, state: GroupState, after: bytes | None, limit: int, encoding: answers.Encoding
 ) -> dict[str, Any]:
-    """What is not committed: in all, and of a page of keys."""
+    """The number of records that are not committed: in total, and for each key of a page of keys."""
     warnings = Warnings()
     total = await groups.reader.count(state.prefix, state.committed, warnings)
     keys, more = await groups.reader.lag(state.prefix, state.committed, after, limit, warnings)

@@ -22,7 +22,7 @@ RECORD_FORM = ("encoding", "value_bytes")
 
 
 def search(query: Mapping[str, str]) -> Search | None:
-    """The search in values that SEARCH asks for; None without one. Raises BadData."""
+    """The search in values that the parameters SEARCH describe; None without one. Raises BadData."""
     asked = Search(*(query.get(name) for name in SEARCH))
     if asked == Search():
         return None
@@ -31,8 +31,8 @@ def search(query: Mapping[str, str]) -> Search | None:
 
 
 def resumed(request: web.Request, start: int) -> int:
-    """Where an event stream begins: after the last event that its reader had, which a browser that reconnects names;
-    else at `start`. The id -1 stands for the place before the first record. Raises BadData."""
+    """Where an event stream begins: after the last event that the reader has had, which a browser names when it
+    reconnects; otherwise at `start`. The id -1 stands for the place before the first record. Raises BadData."""
     text = request.headers.get("Last-Event-ID", "")
     if not text:
         return start
@@ -44,7 +44,7 @@ def resumed(request: web.Request, start: int) -> int:
 
 
 def whole(query: Mapping[str, str], names: tuple[str, ...], default: int, least: int, most: int) -> int:
-    """The first of these parameters that is there. Raises BadData unless it is a whole number within the bounds."""
+    """The first of these parameters that is present. Raises BadData unless it is a whole number within the bounds."""
     for name in names:
         text = query.get(name)
         if text is not None:
@@ -61,7 +61,7 @@ def sequences(query: Mapping[str, str]) -> tuple[int, int]:
 
 
 def times_ms(query: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """(start, inclusive; end, exclusive) of `start_time` and `end_time` in Unix ms; None for one that is not given."""
+    """(start, inclusive; end, exclusive) of `start_time` and `end_time` in Unix ms; None for a missing one."""
     return _time_ms(query, ("start_time", "startTime")), _time_ms(query, ("end_time", "endTime"))
 
 
@@ -81,7 +81,7 @@ def _time_ms(query: Mapping[str, str], names: tuple[str, ...]) -> int | None:
 
 
 def octets(query: Mapping[str, str], name: str) -> bytes | None:
-    """Bytes given as text (`name`) or as base64 (`name_base64`), which excludes the other; None without either."""
+    """Bytes given as text (`name`) or as base64 (`name_base64`), but not as both; None without either."""
     text, encoded = query.get(name), query.get(f"{name}_base64")
     if text is not None and encoded is not None:
         raise BadData(f"parameters {name!r} and '{name}_base64' exclude each other")
@@ -97,7 +97,7 @@ def octets(query: Mapping[str, str], name: str) -> bytes | None:
 
 
 def from_base64(text: str, where: str) -> bytes:
-    # In a URL that was not escaped, plus has become a space; both alphabets are taken.
+    # In a URL that was not escaped, a plus has become a space. Both alphabets of base64 are accepted.
     standard = text.replace(" ", "+").replace("-", "+").replace("_", "/").rstrip("=")
     try:
         return base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
@@ -112,7 +112,8 @@ def selection_or_all(query: Mapping[str, str]) -> KeySelection:
 
 
 def selection(query: Mapping[str, str]) -> KeySelection:
-    """What SELECTION and SEARCH name. Raises BadData unless exactly one of key and prefix is given."""
+    """The selection that SELECTION and SEARCH describe. Raises BadData unless exactly one of key and prefix is
+    given."""
     key, prefix = octets(query, "key"), octets(query, "prefix")
     if key is not None and prefix is not None:
         raise BadData("parameters 'key' and 'prefix' exclude each other")

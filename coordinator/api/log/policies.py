@@ -1,4 +1,4 @@
-"""Policies of the log: which records of the keys with a prefix are kept."""
+"""Policies of the log, which say which records of the keys with a prefix are kept."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ AGE_MS_MAX = 100 * 365 * 86_400_000
 
 
 class _Put(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """`prefix`: as text; `prefix_base64`: as bytes. One of the two. `max_age`: a duration such as 7d, as is
-    `delete_tombstones_after`."""
+    """Exactly one of `prefix`, as text, and `prefix_base64`, as bytes. `max_age` and `delete_tombstones_after` are
+    durations such as 7d."""
 
     keep_newest: int | None = None
     max_age: str | None = None
@@ -52,7 +52,7 @@ async def get(request: web.Request) -> web.Response:
 
 @known_parameters()
 async def put(request: web.Request) -> web.Response:
-    """Answered when the policy is on disk; it is applied in the background."""
+    """Set a policy. Answered when it is on disk; it is applied in the background."""
     policy = _policy(request.match_info["name"], await read_body(request, BODY_BYTES_MAX))
     await request.app[CONTEXT].log.policies.put(policy)
     return json_answer({"status": "success", **_shown(policy)})
@@ -104,7 +104,7 @@ def _age_ms(name: str, text: str | None, least: int, default: int) -> int:
 
 def _shown(policy: Policy) -> dict[str, Any]:
     shown: dict[str, Any] = {"name": policy.name, "prefixBase64": base64.b64encode(policy.prefix).decode()}
-    with suppress(UnicodeDecodeError):  # bytes that are no text are shown as base64 only
+    with suppress(UnicodeDecodeError):  # a prefix that is no text is shown as base64 only
         shown["prefix"] = policy.prefix.decode()
     if policy.keep_newest:
         shown["keepNewest"] = policy.keep_newest

@@ -32,14 +32,14 @@ from shared.messages.log_pages import Page, Records
 
 LIMIT_DEFAULT = 1000
 LIMIT_MAX = 10_000_000
-"""Answers are sent while they are read, so a long one takes no more memory than a short one."""
+"""Answers are sent while they are read, so a long answer takes no more memory than a short one."""
 FOLLOW_TIMEOUT_S = 30.0
 FOLLOW_TIMEOUT_MAX_S = 300.0
 KEEP_ALIVE_S = 15.0
-"""A comment at this interval keeps proxies from closing a quiet event stream, and reveals that a reader has gone."""
+"""A comment at this interval keeps proxies from closing a quiet stream, and reveals readers that have disconnected."""
 EVENTS_AT_ONCE = 1000
 EVENTS_BYTES = 64 << 10
-"""Events are made and sent in pieces of about this size: a reader that does not take them holds no more text."""
+"""Events are written in pieces of about this size: a client that does not read holds no more text than this."""
 RETRY_S = 0.5
 
 
@@ -55,7 +55,7 @@ async def scan(request: web.Request) -> web.StreamResponse:
     media_type = preferred(request, EVENTS, ARROW, PROTOBUF, JSON)
     if media_type == ARROW and not await arrow_answers.is_wanted(request):
         media_type = preferred(request, PROTOBUF, JSON)
-    text = request.query_string[:TEXT_MAX]  # no more of it is kept, since a request may follow for days
+    text = request.query_string[:TEXT_MAX]  # no more of the request is kept, because it may follow the log for days
     if media_type == EVENTS:
         if reverse:
             raise BadData("parameter 'reverse' is true; an event stream goes forward only")
@@ -94,13 +94,13 @@ async def scan(request: web.Request) -> web.StreamResponse:
 
 
 class _Body(Protocol):
-    """How an answer is written, in the order of the methods."""
+    """How an answer is written. The methods are called in this order."""
 
     media_type: str
     record_bytes: int
-    """What a record takes beside its key and its value, about."""
+    """About how much memory a record takes beside its key and its value."""
     part_bytes: int
-    """Records are written to a client in parts of about this size. One that does not take a part holds no more."""
+    """Records are written to a client in parts of about this size, of which a client that does not read holds one."""
 
     def start(self) -> bytes: ...
 
@@ -112,7 +112,7 @@ class _Body(Protocol):
 class _Json:
     media_type = JSON
     record_bytes = 52
-    part_bytes = 180 << 10  # a third more in base64
+    part_bytes = 180 << 10  # base64 is a third longer
 
     def __init__(self, selection: KeySelection, form: answers.Form) -> None:
         self._selection = selection
@@ -136,7 +136,7 @@ class _Json:
 class _Protobuf:
     media_type = PROTOBUF
     record_bytes = 20
-    part_bytes = WRITE_BYTES - 1024  # so that a part with what surrounds it is one write
+    part_bytes = WRITE_BYTES - 1024  # so that a part and what surrounds it are one write
 
     def start(self) -> bytes:
         return log_pb2.ScanResponse(status="success").SerializeToString()
@@ -178,9 +178,8 @@ async def _scan(
     body: _Body,
     damage: Warnings,
 ) -> web.StreamResponse:
-    """The first page decides the status. If a shard is lost after it, or the scan's time is over, the answer ends early
-    with a warning and the sequence number to continue from; a search after TRIPTYCH_LOG_SEARCH_TIMEOUT, with an info.
-    """
+    """The first page decides the status. If a shard is lost after it, or the scan takes too long, the answer ends early
+    with a warning and the number to continue from; after TRIPTYCH_LOG_SEARCH_TIMEOUT, with an info."""
     area = request.app[CONTEXT].log
     give_up = area.reader.scan_deadline()
     search_s = request.app[CONTEXT].settings.log_search_timeout_ms / 1000
@@ -206,7 +205,7 @@ async def _scan(
             try:
                 while not await _send_page(client, page, rest, body):
                     if client.is_late:
-                        # The page and the next one are dropped, and read again when the client goes on.
+                        # The page and the next one are dropped, and read again when the client continues.
                         del page
                         await pages.aclose()
                         await client.taken()
@@ -226,7 +225,7 @@ async def _scan(
 
 @dataclass(slots=True)
 class _Rest:
-    """What is still to be sent of a scan. `next`: the sequence number to continue from."""
+    """The part of a scan that is still to be sent. `next`: the sequence number to continue from."""
 
     start: int
     end: int
@@ -238,7 +237,7 @@ class _Rest:
         return self.end if self.reverse else self.start
 
     def sent(self, records: int, following: int) -> None:
-        """So many records have been sent, and all of those before `following` (in reverse: from it on)."""
+        """Note that so many records have been sent, and with them all before `following` (in reverse: from it on)."""
         self.limit -= records
         if self.reverse:
             self.end = following
@@ -247,21 +246,21 @@ class _Rest:
 
 
 async def _send_page(client: Outlet, page: Page, rest: _Rest, body: _Body) -> bool:
-    """Send the page as far as the client takes it soon; whether the scan is complete with it."""
+    """Send the page as far as the client reads it soon. Returns whether the scan is complete with it."""
     records = page.records
     for low, high in _parts(records, body):
         if client.is_late:
             return False
-        part = records.cut(low, high)
-        await client.write_all(b"".join(body.page(part)))
-        last = int(part.sequences[-1])
-        rest.sent(len(part), last if rest.reverse else last + 1)
+        piece = records.cut(low, high)
+        await client.write_all(b"".join(body.page(piece)))
+        last = int(piece.sequences[-1])
+        rest.sent(len(piece), last if rest.reverse else last + 1)
     rest.sent(0, page.next)
     return page.done or rest.limit <= 0
 
 
 def _parts(records: Records, body: _Body) -> Iterator[tuple[int, int]]:
-    """(first, last) of parts of about the size that the body has them in, and at least one record."""
+    """(first, last) of parts with about the size that the body asks for, and with one record at least."""
     sizes = records.value_lengths + np.int64(body.record_bytes)
     if len(records.key_lengths):
         sizes = sizes + records.key_lengths
@@ -275,15 +274,16 @@ def _parts(records: Records, body: _Body) -> Iterator[tuple[int, int]]:
 
 
 async def _send(response: web.StreamResponse, data: Piece) -> None:
-    """Returns when the client has taken nearly all of it. Raises ConnectionResetError when it has gone; a client that
-    takes nothing is disconnected, and can resume where it was."""
+    """Return when the client has read nearly all of it. Raises ConnectionResetError when it has disconnected. A client
+    that reads nothing is disconnected, and can resume where it was."""
     if data:
         await response.write(data)
 
 
 @contextmanager
 def _following(request: web.Request, selection: KeySelection, start: int) -> Iterator[Follower]:
-    """A follower for as long as the context lasts. Its request is not in flight in that time: it waits for records."""
+    """A follower for as long as the context lasts. Meanwhile its request does not count as in flight, because it waits
+    for records."""
     context = request.app[CONTEXT]
     with (
         context.log.followers.following(selection, start) as follower,
@@ -295,8 +295,8 @@ def _following(request: web.Request, selection: KeySelection, start: int) -> Ite
 async def _wait_for_records(
     request: web.Request, selection: KeySelection, start: int, end: int, timeout_s: float, damage: Warnings
 ) -> int:
-    """Return when the selection has a readable record from `start` on, or the time is over: where to read from. A
-    search does not examine again what it has examined here; `damage` then says what was missing from that."""
+    """Return where to read from, when the selection has a readable record from `start` on or the time is over. A search
+    does not examine these records again; `damage` has the warnings about them."""
     if start >= end:
         return start
     rows: list[Row] = []
@@ -324,13 +324,13 @@ async def event_stream(
     *,
     begins_with_id: bool = False,
 ) -> web.StreamResponse:
-    """Records as server-sent events, past and then live, until the end or the reader goes. `begins_with_id`: an event
-    with only the id of where they begin comes first."""
+    """Records as server-sent events, first past and then new ones, until the end or until the reader disconnects.
+    `begins_with_id`: the first event has only an id, which says where they begin."""
     running.enter("following")
     context = request.app[CONTEXT]
     damage = Warnings()
     if request.headers.get("Last-Event-ID"):
-        times_ms = None, times_ms[1]  # a start in the future would skip what came while the reader was away
+        times_ms = (None, times_ms[1])  # a start in the future would skip what comes while the reader is disconnected
     start, end = await times.between(context.log.reader, selection, numbers, times_ms, damage)
     limit = log_parameters.whole(request.query, ("limit",), LIMIT_MAX, 1, LIMIT_MAX)
     timeout_s = parameters.seconds(request.query, "timeout", float("inf"), float("inf"))
@@ -364,28 +364,28 @@ async def event_stream(
 
 
 async def _send_events(response: web.StreamResponse, rows: list[Row], form: answers.Form) -> None:
-    """Send the records, and empty the list meanwhile: a reader that takes nothing holds the text of a piece, and of the
-    records only those that come after it."""
+    """Send the records, and empty the list meanwhile. So a client that does not read holds one piece of text, and only
+    the records after it."""
     rows.reverse()
     for piece in gathered(_events(rows, form), EVENTS_BYTES):
         await _send(response, piece)
 
 
 def _events(rows: list[Row], form: answers.Form) -> Iterator[bytes]:
-    """The records as events, from the last one on, each taken off the list."""
+    """The records as events, from the last one on. Each record is removed from the list."""
     while rows:
         yield answers.event(rows.pop(), form)
 
 
 async def _send_warnings(response: web.StreamResponse, follower: Follower, warned: int) -> int:
-    """Send the warnings that the reader does not have yet; returns how many it has then."""
+    """Send the warnings that the reader has not had yet. Returns how many it has had then."""
     if len(follower.warnings) > warned:
         await _send(response, b"".join(map(answers.warning_event, follower.warnings.texts()[warned:])))
     return len(follower.warnings)
 
 
 async def _next_rows(context: Context, follower: Follower, limit: int, timeout_s: float) -> tuple[list[Row], bool]:
-    """(rows, False); ([], True) when none arrived in time, or a shard is unavailable at the moment."""
+    """(rows, False); ([], True) when none arrived in time, or when a shard is unavailable."""
     try:
         async with asyncio.timeout(timeout_s):
             return await context.log.followers.read(follower, limit), False

@@ -1,4 +1,4 @@
-"""GET /api/v1/log/tail: new records as server-sent events, which a reader that comes back continues without a gap."""
+"""GET /api/v1/log/tail: new records as server-sent events, which a reader that reconnects continues without a gap."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from shared.messages.log import SEQUENCE_MAX
 @known_parameters(*SELECTION, *SEQUENCES, *TIMES, *SEARCH, *RECORD_FORM, "limit", "timeout")
 async def tail(request: web.Request) -> web.StreamResponse:
     """Records of `key`, or of all keys with `prefix`: after `Last-Event-ID`, else from `start_seq` or `start_time` on,
-    else from now on. The first event has only an id, so that also a reader that had no record yet comes back to where
-    it was."""
+    else from now on. The first event has only an id, so that a reader that has had no record yet resumes at the right
+    place, too."""
     query = request.query
     selection, times_ms = log_parameters.selection(query), log_parameters.times_ms(query)
     times.require_past(times_ms)

@@ -24,7 +24,8 @@ TimesMs = tuple[int | None, int | None]
 
 
 def require_past(times_ms: TimesMs) -> None:
-    """Raises BadData if the end is in the future: a read that follows has to know now at which number it ends."""
+    """Raises BadData if the end is in the future: a read that follows the log must know at its beginning with which
+    number it ends."""
     end_ms = times_ms[1]
     if end_ms is not None and end_ms > time.time() * 1000:
         raise BadData("parameter 'end_time' is in the future; a read that follows ends at a time of the past only")
@@ -33,7 +34,8 @@ def require_past(times_ms: TimesMs) -> None:
 async def between(
     reader: Reader, selection: KeySelection, numbers: tuple[int, int], times_ms: TimesMs, warnings: Warnings
 ) -> tuple[int, int]:
-    """The sequence numbers (start, inclusive; end, exclusive) of records that are within `numbers` and `times_ms`."""
+    """The sequence numbers (start, inclusive; end, exclusive) of the records that are within both `numbers` and
+    `times_ms`."""
     start, end = numbers
     start_ms, end_ms = times_ms
     if start_ms is not None:
@@ -46,7 +48,7 @@ async def between(
 @known_parameters(*SELECTION, "time")
 async def offsets(request: web.Request) -> web.Response:
     """The first record that was appended at or after `time`: of a key, of the keys with a prefix, or of the whole log.
-    Without such a record, the number at which the next records are to be expected."""
+    If there is none, the number from which on the next records are to be expected."""
     time_ms = timestamp_ms(log_parameters.required(request.query, "time"), "time")
     selection = log_parameters.selection_or_all(request.query)
 

@@ -1,8 +1,8 @@
 """All consumer groups of the log: joins, polls, commits, and members whose sessions run out.
 
-Only the state of groups is kept, in memory and on the shards. What a member has been given is not: a poll gives the
-records from what is committed on, or from the number on that the member names. So a poll may be repeated, and neither a
-crash of the coordinator nor a lost answer loses a record.
+Only the state of groups is stored, in memory and on the shards. What a member has been given is not stored: a poll
+returns the records from the committed position on, or from the number that the member names. So a poll may be repeated,
+and neither a crash of the coordinator nor a lost answer loses a record.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ from shared.log_slots import NOT_OWNED, slot_count
 from shared.telemetry import event
 
 SWEEP_S = 0.2
-"""How often sessions are looked at."""
+"""How often sessions are checked."""
 REMOVAL_RETRY_S = 1.0
-"""After a removal of members that failed, the next one is tried so much later."""
+"""The pause before a failed removal of members is tried again."""
 LATE_S = 1.0
-"""If the event loop has stood still for longer than this, sessions are given that time: members could not be heard."""
+"""If the event loop has stood still for longer than this, sessions are extended by that time, because requests of
+members could not arrive."""
 UNUSED_S = 60.0
-"""A group that nobody has used for so long is let go from memory."""
+"""A group that has not been used for this time is removed from memory."""
 ADVANCE = 100_000
-"""A member without records is committed by itself whenever the log has gone on by so many numbers, so that a restart
-does not make it read all of them again."""
+"""A member without records is committed automatically whenever the log has advanced by so many numbers, so that it need
+not read all of them again after a restart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Groups:
     async def join(
         self, name: str, member: str, prefix: bytes | None, start: int | None, session_ms: int
     ) -> tuple[GroupState, int]:
-        """(state, the member's place in it): the member takes part from now on. `start`: where the group begins if it
+        """Add the member to the group. Returns (state, the member's place in it). `start`: where the group begins if it
         is new, by default with the oldest record."""
         group = self._group(name)
         try:
@@ -100,7 +101,7 @@ class Groups:
         return state, place
 
     async def leave(self, name: str, member: str, generation: int) -> None:
-        """The member's slots go to the others at once."""
+        """Remove the member from the group, which gives its slots to the others at once."""
 
         def left(state: GroupState) -> GroupState:
             state.require(member, generation)
@@ -110,11 +111,12 @@ class Groups:
         await group.change(left)
 
     async def commit(self, name: str, member: str, generation: int, upto: int) -> int:
-        """Every record of the member's slots below `upto` has been processed. On disk when this returns: up to where
-        all slots of the member are committed. Raises BadData for a number above what can be read and is committed."""
+        """Note that every record of the member's slots below `upto` has been processed; on disk when this returns.
+        Returns the position up to which all slots of the member are committed. Raises BadData for a number that is
+        above both the readable and the committed records."""
         group, state = await self.group(name)
         if upto > self._highest(state, member):
-            await self._recovery.wait_complete(self._write_timeout_s)  # a moment after a start, nothing can be read yet
+            await self._recovery.wait_complete(self._write_timeout_s)  # right after a start, nothing can be read yet
             state = await group.load()
         if upto > (highest := self._highest(state, member)):
             raise BadData(f"`upTo` is {upto}; it must be at most {highest}, up to which the log can be read")
@@ -137,11 +139,11 @@ class Groups:
         return state.lowest(state.require(member, generation))
 
     def _highest(self, state: GroupState, member: str) -> int:
-        """Up to where this member may commit: of a group that begins in the future, polls give a number above the log.
-        For one that is a member no more, any number that one of the group may have been given."""
+        """The highest number that this member may commit. In a group that begins in the future, polls return a number
+        above the log. A name that is no member any more may send any number that a member may have been given."""
         place = state.find(member)
-        given = int(state.committed.max()) if place is None else state.lowest(place)
-        return max(given, self._visible())
+        committed = int(state.committed.max()) if place is None else state.lowest(place)
+        return max(committed, self._visible())
 
     async def poll(
         self,
@@ -153,8 +155,8 @@ class Groups:
         wait_s: float,
         parked: Callable[[], AbstractContextManager[None]],
     ) -> Polled:
-        """Records of the member's slots from what is committed on, and not below `after`. If there are none, wait for
-        some, at most `wait_s`, within the context `parked`."""
+        """Records of the member's slots from the committed position on, and not below `after`. If there are none, wait
+        for some, at most `wait_s`, within the context `parked`."""
         group, state = await self.group(name)
         place = state.require(member, generation)
         session, warnings = group.sessions[member], Warnings()
@@ -165,7 +167,7 @@ class Groups:
                 waiter.woken.clear()
                 page = await self._page(state, place, session, after, limit, warnings)
                 state = await group.load()
-                place = state.require(member, generation)  # what was read may be another member's by now
+                place = state.require(member, generation)  # the slots may have gone to another member meanwhile
                 left_s = give_up - time.monotonic()
                 if not page.is_empty or left_s <= 0 or limit == 0:
                     break

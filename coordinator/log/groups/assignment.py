@@ -12,8 +12,8 @@ Owners = NDArray[np.int16]
 
 
 def divided(owners: Owners, members: int) -> Owners:
-    """The slots divided evenly, so that as few as possible change hands. A member's slots stay together where that is
-    possible: of a shard that one member reads alone, no record is examined twice."""
+    """The slots divided evenly, so that as few of them as possible change hands. A member's slots stay together where
+    possible: the records of a shard that only one member reads are examined once only."""
     if not members:
         return np.full(len(owners), NOBODY, np.int16)
     counts = np.bincount(owners[owners >= 0], minlength=members)
@@ -24,8 +24,8 @@ def divided(owners: Owners, members: int) -> Owners:
     for member in range(members):
         slots = np.flatnonzero(after == member)
         after[slots[quotas[member] :]] = NOBODY
-    wanted = quotas - np.bincount(after[after >= 0], minlength=members)
-    after[after == NOBODY] = np.repeat(np.arange(members, dtype=np.int16), wanted)
+    missing_slots = quotas - np.bincount(after[after >= 0], minlength=members)
+    after[after == NOBODY] = np.repeat(np.arange(members, dtype=np.int16), missing_slots)
     return after
 
 

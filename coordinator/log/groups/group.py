@@ -42,7 +42,8 @@ class Session:
         self.expires = time.monotonic() + self.session_ms / 1000
 
     def renew(self, member: Member) -> None:
-        """The member as it is now. A new generation has been given nothing yet; a join is a request of the member."""
+        """Bring the session up to date with the member. A new generation has been given no records yet, and a join is a
+        request of the member."""
         if self.joined != member.joined:
             self.joined, self.session_ms = member.joined, member.session_ms
             self.touch()
@@ -54,14 +55,14 @@ class Session:
         return max(start, self.empty_upto) if start >= self.empty_from else start
 
     def found_empty(self, start: int, upto: int) -> None:
-        """There is nothing from `start`, where a read began, to `upto`."""
+        """Note that a read found no records from `start` to `upto`."""
         if not self.empty_from <= start <= self.empty_upto:
             self.empty_from, self.empty_upto = start, upto
         self.empty_upto = max(self.empty_upto, upto)
 
     def gave(self, start: int, upto: int) -> None:
-        """The member was given all of its records from `start` to `upto`. `start` is at most the number up to which all
-        of its slots are committed, or that at which it has left a gap itself."""
+        """Note that the member was given all of its records from `start` to `upto`. `start` is at most the number up to
+        which all of its slots are committed, or the number after which the member skipped records itself."""
         if self.given is not None and start <= self.given:
             self.given = max(self.given, upto)
 
@@ -83,7 +84,7 @@ class Group:
     removal_due: float = 0.0
     """When a removal of members that failed is tried again (time.monotonic); 0: the last one has not failed."""
     _is_fresh: bool = True
-    """Nothing has been read from the shard yet: what its members were given before is not known."""
+    """Whether nothing has been read from the shard yet, so that it is not known what its members were given before."""
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _waiting: deque[tuple[Change, asyncio.Future[GroupState]]] = field(default_factory=deque)
     _writer: asyncio.Task[None] | None = None
@@ -107,8 +108,8 @@ class Group:
                 self._take(state)
 
     async def change(self, make: Change) -> GroupState:
-        """The state after this change, which is on disk then. Raises what `make` raises, and Unavailable; then it is
-        not known whether the change was made."""
+        """Make this change, and return the state after it when it is on disk. Raises what `make` raises, and
+        Unavailable when the outcome is not known."""
         await self.load()
         answer: asyncio.Future[GroupState] = asyncio.get_running_loop().create_future()
         self._waiting.append((make, answer))
@@ -117,7 +118,7 @@ class Group:
         return await answer
 
     async def _write(self) -> None:
-        """Write changes until none waits. Those that fit in are written as one."""
+        """Write changes until none waits. Changes that wait at the same time are written as one."""
         while self._waiting:
             changes = list(self._waiting)
             self._waiting.clear()
@@ -140,7 +141,7 @@ class Group:
         try:
             return await self._put(before, changes)
         except Conflict:
-            # A change that an earlier process of the coordinator had sent has arrived after this one read the group.
+            # A change sent by an earlier process of the coordinator arrived after this process had read the group.
             return await self._put(await self._stored(), changes)
 
     async def _put(
@@ -157,7 +158,7 @@ class Group:
                 answers.append((answer, state))
         if state is not before:
             await self.store.put(self.name, before.revision, state.stored())
-        for answer, error in refusals:  # only now: with a Conflict, the state that refused them was an old one
+        for answer, error in refusals:  # after the write: in a Conflict, the state that refused them was out of date
             _fail(answer, error)
         self._take(state)
         return answers
@@ -165,7 +166,7 @@ class Group:
     async def delete(self) -> None:
         """Raises NotFound."""
         async with self._turn:
-            if self.is_deleted:  # by another request; a group of that name that was made since is another one
+            if self.is_deleted:  # by another request; a group created since with the same name is a different one
                 raise self._not_found()
             self.state = None
             await self.store.delete(self.name)
@@ -205,7 +206,7 @@ class Group:
 
     @contextmanager
     def serving(self, session: Session) -> Iterator[None]:
-        """A request of the member is being served: until it is over, its session does not run out."""
+        """The context of a request of the member, during which its session does not run out."""
         session.touch()
         session.polls += 1
         try:

@@ -1,7 +1,7 @@
-"""Reads what a member of a group is to process: records of its slots, of all shards that have any of them.
+"""Reads the records that a member of a group is to process: those of its slots, from all shards that have such slots.
 
-The pages of the shards are not merged into one: the order that counts is that of each key, and a key is on one shard.
-They are only cut at the number up to which all of them are complete.
+The pages of the shards are not merged into one, because only the order within a key matters, and a key is on one shard.
+The pages are only cut at the number up to which all of them are complete.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from shared.messages.log_pages import Page, Records, check_progress
 from shared.wire import pack, unpack
 
 PAGE_BYTES_MAX = 4 << 20
-"""Of values in one answer, of all shards together; beyond it, one record of each shard."""
+"""Bytes of values in one answer, from all shards together, apart from one record of each shard."""
 SHARD_BYTES_MIN = 64 << 10
 AHEAD, AHEAD_RECORDS = 1.25, 16
-"""A shard is asked for its share of the records times this, and some more, so that one that has more of them than
-others does not end the page early."""
+"""A shard is asked for its share of the records times AHEAD, and AHEAD_RECORDS more, so that a shard with more records
+than others does not end the page early."""
 
 
 class GroupPage(NamedTuple):
@@ -54,14 +54,18 @@ class GroupReader:
     ) -> GroupPage:
         """Up to `limit` records with the prefix and start ≤ number < end, of each slot from its number in `starts` on
         (uint64[slots], NOT_OWNED for those that are not wanted)."""
-        wanted = (starts != NOT_OWNED).reshape(-1, slots_per_shard(self._links.shards)).sum(axis=1)
-        shards: list[int] = np.flatnonzero(wanted).tolist()
+        slot_counts = (starts != NOT_OWNED).reshape(-1, slots_per_shard(self._links.shards)).sum(axis=1)
+        shards: list[int] = np.flatnonzero(slot_counts).tolist()
         await self._recovery.wait_for(shards)
         span = self._reader.readable(start, end)
         if span is None or not shards:
             # Not `end`: while this waited, a shard may have reported records in doubt below it.
             return GroupPage([], max(start, min(end, self._reader.visible)), True)
-        shares = np.minimum(limit, wanted * (limit * AHEAD / wanted.sum()) + AHEAD_RECORDS).astype(np.int64).tolist()
+        shares = (
+            np.minimum(limit, slot_counts * (limit * AHEAD / slot_counts.sum()) + AHEAD_RECORDS)
+            .astype(np.int64)
+            .tolist()
+        )
         page_bytes = max(SHARD_BYTES_MIN, PAGE_BYTES_MAX // len(shards))
         limits = {shard: shares[shard] for shard in shards}
         body = SlotsBody(span, prefix, starts.astype("<u8").tobytes(), self._links.shards, limits, page_bytes)

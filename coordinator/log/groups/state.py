@@ -1,8 +1,8 @@
-"""A consumer group at one revision: its members, who owns which slot, and how far each slot is committed.
+"""A consumer group at one revision: its members, the owner of each slot, and how far each slot is committed.
 
-A state never changes; each change makes a new one, with a higher revision. The *generation* of a member is the revision
-at which it joined or its slots last changed. So a generation names one assignment for ever: a request that names an
-older one is refused, and none is ever given twice.
+A state never changes; each change makes a new state with a higher revision. The *generation* of a member is the
+revision at which it joined or its slots last changed. So a generation names one assignment for ever: no generation is
+given twice, and a request that names an older one is refused.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from shared.log_slots import NOT_OWNED
 from shared.messages.log_groups import StoredGroup
 
 MEMBERS_MAX = 256
-"""Each has at least four slots."""
+"""So that each member has at least four slots."""
 
 
 class Stale(Conflict):
-    """The request names a generation that is over. `generation`: with which this member may go on; None if it must join
-    again."""
+    """The request names a generation that is over. `generation`: with this one the member may continue; None if it must
+    join again."""
 
     def __init__(self, text: str, generation: int | None = None) -> None:
         super().__init__(text)
@@ -33,7 +33,8 @@ class Stale(Conflict):
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
-    """`joined`: the generation with which it joined last: an older one is of another process of the same name."""
+    """`joined`: the generation with which it joined last. A request with an older one is from another process of the
+    same name."""
 
     name: str
     joined: int
@@ -103,18 +104,18 @@ class GroupState:
 
     def starts(self, place: int, after: int = 0) -> NDArray[np.uint64]:
         """uint64[slots]: the first number that the member is to read of each of its slots; NOT_OWNED for others."""
-        own = np.maximum(self.committed, np.uint64(after))
-        return np.where(self.owners == place, own, np.uint64(NOT_OWNED))
+        starts = np.maximum(self.committed, np.uint64(after))
+        return np.where(self.owners == place, starts, np.uint64(NOT_OWNED))
 
     def lowest(self, place: int) -> int:
         """The lowest committed position of the member's slots."""
-        own = self.committed[self.owners == place]
-        return int(own.min()) if len(own) else 0
+        committed = self.committed[self.owners == place]
+        return int(committed.min()) if len(committed) else 0
 
     # Changes: each returns the state after it
 
     def joined(self, name: str, session_ms: int) -> GroupState:
-        """With this member, new or once more. Raises Overloaded for one member too many."""
+        """With this member, which may have joined before. Raises Overloaded for one member too many."""
         revision = self.revision + 1
         place = self.find(name)
         member = Member(name, revision, revision, session_ms)
@@ -127,13 +128,13 @@ class GroupState:
 
     def without(self, names: Sequence[str]) -> GroupState:
         """Without these members."""
-        left = [place for place, member in enumerate(self.members) if member.name not in names]
-        places = np.full(len(self.members) + 1, NOBODY, np.int16)  # the last is for NOBODY
-        places[left] = np.arange(len(left))
-        return self._divided(tuple(self.members[place] for place in left), places[self.owners])
+        remaining = [place for place, member in enumerate(self.members) if member.name not in names]
+        new_places = np.full(len(self.members) + 1, NOBODY, np.int16)  # the last entry maps NOBODY to itself
+        new_places[remaining] = np.arange(len(remaining))
+        return self._divided(tuple(self.members[place] for place in remaining), new_places[self.owners])
 
     def _divided(self, members: tuple[Member, ...], owners: Owners) -> GroupState:
-        """With these members, who own these slots so far. Those who get or lose slots get a new generation."""
+        """With these members, which own these slots so far. Members that get or lose slots get a new generation."""
         revision = self.revision + 1
         after = divided(owners, len(members))
         changed = set(after[after != owners].tolist()) | set(owners[after != owners].tolist())
@@ -144,7 +145,7 @@ class GroupState:
         return replace(self, revision=revision, members=members, owners=after)
 
     def committed_to(self, place: int, upto: int) -> GroupState:
-        """With the member's slots committed up to this number; none of them goes back."""
+        """With the member's slots committed up to this number; no slot's position is lowered."""
         committed = np.where(self.owners == place, np.maximum(self.committed, np.uint64(upto)), self.committed)
         return replace(self, revision=self.revision + 1, committed=committed)
 

@@ -17,8 +17,8 @@ from shared.wire import pack, unpack
 
 
 class GroupStore:
-    """Every method raises Unavailable when the shard is missing or does not answer in time. What a change that failed
-    so has done is not known."""
+    """Every method raises Unavailable when the shard is missing or does not answer in time. The change may then have
+    been made, or not."""
 
     def __init__(self, links: Links, timeout_s: float) -> None:
         self._links = links

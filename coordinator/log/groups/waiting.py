@@ -17,7 +17,8 @@ from shared.errors import Overloaded
 from shared.log_slots import slot_of
 
 LOOKED_AT_MAX = 64
-"""Of a batch with more records than this, every member that waits for its prefix is woken: most have one of them."""
+"""A batch with more records than this wakes every member that waits for its prefix: most of them have one of the
+records."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +58,7 @@ class Waiters:
                 del self._by_prefix[prefix]
 
     def publish(self, group: AppendedGroup) -> None:
-        """Wake the members that have to do with records that have become visible."""
+        """Wake the members whose slots may have one of the records, which have become visible."""
         for prefix, waiters in self._by_prefix.items():
             for _, records in group.batches:
                 self._publish(records, prefix, waiters)
@@ -73,7 +74,7 @@ class Waiters:
                 waiter.woken.set()
 
     def publish_gap(self) -> None:
-        """Wake all: records have become visible that were in no published group."""
+        """Wake all members: records have become visible that were in no published group."""
         for waiters in self._by_prefix.values():
             for waiter in waiters:
                 waiter.woken.set()

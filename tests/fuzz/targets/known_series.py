@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from coordinator.series import known_samples, lessons, remote_write, remote_write_v2
 from coordinator.series.known_labels import KnownLabels
-from coordinator.series.lessons import NOTHING_SAID, Receipt
-from coordinator.series.remote_write import Cut
+from coordinator.series.lessons import EMPTY_RECEIPT, Receipt
 from coordinator.series.request_templates import SERIES_MIN, RequestTemplates
 from coordinator.series.series_references import SeriesReferences
+from coordinator.series.split_request import SplitRequest
 from loadtest.harness.histogram_messages import histogram_message
 from loadtest.harness.remote_write_bodies import body, request_v2
 from proto.remote_write_pb2 import WriteRequest
@@ -42,10 +42,10 @@ class Shards:
     def __init__(self) -> None:
         self.numbers: dict[Series, int] = {}
 
-    def write(self, cut: Cut) -> tuple[Stored, list[tuple[int, bytes]], Receipt]:
+    def write(self, split_request: SplitRequest) -> tuple[Stored, list[tuple[int, bytes]], Receipt]:
         """What is stored of these frames, their exemplars, and what is to be learned from them."""
         stored, exemplars, numbers = Stored(), list[tuple[int, bytes]](), {}
-        frames = ((n, place, bytes(one)) for n, own in cut.parts.items() for place, one in enumerate(own))
+        frames = ((n, place, bytes(one)) for n, own in split_request.parts.items() for place, one in enumerate(own))
         for shard, place, frame in frames:
             if exemplar_frames.is_exemplars(frame):
                 exemplars.append((shard, frame))
@@ -61,7 +61,7 @@ class Shards:
                 given = [self.numbers.setdefault(one, len(self.numbers)) for one in series]
                 numbers[shard, place] = np.array(given, dtype=np.int32)
                 _store(columns, series, stored)
-        receipt = Receipt({shard: 1 + shard for shard, _ in numbers}, numbers=numbers) if numbers else NOTHING_SAID
+        receipt = Receipt({shard: 1 + shard for shard, _ in numbers}, numbers=numbers) if numbers else EMPTY_RECEIPT
         return stored, sorted(exemplars), receipt
 
 
@@ -80,7 +80,7 @@ def _store(
 
 
 class Coordinator:
-    """Cuts and learns as `coordinator.api.write` does."""
+    """Splits and learns as `coordinator.api.write` does."""
 
     def __init__(self) -> None:
         self.shards = Shards()
@@ -89,44 +89,50 @@ class Coordinator:
         self._known_labels = KnownLabels(TABLES_BYTES)
         self._metadata: set[int] = set()
 
-    def first(self, data: bytes) -> Cut:
+    def first(self, data: bytes) -> SplitRequest:
         known = known_samples.read(data, SHARDS, self.references)
-        return remote_write.cut(data, SHARDS, LIMITS, self.references) if known is None else _of_known(known)
+        return remote_write.split(data, SHARDS, LIMITS, self.references) if known is None else _of_known(known)
 
-    def second(self, data: bytes) -> Cut:
+    def second(self, data: bytes) -> SplitRequest:
         instance = self._templates.read(np.frombuffer(data, np.uint8), DECOMPRESSED_BYTES_MAX, self._metadata)
-        cut = instance.cut(SHARDS) if instance is not None else None
-        if cut is None:
+        split_request = instance.split(SHARDS) if instance is not None else None
+        if split_request is None:
             surveyed = remote_write_v2.survey(
                 data, LIMITS, DECOMPRESSED_BYTES_MAX, self._metadata, self._known_labels, self.references,
                 self._templates,
             )  # fmt: skip
-            cut = remote_write_v2.cut(surveyed, SHARDS, LIMITS)
-            self._metadata.update(cut.metadata_keys)
-        return cut if cut.known is None else _of_known(cut.known)
+            split_request = remote_write_v2.split(surveyed, SHARDS, LIMITS)
+            self._metadata.update(split_request.metadata_keys)
+        return split_request if split_request.known is None else _of_known(split_request.known)
 
-    def store(self, cut: Cut) -> tuple[Stored, list[tuple[int, bytes]]]:
-        stored, exemplars, receipt = self.shards.write(cut)
-        lessons.learn(cut.lessons, self.references, receipt)
+    def store(self, split_request: SplitRequest) -> tuple[Stored, list[tuple[int, bytes]]]:
+        stored, exemplars, receipt = self.shards.write(split_request)
+        lessons.learn(split_request.lessons, self.references, receipt)
         return stored, exemplars
 
 
-def _of_known(known: known_samples.KnownSamples) -> Cut:
+def _of_known(known: known_samples.KnownSamples) -> SplitRequest:
     parts: dict[int, Sequence[Frame]] = {shard: [frame] for shard, frame in known_samples.frames([known]).items()}
-    return Cut(parts, samples=known.samples)
+    return SplitRequest(parts, samples=known.samples)
 
 
-def _told(cut: Cut) -> tuple[Any, ...]:
-    counts = cut.samples, cut.histograms, cut.histograms_refused, cut.exemplars, cut.exemplars_refused
-    return *counts, cut.exemplars_left_out, cut.refused_count, cut.refused
+def _told(split_request: SplitRequest) -> tuple[Any, ...]:
+    counts = (
+        split_request.samples,
+        split_request.histograms,
+        split_request.histograms_refused,
+        split_request.exemplars,
+        split_request.exemplars_refused,
+    )
+    return *counts, split_request.exemplars_left_out, split_request.refused_count, split_request.refused
 
 
 def _check(data: bytes, *, is_second: bool) -> None:
     knowing, forgetful = Coordinator(), Coordinator()
-    cut = knowing.second if is_second else knowing.first
+    split = knowing.second if is_second else knowing.first
     for seed in bodies_v2() if is_second else bodies():
         for _ in range(TURNS):
-            knowing.store(cut(seed))
+            knowing.store(split(seed))
     expected: Any
     try:
         plain = forgetful.second(data) if is_second else forgetful.first(data)
@@ -135,7 +141,7 @@ def _check(data: bytes, *, is_second: bool) -> None:
         expected = str(error)
     for turn in range(TURNS):
         try:
-            own = cut(data)
+            own = split(data)
             outcome: Any = _told(own), knowing.store(own)
         except TriptychError as error:
             outcome = str(error)

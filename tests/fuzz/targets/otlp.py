@@ -28,7 +28,7 @@ def _metrics(data: bytes) -> None:
         ready = prepared(data, RULES, known)
         written = ready.written()
         assert len(written) <= ready.bytes_total
-        cut = metrics.cut(ready, written, SHARDS, RULES, NO_REFERENCES)
+        split_request = metrics.split(ready, written, SHARDS, RULES, NO_REFERENCES)
         assert ready.refusals.count == 0 or ready.refusals.message("data points")
         try:
             message = ExportMetricsServiceRequest.FromString(data)
@@ -44,7 +44,7 @@ def _metrics(data: bytes) -> None:
             series, refused = expected(message, RULES)
             assert series_of(written) == series
             assert ready.refusals.count == refused
-            assert cut.samples == sum(map(len, series.values()))
+            assert split_request.samples == sum(map(len, series.values()))
 
 
 def _metrics_json(data: bytes) -> None:

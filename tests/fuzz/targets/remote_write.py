@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from coordinator.series import decompression, remote_write, remote_write_v2
 from coordinator.series.known_labels import KnownLabels
-from coordinator.series.remote_write import Cut, Limits
+from coordinator.series.remote_write import Limits
+from coordinator.series.split_request import SplitRequest
 from loadtest.harness.histogram_messages import histogram_message
 from loadtest.harness.remote_write_bodies import body, body_v2, request_v2
 from proto import remote_write_pb2
@@ -35,19 +36,19 @@ _KNOWN_LABELS_BYTES = 2048
 _STALE = np.array([STALE_SUM_BITS]).view(np.float64).item()
 
 
-def _cut(data: bytes) -> None:
+def _split(data: bytes) -> None:
     """What is stored is whole, and as much as plain Python says."""
-    cut = remote_write.cut(data, SHARDS, LIMITS)
-    _require_as_said(cut)
+    split_request = remote_write.split(data, SHARDS, LIMITS)
+    _require_as_said(split_request)
     with suppress(write_oracle.Unclear):
-        _require_as_expected(cut, write_oracle.expected(data, LIMITS))
+        _require_as_expected(split_request, write_oracle.expected(data, LIMITS))
 
 
-def _require_as_said(cut: Cut) -> None:
-    """What is cut is what a worker reads, sample by sample (histograms too) and exemplar by exemplar, and series are
+def _require_as_said(split_request: SplitRequest) -> None:
+    """What is split is what a worker reads, sample by sample (histograms too) and exemplar by exemplar, and series are
     canonical."""
     samples = exemplars = 0
-    for frame in (frame for frames in cut.parts.values() for frame in frames):
+    for frame in (frame for frames in split_request.parts.values() for frame in frames):
         if exemplar_frames.is_exemplars(frame):
             columns = exemplar_frames.parse(frame)
             exemplars += len(columns)
@@ -58,9 +59,11 @@ def _require_as_said(cut: Cut) -> None:
             samples += len(runs.times_ms)
             _require_series(runs)
             _require_times(runs)
-    expected = cut.samples + cut.histograms
-    assert samples == expected, f"the frames have {samples} samples and histograms, the cut says {expected}"
-    assert exemplars == cut.exemplars, f"the frames have {exemplars} exemplars, the cut says {cut.exemplars}"
+    expected = split_request.samples + split_request.histograms
+    assert samples == expected, f"the frames have {samples} samples and histograms, the split request says {expected}"
+    assert exemplars == split_request.exemplars, (
+        f"the frames have {exemplars} exemplars, the split request says {split_request.exemplars}"
+    )
 
 
 def _require_labels(columns: ExemplarColumns) -> None:
@@ -91,31 +94,31 @@ def _require_times(runs: sample_frames.SampleColumns) -> None:
         assert (edges[:, 0] <= edges[:, 1]).all()
 
 
-def _require_as_expected(cut: Cut, expected: write_oracle.Expected) -> None:
-    stored = write_oracle.Expected(cut.samples, cut.histograms, cut.histograms_refused)
-    assert stored == expected, f"stored {stored}, expected {expected}; refused: {cut.refused}"
+def _require_as_expected(split_request: SplitRequest, expected: write_oracle.Expected) -> None:
+    stored = write_oracle.Expected(split_request.samples, split_request.histograms, split_request.histograms_refused)
+    assert stored == expected, f"stored {stored}, expected {expected}; refused: {split_request.refused}"
 
 
 def _request(data: bytes) -> None:
-    _cut(bytes(decompression.decompress(data, DECOMPRESSED_BYTES_MAX)))
+    _split(bytes(decompression.decompress(data, DECOMPRESSED_BYTES_MAX)))
 
 
-def _cut_v2(data: bytes) -> None:
-    """The same of version 2.0, whose labels take what the survey says, and which is cut in the same way when its labels
-    are known."""
+def _split_v2(data: bytes) -> None:
+    """The same for version 2.0. The labels take as many bytes as the survey says, and the request is split in the same
+    way when its labels are known."""
     surveyed = remote_write_v2.survey(data, LIMITS, DECOMPRESSED_BYTES_MAX)
-    cut = remote_write_v2.cut(surveyed, SHARDS, LIMITS)
+    split_request = remote_write_v2.split(surveyed, SHARDS, LIMITS)
     assert surveyed.bytes_total <= DECOMPRESSED_BYTES_MAX
-    _require_as_said(cut)
+    _require_as_said(split_request)
     with suppress(write_oracle.Unclear):
-        _require_as_expected(cut, write_oracle.expected_v2(data, LIMITS))
+        _require_as_expected(split_request, write_oracle.expected_v2(data, LIMITS))
     known_labels = KnownLabels(_KNOWN_LABELS_BYTES)
     for _ in range(2):
         surveyed = remote_write_v2.survey(data, LIMITS, DECOMPRESSED_BYTES_MAX, known_labels=known_labels)
-        _require_same_frames(remote_write_v2.cut(surveyed, SHARDS, LIMITS), cut)
+        _require_same_frames(remote_write_v2.split(surveyed, SHARDS, LIMITS), split_request)
 
 
-def _require_same_frames(one: Cut, other: Cut) -> None:
+def _require_same_frames(one: SplitRequest, other: SplitRequest) -> None:
     assert one.refused == other.refused
     frames = [{shard: [bytes(frame) for frame in each.parts[shard]] for shard in each.parts} for each in (one, other)]
     assert frames[0] == frames[1], "the frames of a request with known labels are others"
@@ -187,10 +190,10 @@ def strategy(
 
 
 TARGETS = [
-    Target("remote-write", _cut, bodies, lambda: strategy() | write_requests.bodies()),
+    Target("remote-write", _split, bodies, lambda: strategy() | write_requests.bodies()),
     Target(
         "remote-write-v2",
-        _cut_v2,
+        _split_v2,
         bodies_v2,
         lambda: strategy(body_v2, exemplar_requests.body_v2) | write_requests.bodies_v2(),
     ),

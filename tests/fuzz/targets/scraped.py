@@ -64,7 +64,7 @@ def _protobuf(data: bytes) -> None:
 
 def _jobs(data: bytes) -> None:
     for job in jobs.read(config_file.parse(data, Path("/nowhere/prometheus.yml"))):
-        targets.found(job, job.groups, 10)
+        targets.targets_of(job, job.groups, 10)
 
 
 def _texts() -> Iterator[bytes]:

@@ -40,9 +40,11 @@ _DECODER, _UP = Decoder(1 << 20), labels.encode((("__name__", "up"),))
 
 def _require_whole(series: SeriesArrays, refusals: Refusals) -> None:
     """What is read is what remote write takes: no series is lost on the way."""
-    cut = remote_write.cut(series.body(), 3, LIMITS)
+    split_request = remote_write.split(series.body(), 3, LIMITS)
     histograms = sum(len(messages) for _, messages in series.histograms)
-    assert cut.samples + cut.histograms + cut.refused_count == series.samples + histograms, "samples are lost"
+    assert (
+        split_request.samples + split_request.histograms + split_request.refused_count == series.samples + histograms
+    ), "samples are lost"
     assert len(refusals.texts) <= refusals.count
 
 
@@ -94,8 +96,8 @@ def _chunk(data: bytes) -> None:
         table = np.array([[tsdb_chunks.HISTOGRAMS, 1, len(whole), 0]], dtype=np.int64)
         for chunks in _DECODER.read(whole, table, [[(5, 7)]]):
             for _, fields in chunks:
-                cut = remote_write.cut(series_field(_UP, fields), 3, LIMITS)
-                assert cut.histograms + cut.refused_count > 0, "histograms are lost"
+                split_request = remote_write.split(series_field(_UP, fields), 3, LIMITS)
+                assert split_request.histograms + split_request.refused_count > 0, "histograms are lost"
     tsdb_chunks.find(size, np.arange(-1, len(data) + 1), np.zeros((len(data) + 2, 4), np.int64))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from coordinator import large_bodies
-from coordinator.direct_searches import vector_apart
+from coordinator.direct_searches import split_vector
 from coordinator.vectors import changes, decode, decode_protobuf, facets, filters, map_request, scroll, search
 from coordinator.vectors.decode import Upserts
 from proto import vector_pb2
@@ -62,10 +62,10 @@ def _same(content: Any) -> Any:
 
 def _apart(data: bytes) -> None:
     """A search whose vector is read apart from the rest of its body is the same as one that is read whole."""
-    apart = vector_apart(data)
+    shape_and_vector = split_vector(data)
     whole = _outcome(search.from_json, _whole, data)
-    if apart is not None:
-        shape, text = apart
+    if shape_and_vector is not None:
+        shape, text = shape_and_vector
 
         def joined(text: bytes) -> search.SearchRequest:
             flat, counts = decode.numbers([text], lambda place: "vector")

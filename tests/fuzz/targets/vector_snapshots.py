@@ -135,14 +135,10 @@ def _written() -> tuple[bytes, ...]:
     table.view.index.add(numbers, own)
     table.advance(3)
     directory = _directory()
-    snapshot.write(
-        LocalObjects(directory.parent),
-        {0: 3, 1: 2},
-        COLLECTION,
-        table.view,
-        RecallCurve((48, 64), (0.9, 0.99), 128),
-        {0: Position(3, 0)},
-    )
+    positions = {0: Position(3, 0)}
+    curve = RecallCurve((48, 64), (0.9, 0.99), 128)
+    saving = snapshot.Saving(COLLECTION, table.view, {0: 3, 1: 2}, curve, positions, positions)
+    snapshot.write(LocalObjects(directory.parent), saving)
     rows, *others = [(directory / name).read_bytes() for name in FILES]
     return rows[8:], *others
 

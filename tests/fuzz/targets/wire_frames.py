@@ -160,7 +160,7 @@ def _evaluations() -> Iterator[bytes]:
 
 def _sample_frames() -> Iterator[bytes]:
     for body in bodies():
-        for frames in remote_write.cut(body, 1, LIMITS).parts.values():
+        for frames in remote_write.split(body, 1, LIMITS).parts.values():
             yield from (bytes(frame) for frame in frames if not exemplar_frames.is_exemplars(frame))
 
 
@@ -169,7 +169,7 @@ def _reference_frames() -> Iterator[bytes]:
         words = [reference_frames.MARK, 5, 2, 3, len(starts), 1 | 1 << 32, 4 | 2 << 32, 10, 10, 20, 0, 0, 0, *starts]
         yield np.array(words, dtype=np.int64).tobytes()
     for body in bodies():  # the same with histograms
-        for frame in (frame for frames in remote_write.cut(body, 1, LIMITS).parts.values() for frame in frames):
+        for frame in (frame for frames in remote_write.split(body, 1, LIMITS).parts.values() for frame in frames):
             columns = None if exemplar_frames.is_exemplars(frame) else sample_frames.parse(frame)
             if columns is not None and columns.histograms is not None:
                 packed = b"".join(columns.histograms.bytes())
@@ -181,7 +181,7 @@ def _reference_frames() -> Iterator[bytes]:
 
 def _exemplar_frames() -> Iterator[bytes]:
     for body in bodies():
-        for frames in remote_write.cut(body, 1, LIMITS).parts.values():
+        for frames in remote_write.split(body, 1, LIMITS).parts.values():
             yield from (bytes(frame) for frame in frames if exemplar_frames.is_exemplars(frame))
 
 
