@@ -150,6 +150,24 @@ def test_a_part_that_cannot_be_kept_up_is_tried_again(log: Log) -> None:
     own.leave(part)
 
 
+def test_parts_that_a_full_disk_refuses_share_a_line_of_the_log(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    class Refused(Part):
+        def keep_up(self) -> None:
+            super().keep_up()
+            raise Unavailable("the store is full")
+
+    own, parts = keeper(log), [Refused() for _ in range(8)]
+    for part in parts:
+        own.join(part)
+    own.wake()
+    eventually(lambda: parts[-1].kept_up > 2)
+    for part in parts:
+        own.leave(part)
+    lines = [record for record in caplog.records if "could not be synced or gathered" in record.message]
+    assert 2 <= len(lines) <= parts[0].kept_up
+    assert own.failures == sum(part.kept_up for part in parts) > len(lines)
+
+
 def test_a_defect_in_one_part_ends_neither_the_thread_nor_the_care_for_others(log: Log) -> None:
     class Broken(Part):
         def keep_up(self) -> None:

@@ -82,20 +82,23 @@ class Keeper:
             self._work.clear()
             if self._closing.wait(SYNC_AFTER_S):
                 return
-            if self._dirty and not self._try(self.sync):
-                continue
-            for part in list(self._parts):
-                self._try(part.keep_up)
+            refusals: list[str] = []
+            if not self._dirty or self._try(self.sync, refusals):
+                for part in list(self._parts):
+                    self._try(part.keep_up, refusals)
+            if refusals:  # one line for all: a full disk refuses every part, in 12 rounds a second
+                why, more = refusals[0], len(refusals) - 1
+                event(logging.ERROR, "the log could not be synced or gathered", why=why, more=more)
+                self._work.set()
 
-    def _try(self, step: Callable[[], object]) -> bool:
-        """Run a step of a round; False if it failed. No failure ends the thread: without it, records would stay
-        unsynced and the log would grow without bound."""
+    def _try(self, step: Callable[[], object], refusals: list[str]) -> bool:
+        """Run a step of a round, and add to `refusals` why it was refused; False if it failed. No failure ends the
+        thread: without it, records would stay unsynced and the log would grow without bound."""
         try:
             step()
         except Unavailable as error:
             self.failures += 1
-            event(logging.ERROR, "the log could not be synced or gathered", why=error)
-            self._work.set()
+            refusals.append(str(error))
         except Exception as error:  # a defect; the next check, in CHECK_EVERY_S, tries again
             self.failures += 1
             event(logging.ERROR, "the log could not be synced or gathered", trace=True, why=error)
