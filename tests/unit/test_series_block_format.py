@@ -178,8 +178,9 @@ def test_an_extract_of_a_directory_has_the_chunks_of_some_series(seed: int) -> N
     start, end = (0, runs) if seed % 2 else (runs // 4, runs // 2)
     sizes, covered_before = np.diff(chunk_runs), 0
     for runs_max in range(runs + 1):
-        covered, extract = directory.extract(asked, start, end, runs_max)
-        assert len(extract.ids) <= runs_max
+        covered, kept, chunks = directory.first_chunks(asked, start, end, runs_max)
+        extract = directory.extract(chunks)
+        assert len(extract.ids) == kept <= runs_max
         assert covered_before <= covered <= len(asked)
         covered_before = covered
         if covered < len(asked):  # one more series would need too many runs

@@ -143,6 +143,27 @@ def test_extracts_have_the_places_of_chunks_in_the_file(tmp_path: Path, monkeypa
         assert (found.values == np.arange(5_000, 15_001) + first * length).all()
 
 
+def test_an_extract_of_a_block_with_few_of_the_series_is_for_many_reads(
+    tmp_path: Path, decoded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects, series, each, read = LocalObjects(tmp_path), 320, 40, 8
+    rows = []
+    for first in range(0, series, each):  # the series are short-lived: each block has others
+        writer = BlockWriter(objects, first + 1)
+        writer.add(np.arange(first, first + each), np.ones(each, np.int64), np.full(each, first), np.ones(each))
+        rows.append(writer.finish())
+    below = Layers(blocks=tuple(block.Block(row, objects, DecodedCache(0)) for row in rows))
+    monkeypatch.setattr(extracts, "RUNS_MAX", series)
+    ids = np.arange(series)
+    own = extracts.Extracts(ids, lambda wanted: wanted, 0, series)
+    for first in range(0, series, read):
+        wanted = ids[first : first + read]
+        found = join(below.pieces(wanted, wanted, 0, series, own), read)
+        assert found.timestamps_ms.tolist() == [first // each * each] * read
+    # The first extract of most blocks ends where their own series begin, the second where these end.
+    assert len(decoded) <= 3 * len(rows)
+
+
 def test_a_query_goes_back_and_reads_what_was_merged_meanwhile(shard: Uncached) -> None:
     selection = shard.select()
     expected = points(selection.read(0, SERIES))
@@ -173,6 +194,51 @@ def test_extracts_are_memory_of_the_query(shard: Uncached) -> None:
     with account.open():
         selection.read(0, READ)
     assert account.used_bytes >= BLOCKS * SERIES * 44
+
+
+def test_a_query_leaves_no_extract_in_memory(tmp_path: Path) -> None:
+    objects, series, length = LocalObjects(tmp_path), 4000, 50
+    writer = BlockWriter(objects, 1)
+    times_ms, values = np.tile(np.arange(length), series), np.repeat(np.arange(float(series)), length)
+    writer.add(np.arange(series), np.full(series, length), times_ms, values)
+    row = writer.finish()
+    directory_bytes = block.Block(row, objects, DecodedCache(0)).directory().size_bytes
+    cache = DecodedCache(directory_bytes - 1)  # it has room for chunks only
+    below = Layers(blocks=(block.Block(row, objects, cache),))
+    account, ids = Account(1 << 30), np.arange(series)
+    with account.open():
+        own = extracts.Extracts(ids, lambda wanted: wanted, 0, length)
+        for wanted in np.split(ids, 8):
+            assert below.pieces(wanted, wanted, 0, length, own)
+    assert cache.size_bytes
+    assert account.used_bytes >= series * 44
+    del own
+    assert account.used_bytes == 0
+
+
+def test_extracts_are_dropped_after_the_last_series(shard: Uncached) -> None:
+    account = Account(1 << 30)
+    selection = shard.select()
+    with account.open():
+        expected = in_reads(selection)
+    assert account.used_bytes < SERIES * 44
+    assert in_reads(selection) == expected
+
+
+def test_a_read_of_one_series_has_the_room_of_the_extracts(shard: Uncached, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = points(shard.select().read(0, SERIES))
+    selection, account = shard.select(), Account(1 << 30)
+    with account.open():
+        selection.read(0, READ)
+        used = account.used_bytes
+
+        def joined_in_little(*arguments: Any) -> Samples:
+            if account.used_bytes >= used:
+                raise MemoryError
+            return join(*arguments)
+
+        monkeypatch.setattr(part, "join", joined_in_little)
+        assert points(selection.read(READ, READ + 1)) == expected[READ : READ + 1]
 
 
 def test_a_query_does_without_extracts_when_it_lacks_memory_for_samples(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -74,20 +75,19 @@ class ShardSelection:
                 started = time.perf_counter()
                 pieces.append(self._read(part, ids, wanted))
                 own.add(len(wanted), pieces[-1], time.perf_counter() - started)
+        if last >= self._firsts[-1]:
+            self._extracts = None  # the query needs the memory for what it computes from the samples
         return pieces[0] if len(pieces) == 1 else joined_samples(pieces)
 
     def _read(self, part: SeriesPart, ids: Ids, wanted: Ids) -> Samples:
-        """The samples of `wanted`, some of the series `ids` of a part. Raises MemoryError; a later read then needs less
-        beside its samples."""
-        if len(wanted) == len(ids) or self._lacks_memory:
-            return part.read(wanted, self._start_ms, self._end_ms)
-        if self._extracts is None or self._extracts[0] is not part:  # those of the part before are not needed any more
-            self._extracts = part, Extracts(ids, part.contents.permanent_of, self._start_ms, self._end_ms)
-        try:
-            return part.read(wanted, self._start_ms, self._end_ms, self._extracts[1])
-        except MemoryError:
-            self._lacks_memory, self._extracts = True, None
-            raise
+        """The samples of `wanted`, some of the series `ids` of a part. Raises MemoryError."""
+        if len(wanted) < len(ids) and not self._lacks_memory:
+            if self._extracts is None or self._extracts[0] is not part:  # those of the part before are not needed now
+                self._extracts = part, Extracts(ids, part.contents.permanent_of, self._start_ms, self._end_ms)
+            with suppress(MemoryError):
+                return part.read(wanted, self._start_ms, self._end_ms, self._extracts[1])
+            self._lacks_memory, self._extracts = True, None  # their room may be enough for the samples
+        return part.read(wanted, self._start_ms, self._end_ms)
 
 
 class ShardSource:

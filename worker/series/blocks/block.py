@@ -252,8 +252,10 @@ class Block:
     def _open_chunk(self, directory: Directory, number: int) -> Chunk | PagedChunk:
         data = self._chunk_bytes(directory, number)
         runs = slice(*directory.chunk_runs[number : number + 2].tolist())
+        # Copies: a chunk in the cache must not keep the directory, or the extract of a query, in memory.
+        counts, firsts = directory.counts[runs].astype(np.int64), directory.earliest[runs].copy()
         try:
-            return sections.opened(data, directory.counts[runs].astype(np.int64), directory.earliest[runs], self._cache)
+            return sections.opened(data, counts, firsts, self._cache)
         except (ValueError, struct.error) as error:
             raise self.undecodable(number, error) from error
 

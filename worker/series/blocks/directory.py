@@ -117,24 +117,30 @@ class Directory:
             if room <= len(rows):
                 return rows[:room], runs[:room]
 
-    def extract(self, ids: Ints, start_ms: int, end_ms: int, runs_max: int) -> tuple[int, Directory]:
-        """(n, a directory that has only the chunks with runs that `find` finds for ids[:n], with all their runs), where
-        n is as large as `runs_max` runs allow. The chunks keep their numbers: the others are empty there."""
+    def first_chunks(self, ids: Ints, start_ms: int, end_ms: int, runs_max: int) -> tuple[int, int, Ints]:
+        """(n, the runs of all these chunks together, the chunks with runs that `find` finds for ids[:n]), where n is as
+        large as `runs_max` runs allow."""
         rows, runs = self.find(ids, start_ms, end_ms)
         found = np.searchsorted(self.chunk_runs, runs, side="right") - 1
         chunks, first_at = np.unique(found, return_index=True)
         by_row = np.argsort(first_at)
         chunks, first_at = chunks[by_row], first_at[by_row]
-        sizes = np.diff(self.chunk_runs)
-        kept = int(np.searchsorted(np.cumsum(sizes[chunks]), runs_max, side="right"))
+        runs_before = _bounds(np.diff(self.chunk_runs)[chunks])
+        kept = int(np.searchsorted(runs_before, runs_max, side="right")) - 1
         covered = len(ids) if kept == len(chunks) else int(rows[first_at[kept]])
+        return covered, int(runs_before[kept]), chunks[:kept]
+
+    def extract(self, chunks: Ints) -> Directory:
+        """A directory that has only these chunks, with all their runs. They keep their numbers: the others are empty
+        there."""
+        sizes = np.diff(self.chunk_runs)
         is_kept = np.zeros(len(sizes), dtype=np.bool_)
-        is_kept[chunks[:kept]] = True
+        is_kept[chunks] = True
         own = np.flatnonzero(np.repeat(is_kept, sizes))
         columns: dict[str, NDArray] = {name: getattr(self, name) for name in COLUMNS}
         columns |= {name: columns[name][own] for name in ("ids", "counts", "earliest", "latest")}
         columns["chunk_runs"] = _bounds(np.where(is_kept, sizes, 0))
-        return covered, _indexed(columns, _bounds(columns["counts"]))
+        return _indexed(columns, _bounds(columns["counts"]))
 
     def by_chunk(self, rows: Ints, runs: Ints) -> Iterator[tuple[int, Ints, Ints]]:
         """(chunk, its rows, its runs) for each chunk that has some of these runs, in the order of the file. The runs of

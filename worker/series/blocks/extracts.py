@@ -63,12 +63,19 @@ class Extracts:
 
     def _keep(self, name: str, directory: Directory, ids: Ids, runs_max: int) -> None:
         """Keep an extract for `ids` and the series after them, unless there is no room for more than these."""
-        first = int(np.searchsorted(self._ids, ids[0]))
-        for series in (READS_MIN * len(ids), runs_max):
-            following = self._ids[first : first + series]
-            permanent = self._permanent_of(following)
-            covered, extract = directory.extract(permanent, self._start_ms, self._end_ms, runs_max)
-            if covered < len(following):
-                break
+        first, tried = int(np.searchsorted(self._ids, ids[0])), READS_MIN * len(ids)
+        covered, runs, chunks = self._first_chunks(directory, first, tried, runs_max)
+        if covered == tried:
+            # Where a block has few of the reader's series, more series than runs fit.
+            more = min(max(runs_max, covered * runs_max // max(1, runs)), RUNS_MAX)
+            if more > covered:
+                covered, _, chunks = self._first_chunks(directory, first, more, runs_max)
         if covered > len(ids):
-            self._kept[name] = _Extract(int(following[0]), int(following[covered - 1]), extract)
+            last = first + covered - 1
+            self._kept[name] = _Extract(int(self._ids[first]), int(self._ids[last]), directory.extract(chunks))
+
+    def _first_chunks(self, directory: Directory, first: int, series: int, runs_max: int) -> tuple[int, int, Ids]:
+        """As `Directory.first_chunks`, of so many of the reader's series from self._ids[first] on, or as many as there
+        are."""
+        permanent = self._permanent_of(self._ids[first : first + series])
+        return directory.first_chunks(permanent, self._start_ms, self._end_ms, runs_max)
