@@ -177,6 +177,22 @@ def test_a_page_goes_on_behind_vectors_that_are_deleted_while_it_is_made(
     assert wire.unpack(reply.body, messages.PageReply).end == Position(None, b"v2")
 
 
+def test_a_page_has_the_vectors_behind_one_that_is_deleted_while_it_is_made(
+    shard: OneShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(shard, some_rows(10))
+    contents = paging.contents
+
+    def after_a_delete(*arguments: Any) -> Any:
+        shard.delete(["v1"])
+        return contents(*arguments)
+
+    monkeypatch.setattr(paging, "contents", after_a_delete)
+    positions, reply = page(shard, 3, fields=None)
+    assert [position.id for position in positions] == [b"v0", b"v2"]
+    assert wire.unpack(reply.body, messages.PageReply).end == Position(None, b"v2")
+
+
 def test_unknown_fields_are_named_and_match_nothing(shard: OneShard) -> None:
     fill(shard, some_rows(10))
     unknown = Condition("gt", "nowhere", (1,))
