@@ -208,6 +208,17 @@ def test_what_is_kept_anew_counts_once_and_what_is_too_large_not_at_all() -> Non
     assert (cache.get("a"), cache.get("b"), cache.size_bytes) == (None, 4, 1)
 
 
+def test_a_cache_that_shrinks_forgets_the_least_recently_used_first() -> None:
+    cache = DecodedCache(10)
+    for name in "abc":
+        cache.put(name, name.upper(), 3)
+    cache.shrink(6)
+    assert {name: cache.get(name) for name in "abc"} == {"a": None, "b": "B", "c": "C"}
+    assert (cache.bytes_max, cache.size_bytes) == (6, 6)
+    cache.put("d", "D", 7)
+    assert (cache.get("d"), cache.size_bytes) == (None, 6)
+
+
 @pytest.mark.parametrize("act", ["get", "put"])
 def test_the_cache_is_one_threads_at_a_time(act: str) -> None:
     cache = DecodedCache(10)

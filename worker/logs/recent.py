@@ -215,7 +215,7 @@ class Recent:
         return Totals(self._count, _octets(self._table[: self._count]), first, min(times, default=0))
 
     def remaining(self, starts: Starts) -> Recent:
-        """The records that are not below the start of their key; this object itself if none are."""
+        """The records that are not below the start of their key; this object itself if that is all of them."""
         snapshot = self.snapshot()
         every_row = np.arange(self._count, dtype=np.int64)
         rows = snapshot.kept(every_row, starts)

@@ -56,9 +56,20 @@ class DecodedCache:
             replaced = self._entries.pop(key, None)
             self._bytes += size_bytes - (replaced[1] if replaced else 0)
             self._entries[key] = (item, size_bytes)
-            self._take_back()
-            while self._bytes > self._bytes_max:
-                self._bytes -= self._entries.popitem(last=False)[1][1]
+            self._evict()
+
+    def shrink(self, bytes_max: int) -> None:
+        """Lower the bound to `bytes_max`."""
+        with self._lock:
+            assert bytes_max <= self._bytes_max, "items that alone were over the bound would be missing"
+            self._bytes_max = bytes_max
+            self._evict()
+
+    def _evict(self) -> None:
+        """End loans and drop items while there is too much; the caller has the lock."""
+        self._take_back()
+        while self._bytes > self._bytes_max:
+            self._bytes -= self._entries.popitem(last=False)[1][1]
 
     def lend(self, borrower: Borrower, size_bytes: int) -> bool:
         """Whether `borrower` may hold so many bytes more until it is told to give them back; it has one loan at most.

@@ -65,10 +65,11 @@ def choose(layers: Layers, window_ms: int, now_ms: int) -> list[Block]:
 
 def sources(chosen: Sequence[Block], archive: Archive) -> tuple[Block, ...]:
     """The blocks with a cache of their own, which has room for their directories. Raises CorruptBlock, Unavailable."""
-    directories = (archive.block(block.row, DecodedCache(0)).directory() for block in chosen)
-    directory_bytes = sum(directory.size_bytes for directory in directories)
-    cache = DecodedCache(CACHE_BYTES + min(directory_bytes, DIRECTORIES_BYTES_MAX))
-    return tuple(archive.block(block.row, cache) for block in chosen)
+    cache = DecodedCache(CACHE_BYTES + DIRECTORIES_BYTES_MAX)
+    blocks = tuple(archive.block(block.row, cache) for block in chosen)
+    directory_bytes = sum(block.directory().size_bytes for block in blocks)
+    cache.shrink(CACHE_BYTES + min(directory_bytes, DIRECTORIES_BYTES_MAX))
+    return blocks
 
 
 def _in_windows(blocks: Sequence[Block], window_ms: int, now_ms: int) -> Iterator[list[Block]]:

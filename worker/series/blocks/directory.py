@@ -121,8 +121,7 @@ class Directory:
         """(n, the runs of all these chunks together, the chunks with runs that `find` finds for ids[:n]), where n is as
         large as `runs_max` runs allow."""
         rows, runs = self.find(ids, start_ms, end_ms)
-        found = np.searchsorted(self.chunk_runs, runs, side="right") - 1
-        chunks, first_at = np.unique(found, return_index=True)
+        chunks, first_at = np.unique(self._chunks_of(runs), return_index=True)
         by_row = np.argsort(first_at)
         chunks, first_at = chunks[by_row], first_at[by_row]
         runs_before = _bounds(np.diff(self.chunk_runs)[chunks])
@@ -162,10 +161,13 @@ class Directory:
         bounded in bytes, so this bounds the bytes that are decoded for a series."""
         chunk_samples = np.diff(self.before[self.chunk_runs])
         rows, runs = self.find(ids)
-        chunk = np.searchsorted(self.chunk_runs, runs, side="right") - 1
         shares = np.zeros(len(ids))
-        np.add.at(shares, rows, self.counts[runs] / chunk_samples[chunk])
+        np.add.at(shares, rows, self.counts[runs] / chunk_samples[self._chunks_of(runs)])
         return shares
+
+    def _chunks_of(self, runs: Ints) -> Ints:
+        """The chunk of each run."""
+        return np.searchsorted(self.chunk_runs, runs, side="right") - 1
 
 
 COLUMNS: dict[str, DTypeLike] = {
