@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 
-from coordinator import aiohttp_import
+from coordinator.http import aiohttp_import
 
 if __name__ == "__main__":
     gc.disable()  # imports create hardly any garbage; `interpreter.collect_seldom` enables it again
@@ -22,24 +22,12 @@ import uvloop
 
 from coordinator import warm
 from coordinator.app import serve
-from shared import (
-    allocator,
-    array_memory,
-    config,
-    confinement,
-    environment,
-    interpreter,
-    listen_address,
-    manifest,
-    no_arguments,
-    open_files,
-    telemetry,
-    tracing,
-)
+from shared import config, confinement, environment, listen_address, manifest, no_arguments, telemetry, tracing
 from shared.control import LocalControl
 from shared.durable import FILE_UMASK
 from shared.errors import ConfigError
 from shared.kernels import compile_first, load_all
+from shared.process import allocator, array_memory, interpreter, open_files
 
 
 def main() -> None:

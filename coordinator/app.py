@@ -47,15 +47,15 @@ from coordinator.api import (
 )
 from coordinator.api.log import append, contents, cursors, deletion, groups, policies, scan, tail, times
 from coordinator.backup.views import Views
-from coordinator.config_file import ConfigFile
-from coordinator.connections import Connections, backlog
 from coordinator.context import CONTEXT, Context
 from coordinator.dispatch import Dispatcher
-from coordinator.handshakes import Handshakes
-from coordinator.links import Links
-from coordinator.listening import Listener
+from coordinator.fanout.links import Links
+from coordinator.http.listening import Listener
+from coordinator.limits.connections import Connections, backlog
+from coordinator.limits.handshakes import Handshakes
 from coordinator.log.area import LogArea
 from coordinator.log.sequencer import DIRECTORY as SEQUENCER
+from coordinator.prometheus_config.config_file import ConfigFile
 from coordinator.queries import calibration
 from coordinator.queries.gate import LIGHT_PROCESSOR_S, Gate, heavy_places
 from coordinator.series.groups import SampleWrites
@@ -63,8 +63,7 @@ from coordinator.vectors.area import VectorArea
 from coordinator.watching import sources
 from coordinator.watching.self_scrape import SelfScrape
 from coordinator.watching.telemetry import Telemetry
-from shared import open_files, tracing
-from shared.allocator import TRIM_INTERVAL_S, Trimmer
+from shared import tracing
 from shared.catalogue_file import DIRECTORY as VECTOR
 from shared.config import Settings
 from shared.control import Control
@@ -72,6 +71,8 @@ from shared.errors import ConfigError
 from shared.listen_address import cannot_be_bound, host_and_port
 from shared.manifest import Manifest
 from shared.messages.settling import settle
+from shared.process import open_files
+from shared.process.allocator import TRIM_INTERVAL_S, Trimmer
 from shared.promql import parser
 from shared.telemetry import event
 

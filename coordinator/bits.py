@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from shared.kernel_declarations import Intrinsic
 from shared.kernels import inlined
+from shared.kernels.declarations import Intrinsic
 from shared.promql.model import Int
 
 VARINT_BYTES_MAX = 10

@@ -9,18 +9,20 @@ from pathlib import Path
 from aiohttp import web
 
 from coordinator.access.gatekeeper import Gatekeeper
-from coordinator.admission import Admission
 from coordinator.backup.views import Views
-from coordinator.config_file import ConfigFile
-from coordinator.connections import Connections, connections_max
-from coordinator.cors import Cors
-from coordinator.cross_site import CrossSite
-from coordinator.decoding import Decodings
-from coordinator.links import Links
+from coordinator.fanout.links import Links
+from coordinator.headers.cors import Cors
+from coordinator.headers.cross_site import CrossSite
+from coordinator.limits.admission import Admission
+from coordinator.limits.connections import Connections, connections_max
+from coordinator.limits.decoding import Decodings
+from coordinator.limits.pressure import Pressure
+from coordinator.limits.spool import Spool
+from coordinator.limits.waiting_room import WaitingRoom
 from coordinator.log.area import LogArea
 from coordinator.otlp.known_sets import KnownSets
 from coordinator.otlp.label_sets import Translation
-from coordinator.pressure import Pressure
+from coordinator.prometheus_config.config_file import ConfigFile
 from coordinator.queries.cost import Costs
 from coordinator.queries.gate import Gate
 from coordinator.queries.running import RunningQueries
@@ -37,9 +39,7 @@ from coordinator.series.metadata import KnownMetadata
 from coordinator.series.metric_types import MetricTypes
 from coordinator.series.request_templates import RequestTemplates
 from coordinator.series.series_references import SeriesReferences
-from coordinator.spool import Spool
 from coordinator.vectors.area import VectorArea
-from coordinator.waiting_room import WaitingRoom
 from coordinator.watching.self_scrape import SelfScrape
 from coordinator.watching.telemetry import Telemetry
 from coordinator.watching.watch import Watch

@@ -15,25 +15,25 @@ from typing import Any
 
 from aiohttp import HttpVersion10, hdrs, web
 
-from coordinator.admission import may_use_reserve
-from coordinator.bodies import Malformed, check_escapes
-from coordinator.clients import CURRENT_CLIENT
 from coordinator.context import CONTEXT
-from coordinator.direct_appends import DirectAppends
-from coordinator.direct_lists import direct_lists
-from coordinator.direct_queries import direct_queries
-from coordinator.direct_requests import LABEL_NAMES, DirectConnection, DirectRequests, Endpoint
-from coordinator.direct_scans import DirectScans
-from coordinator.direct_searches import DirectSearches
-from coordinator.direct_states import direct_states
-from coordinator.direct_writes import DirectWrites
-from coordinator.entrance import turned_away
-from coordinator.failures import failure, refusal
-from coordinator.protocol import Server, connection_of
-from coordinator.request_ids import HEADER, id_of
-from coordinator.responses import BODY_BYTES_MAX, SERVER, at_once, error_answer
-from coordinator.spans import traced
-from coordinator.unknown_paths import unknown_path
+from coordinator.direct.appends import DirectAppends
+from coordinator.direct.lists import direct_lists
+from coordinator.direct.queries import direct_queries
+from coordinator.direct.requests import LABEL_NAMES, DirectConnection, DirectRequests, Endpoint
+from coordinator.direct.scans import DirectScans
+from coordinator.direct.searches import DirectSearches
+from coordinator.direct.states import direct_states
+from coordinator.direct.writes import DirectWrites
+from coordinator.headers.request_ids import HEADER, id_of
+from coordinator.http.bodies import Malformed, check_escapes
+from coordinator.http.entrance import turned_away
+from coordinator.http.failures import failure, refusal
+from coordinator.http.protocol import Server, connection_of
+from coordinator.http.responses import BODY_BYTES_MAX, SERVER, at_once, error_answer
+from coordinator.http.spans import traced
+from coordinator.http.unknown_paths import unknown_path
+from coordinator.limits.admission import may_use_reserve
+from coordinator.limits.clients import CURRENT_CLIENT
 from shared import errors, tracing
 from shared.errors import TriptychError
 from shared.telemetry import REQUEST_ID, event

@@ -15,9 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from shared import processors
 from shared.durations import format_duration, parse_duration_ms
 from shared.errors import ConfigError
+from shared.process import processors
 from shared.setting_values import BYTE_UNITS, boolean, byte_count, names, number, text, whole
 
 OTLP_STRATEGIES = (

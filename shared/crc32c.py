@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
-from shared.kernels import inlined
+from shared.kernels import inlined, types
 from shared.xxh64 import load64
 
 TABLES = types.Array(types.uint32, 2, "C", readonly=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from shared.array_memory import uncounted
+from shared.process.array_memory import uncounted
 
 Made = TypeVar("Made")
 

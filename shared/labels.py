@@ -96,8 +96,8 @@ class Symbols:
 
     def code_of_made(self, text: str) -> int:
         """As `code`, for a text that a query made. A new text counts in the open account of memory
-        (`shared.array_memory`) as long as this table exists: an array of the same size stands for it, which is never
-        written to. Raises MemoryError past the account's limit. For one thread at a time."""
+        (`shared.process.array_memory`) as long as this table exists: an array of the same size stands for it, which is
+        never written to. Raises MemoryError past the account's limit. For one thread at a time."""
         known = len(self._texts)
         code = self.code(text)
         if len(self._texts) > known:

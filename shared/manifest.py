@@ -23,13 +23,14 @@ from shared.durable import DIRECTORY_MODE
 from shared.errors import ConfigError
 from shared.telemetry import event
 
-FORMAT = 4
+FORMAT = 5
 """The format of everything in the data directory. The next format:
 docs/internals/storage.md#format-of-the-data-directory."""
 ADDITIONS: Mapping[int, str] = {
     2: "histograms and start timestamps, in the write-ahead logs and in blocks",
     3: "chunks of blocks that have pages",
     4: "times and headers of the log's records",
+    5: "labels of new series, in the write-ahead logs",
 }
 """What a format has that the one before has not. An upgrade to it rewrites nothing: what the one before has is read as
 it is."""

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.xxh64 import Bytes
 
 VARINT, FIXED_64, DELIMITED, FIXED_32 = 0, 1, 2, 5

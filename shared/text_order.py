@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 
 SORTED_AT_ONCE = 1 << 12
 """Texts that are left to `sorted`, which takes some 2 ms for as many."""

@@ -9,8 +9,9 @@ import os
 import sys
 import time
 
-from shared import array_memory, kernel_cache
+from shared.kernels import cache as kernel_cache
 from shared.kernels import compile_all, ready_count
+from shared.process import array_memory
 from shared.telemetry import event
 
 LOWEST_PRIORITY = 19

@@ -24,9 +24,9 @@ import xxhash
 import zmq
 
 from proto import cluster_pb2
-from shared.boot import boot_id
 from shared.measurements import Measurements
-from shared.processor_time import UNBOUNDED, ProcessorTime
+from shared.process.boot import boot_id
+from shared.process.processor_time import UNBOUNDED, ProcessorTime
 
 Frame = bytes | bytearray | memoryview
 

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
-from shared.kernel_declarations import Intrinsic
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
+from shared.kernels.declarations import Intrinsic
 
 Bytes = types.Array(types.uint8, 1, "C", readonly=True)
 """Kernel argument type of a body; writable arrays are accepted too."""

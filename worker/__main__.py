@@ -1,4 +1,4 @@
-"""The supervisor, `python -m worker`: starts the worker processes, restarts one that dies, passes signals on."""
+"""The supervisor, `python -m worker`: starts the worker processes, restarts those that die, and forwards signals."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import gc
 import signal
 
 if __name__ == "__main__":
-    gc.disable()  # imports leave hardly any garbage; `interpreter.collect_seldom` ends this
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends a start as SIGTERM does, without a traceback
+    gc.disable()  # imports leave hardly any garbage; `interpreter.collect_seldom` enables it again
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # interrupts a start as SIGTERM does, without a traceback
 
 import contextlib
 import logging
@@ -21,25 +21,12 @@ from functools import partial
 from multiprocessing.context import ForkProcess
 from typing import Any
 
-from shared import (
-    allocator,
-    config,
-    confinement,
-    environment,
-    interpreter,
-    listen_address,
-    manifest,
-    no_arguments,
-    open_files,
-    supervision,
-    telemetry,
-    tracing,
-    warming,
-)
+from shared import config, confinement, environment, listen_address, manifest, no_arguments, telemetry, tracing, warming
 from shared.control import Lease, LocalControl
 from shared.durable import FILE_UMASK
 from shared.errors import ConfigError, Unavailable
 from shared.messages.settling import settle
+from shared.process import allocator, interpreter, open_files, supervision
 from shared.telemetry import event
 from worker import warm
 from worker.process import WorkerProcess
@@ -48,11 +35,11 @@ from worker.storage.wal import layout
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 10.0
 HEALTHY_AFTER_S = 30.0
-"""A worker that lived this long is healthy: its next death is met with the first back-off again."""
+"""A worker that has lived this long is healthy: after its next death, the back-off begins at BACKOFF_FIRST_S again."""
 STOP_GRACE_S = 4.0
-"""Within honcho's own 5 s before it kills."""
+"""Less than the 5 s after which honcho kills."""
 
-# Forked children share the imported libraries and compiled kernels: a restarted worker is there in milliseconds.
+# Forked children share the imported libraries and compiled kernels, so a worker restarts within milliseconds.
 _fork = multiprocessing.get_context("fork")
 
 
@@ -68,7 +55,8 @@ class _Child:
 
 
 class Supervisor:
-    """Keeps one process a worker running until told to stop, and one that compiles the kernels that the cache lacks."""
+    """Keeps one process per worker running until it is told to stop, and one process that compiles the kernels that the
+    cache lacks."""
 
     def __init__(
         self,
@@ -87,37 +75,37 @@ class Supervisor:
         count = settings.worker_count()
         self._children = [_Child(f"worker-{n}", tuple(range(n, settings.shard_count(), count))) for n in range(count)]
         exits = {child.name: child.exits for child in self._children}
-        self._told = supervision.Supervision(time.time(), exits, os.getpid())
+        self._supervision = supervision.Supervision(time.time(), exits, os.getpid())
         self._stopping = False
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def run(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
-        filling = _fork.Process(target=self._become_warmer, name="kernels", daemon=True)
-        self._tell()
+        warmer = _fork.Process(target=self._become_warmer, name="kernels", daemon=True)
+        self._publish_exits()
         while not self._stopping:
             now = time.monotonic()
             for child in self._children:
                 if child.process is None and now >= child.start_at:
                     self._start(child)
-            if self._lacks_kernels and filling.pid is None:
-                filling.start()
+            if self._lacks_kernels and warmer.pid is None:
+                warmer.start()
             self._wait()
             for child in self._children:
                 if child.process is not None and not child.process.is_alive():
-                    self._bury(child)
-        if filling.pid is not None:
-            filling.kill()
+                    self._note_exit(child)
+        if warmer.pid is not None:
+            warmer.kill()
         self._stop_children()
         with contextlib.suppress(OSError):
             supervision.remove(self._settings.data)
 
-    def _tell(self) -> None:
-        """Let the coordinator know of the exits."""
+    def _publish_exits(self) -> None:
+        """Write the exits of workers to the file that the coordinator reads."""
         try:
-            supervision.write(self._settings.data, self._told)
-        except OSError as error:  # such as a full disk, which must not stop the workers
+            supervision.write(self._settings.data, self._supervision)
+        except OSError as error:  # for example a full disk, which must not stop the workers
             event(logging.WARNING, "the exits of workers cannot be shown in the metrics", why=error)
 
     def _stop(self, *_: Any) -> None:
@@ -131,22 +119,22 @@ class Supervisor:
         event(logging.INFO, "worker started", worker=child.name, pid=child.process.pid, shards=len(child.shards))
 
     def _become_warmer(self) -> None:
-        self._leave()
+        self._leave_supervisor()
         warming.fill_beside_requests()
 
-    def _leave(self) -> None:
-        """In a forked child: let go of what is the supervisor's."""
+    def _leave_supervisor(self) -> None:
+        """In a forked child: release what belongs to the supervisor."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
-        # A child that outlives a killed supervisor must not hold the lock against the next one.
+        # A child that outlives a killed supervisor must not keep the lock from the next one.
         self._lock.close()
         for descriptor in (self._wake_read, self._wake_write):
             os.close(descriptor)
 
     def _become_worker(self, child: _Child) -> None:
-        self._leave()
-        # A worker that wakes up interrupts nobody: else the first of those asked stops the coordinator in the middle of
-        # asking the others, and they begin when it has ended.
+        self._leave_supervisor()
+        # Under this policy, a worker that wakes up preempts no other process. Otherwise the first worker to receive a
+        # message preempts the coordinator, and the others get theirs only when that worker has finished.
         with contextlib.suppress(OSError):  # a container may refuse it
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         WorkerProcess(
@@ -154,13 +142,14 @@ class Supervisor:
         ).run()
 
     def _wait(self) -> None:
-        """Until a child ends, a stop is asked for, or a start is due."""
+        """Wait until a child ends, a stop is requested, or a start is due."""
         due = [child.start_at for child in self._children if child.process is None]
         timeout = max(0.0, min(due) - time.monotonic()) if due else None
         sentinels = [child.process.sentinel for child in self._children if child.process is not None]
         multiprocessing.connection.wait([*sentinels, self._wake_read], timeout)
 
-    def _bury(self, child: _Child) -> None:
+    def _note_exit(self, child: _Child) -> None:
+        """Record the exit of a dead child, and schedule its restart."""
         process, child.process = child.process, None
         assert process is not None
         process.join()
@@ -180,15 +169,15 @@ class Supervisor:
         )
         child.backoff_s = min(child.backoff_s * 2, BACKOFF_MAX_S)
         child.exits.count, child.exits.reason, child.exits.at = child.exits.count + 1, reason, time.time()
-        self._tell()
+        self._publish_exits()
 
     def _stop_children(self) -> None:
         alive = [child.process for child in self._children if child.process is not None]
         for process in alive:
             process.terminate()
-        give_up = time.monotonic() + STOP_GRACE_S
+        deadline = time.monotonic() + STOP_GRACE_S
         for process in alive:
-            process.join(max(0.0, give_up - time.monotonic()))
+            process.join(max(0.0, deadline - time.monotonic()))
             if process.is_alive():
                 event(logging.ERROR, "worker did not stop in time, killed", worker=process.name, pid=process.pid)
                 process.kill()

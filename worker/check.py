@@ -1,6 +1,6 @@
 """The workers' part of `triptych check`: `python -m worker.check DATA` writes its findings as JSON.
 
-It checks a data directory that no process uses, and changes nothing.
+Checks a data directory that no process uses. Changes nothing.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ Records = dict[int, dict[int, list[memoryview]]]
 
 
 def check(data: Path) -> WorkersReport:
-    """Check the workers' files. Raises StoreLocked when a store is in use, OSError when something cannot be read."""
+    """Check the workers' files. Raises StoreLocked if a store is in use, OSError if something cannot be read."""
     base = _log_base(data)
     records = _records(base)
     findings = [*_of_log(data, base), *_of_layout(data, base), *_of_vectors(data)]
-    listed = _listed(data)
+    collection_ids = _collection_ids(data)
     facts = []
     for path in shard_directories(data):
         shard = int(path.name)
-        shard_findings, log_facts = shard_check.check(data, shard, records.get(shard, {}), listed)
+        shard_findings, log_facts = shard_check.check(data, shard, records.get(shard, {}), collection_ids)
         findings += shard_findings
         if log_facts is not None:
             facts.append(log_facts)
@@ -51,7 +51,7 @@ def check(data: Path) -> WorkersReport:
 
 
 def _log_base(data: Path) -> Path:
-    """The directory of the write-ahead logs. A start that was killed may have left it under another name."""
+    """The directory of the write-ahead logs. A killed start may have left it under another name."""
     base = data / layout.NAME
     if base.exists():
         return base
@@ -69,8 +69,8 @@ def _records(base: Path) -> Records:
         except (OSError, ConfigError):
             continue  # the check of the log reports it
         for content in contents:
-            for item, payload in content.records:
-                records.setdefault(item.shard, {}).setdefault(item.area, []).append(payload)
+            for header, payload in content.records:
+                records.setdefault(header.shard, {}).setdefault(header.area, []).append(payload)
     return records
 
 
@@ -122,10 +122,12 @@ def _of_layout(data: Path, base: Path) -> Iterator[Finding]:
     except ValueError:
         return  # the check of the log reports it
     relative = path.relative_to(data).as_posix()
-    lists = [directory / register.NAME for directory in layout.directories(base)]
+    list_paths = [directory / register.NAME for directory in layout.directories(base)]
     if workers is None:
         return
-    if not path.read_bytes().startswith(layout.encode_workers(workers)) and any(listing.exists() for listing in lists):
+    if not path.read_bytes().startswith(layout.encode_workers(workers)) and any(
+        list_path.exists() for list_path in list_paths
+    ):
         yield Finding(
             relative,
             "its checksum is missing",
@@ -153,7 +155,7 @@ def _of_vectors(data: Path) -> Iterator[Finding]:
         yield Finding(damage.path.relative_to(data).as_posix(), damage.what, damage.depends, remedy)
 
 
-def _listed(data: Path) -> set[int] | None:
+def _collection_ids(data: Path) -> set[int] | None:
     content = newest(copies_in(LocalControl(data / DIRECTORY)))
     return None if content is None else {collection.id for collection in (*content.collections, *content.dropped)}
 

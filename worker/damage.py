@@ -1,4 +1,4 @@
-"""What is known to be damaged in a shard, so that every answer that may lack something because of it says so."""
+"""The known damage of a shard, so that every answer that may lack something because of it says so."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Literal
 
 Area = Literal["series", "log", "vector"]
-"""The part of a shard that is concerned."""
+"""The damaged part of a shard."""
 
 AREAS_OF_METHODS: Mapping[str, tuple[Area, ...]] = {
     "series": ("series",),
@@ -17,15 +17,15 @@ AREAS_OF_METHODS: Mapping[str, tuple[Area, ...]] = {
     "backup": ("series", "log", "vector"),
     "debug": (),
 }
-"""What a worker's method reads, by the first part of its name."""
+"""The areas that a worker's method reads, by the first part of its name."""
 
 TEXTS_MAX = 20
-"""Texts kept an area: what comes on top is counted, so that an answer's warnings stay short."""
+"""Texts kept per area. Further ones are only counted, so that an answer's warnings stay short."""
 
 
 class DamageReport:
-    """What one shard lacks, by area, from the moment it is found until the shard is opened again. Safe to use from
-    many threads."""
+    """What one shard lacks, by area, from when it is found until the shard is reopened. Safe to use from many
+    threads."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -33,7 +33,7 @@ class DamageReport:
         self._uncounted: dict[Area, int] = {}
 
     def add(self, area: Area, text: str) -> None:
-        """`text` names the file, what is wrong with it and what is missing therefore. The same text counts once."""
+        """`text` names the file, what is wrong with it and what is missing as a result. The same text counts once."""
         with self._lock:
             texts = self._texts.setdefault(area, [])
             if text in texts:
@@ -49,7 +49,7 @@ class DamageReport:
             return {area: len(texts) + self._uncounted.get(area, 0) for area, texts in self._texts.items()}
 
     def texts(self, area: Area) -> list[str]:
-        """For the warnings of an answer about this area; empty when nothing is damaged."""
+        """For the warnings of an answer about this area; empty if nothing is damaged."""
         if not self._texts:
             return []
         with self._lock:
@@ -58,7 +58,7 @@ class DamageReport:
 
 
 def warnings(reports: Mapping[int, DamageReport], method: str) -> list[str]:
-    """The warnings of an answer of a worker's method ("area.name") about these shards."""
+    """The warnings in the answer of a worker's method ("area.name") about these shards."""
     areas = AREAS_OF_METHODS[method.partition(".")[0]]
     return [
         f"shard {shard}: {text}"

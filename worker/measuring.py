@@ -1,6 +1,8 @@
-"""What the metrics say about one worker, gathered when the coordinator asks. The counters lie where things happen.
+"""The metrics of one worker, collected when the coordinator requests them. The counters are kept by the code that they
+count.
 
-Runs in the thread that sends heartbeats, so it takes no lock for longer than a copy and never waits for a disk.
+This runs in the thread that sends heartbeats, so it holds no lock for longer than a copy takes and never waits for a
+disk.
 """
 
 from __future__ import annotations
@@ -9,13 +11,13 @@ import time
 from collections.abc import Mapping
 
 from shared.measurements import Values
-from shared.process_measurements import ProcessMeasurements
+from shared.process.measurements import ProcessMeasurements
 from worker.services import Services
 from worker.shard import Shard
 
 
 class WorkerMeasurements:
-    """Of one worker process."""
+    """The metrics of one worker process."""
 
     def __init__(self, name: str, services: Services) -> None:
         self._name = name
@@ -23,7 +25,7 @@ class WorkerMeasurements:
         self._process = ProcessMeasurements(name)
 
     def put(self, values: Values, shards: Mapping[int, Shard]) -> None:
-        """Add the numbers of now. `shards`: those that are open."""
+        """Add the current values. `shards`: the open ones."""
         self._process.put(values)
         self._put_journal(values)
         self._put_commits(values)
@@ -61,10 +63,10 @@ class WorkerMeasurements:
     def _put_vectors(self, values: Values) -> None:
         name, engine = self._name, self._services.engine
         stats = engine.stats()
-        values.put("triptych_vector_rows", sum(one.vectors for one in stats), name)
-        values.put("triptych_vector_rows_dead", sum(one.dead for one in stats), name)
+        values.put("triptych_vector_rows", sum(collection.vectors for collection in stats), name)
+        values.put("triptych_vector_rows_dead", sum(collection.dead for collection in stats), name)
         values.put("triptych_vector_index_failures_total", engine.failures, name)
-        values.put("triptych_memory_bytes", sum(one.memory_bytes for one in stats), name, "vectors")
+        values.put("triptych_memory_bytes", sum(collection.memory_bytes for collection in stats), name, "vectors")
 
     def _put_memory(self, values: Values, shards: Mapping[int, Shard]) -> None:
         name, parts = self._name, list(shards.values())
@@ -105,19 +107,19 @@ def _put_series(values: Values, number: str, shard: Shard) -> None:
     values.put("triptych_blocks_broken", len(layers.broken), number)
     values.put("triptych_blocks_dropped_total", upkeep.dropped_blocks, number)
     values.put("triptych_upkeep_failures_total", upkeep.failures, number)
-    for kind, took in (("seal", upkeep.seals), ("merge", upkeep.merges)):
-        values.put("triptych_upkeep_runs_total", sum(took.counts), number, kind)
-        values.put("triptych_upkeep_seconds_total", took.seconds, number, kind)
+    for kind, latencies in (("seal", upkeep.seals), ("merge", upkeep.merges)):
+        values.put("triptych_upkeep_runs_total", sum(latencies.counts), number, kind)
+        values.put("triptych_upkeep_seconds_total", latencies.seconds, number, kind)
     for reason, count in upkeep.seals_for.items():
         values.put("triptych_seals_total", count, number, reason)
 
 
 def _put_log(values: Values, number: str, shard: Shard) -> None:
-    took = shard.logs.gatherings
+    gatherings = shard.logs.gatherings
     values.put("triptych_log_records", shard.logs.counts()["records"], number)
     values.put("triptych_log_key_starts", len(shard.logs.starts), number)
-    values.put("triptych_log_gatherings_total", sum(took.counts), number)
-    values.put("triptych_log_gathering_seconds_total", took.seconds, number)
+    values.put("triptych_log_gatherings_total", sum(gatherings.counts), number)
+    values.put("triptych_log_gathering_seconds_total", gatherings.seconds, number)
     values.put("triptych_vectors_to_index", shard.vectors.counts()["vectors_to_index"], number)
 
 

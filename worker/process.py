@@ -1,4 +1,4 @@
-"""One worker process: loads its shards, runs requested methods, and sends heartbeats."""
+"""A worker process: loads its shards, runs requested methods, and sends heartbeats."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import zmq
 
 from proto import cluster_pb2
 from shared import identity, tracing, wire
-from shared.allocator import Trimmer
 from shared.config import Settings
 from shared.errors import ConfigError, DeadlineExceeded, Internal, TriptychError, Unavailable
 from shared.manifest import shard_control
 from shared.measurements import Measurements, Values
+from shared.process.allocator import Trimmer
 from shared.telemetry import event
 from shared.wire import Reply, Request
 from worker import damage
@@ -37,11 +37,11 @@ from worker.storage.wal import layout
 
 HEARTBEAT_S = 0.5
 AWAY_S = 0.01
-"""Seconds between two looks whether a coordinator that is away is back. ZeroMQ tries to connect after once to twice as
-long. A start waits for both, as the workers are there before the coordinator."""
+"""Seconds between two checks whether the coordinator is back. ZeroMQ reconnects after one to two times as long. Both
+delay a start, since the workers are ready before the coordinator."""
 LOADING_THREADS = 2
 RETRY_FIRST_S, RETRY_MAX_S = 0.5, 30.0
-"""Seconds until the worker tries again to load a shard whose disk failed. The pause doubles each time."""
+"""Seconds until the worker loads a shard again whose disk failed. The pause doubles each time."""
 LINGER_MS = 1000
 
 
@@ -49,7 +49,7 @@ class WorkerProcess:
     """Owns some shards and answers the coordinator's requests about them.
 
     The main thread sends heartbeats; a `Service` receives and answers requests. The process stops on SIGTERM or SIGINT,
-    when its parent has ended, or to open a failed store or log again. It closes the shards before it returns.
+    when its parent has ended, or to reopen a failed store or log. It closes the shards before it returns.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class WorkerProcess:
         self._wal = local_journal(settings.data, min(shard_numbers))
         self._services = Services.build(settings, self._wal)
         self._states: dict[int, Shard | str | None] = dict.fromkeys(shard_numbers)  # None: loading, str: why it failed
-        self._after_s: dict[int, float] = {}  # shards whose disk failed: the last pause in seconds, and when it ends
+        self._after_s: dict[int, float] = {}  # of shards whose disk failed: the last pause; `_retry_at`: its end
         self._retry_at: dict[int, float] = {}
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stopping = False
@@ -99,7 +99,7 @@ class WorkerProcess:
         self._close(loading)
 
     def _sleep(self, wake: select.poll, seconds: float) -> None:
-        """Until there is news of a shard or the time is up; control messages are heard meanwhile."""
+        """Sleep until the state of a shard changes or the time is up. Control messages are handled meanwhile."""
         until = time.monotonic() + seconds
         while not self._stopping:
             while wire.readable(self._control):
@@ -124,7 +124,7 @@ class WorkerProcess:
             self._service.measure(values, self._name)
             self._measurements.put(values, ready)
         except Exception:
-            # The next beat and all requests matter more; the coordinator reports that the numbers are old.
+            # Heartbeats and requests must go on; the coordinator reports that the measurements are old.
             event(logging.ERROR, "measurements failed", trace=True, worker=self._name)
             return
         with contextlib.suppress(zmq.Again):  # the coordinator is away
@@ -146,20 +146,20 @@ class WorkerProcess:
             self._states[number] = str(error)
             event(logging.ERROR, "shard refused", shard=number, reason=str(error))
         except (OSError, Unavailable) as error:
-            # The disk may work again later, and only this worker can try.
+            # The disk may recover, and only this worker can retry.
             after_s = min(2 * self._after_s.get(number, RETRY_FIRST_S / 2), RETRY_MAX_S)
             self._after_s[number], self._retry_at[number] = after_s, time.monotonic() + after_s
             self._states[number] = f"{error}; it is tried again"
             event(logging.ERROR, "shard could not be loaded", shard=number, reason=str(error), again_in_s=after_s)
         except Exception as error:
-            # After any error in one shard, the others still serve, and answers that lack this shard give the reason.
+            # Whatever fails in one shard, the others still serve, and answers that lack this shard give the reason.
             self._states[number] = str(error) or type(error).__name__
             event(logging.ERROR, "shard failed to load", trace=True, shard=number)
         self._wake()  # so that a heartbeat reports the new state at once
 
     def _claim(self, number: int) -> None:
-        """Write identity files into the directories of the shard and of the log, which are in use now. Without them, a
-        directory that is lost or exchanged later may not be noticed."""
+        """Write identity files to the directories of the shard and of the log, which are now in use. Without these
+        files, the later loss or exchange of a directory may go unnoticed."""
         control, log = self._services.storage.control, min(self._states)
         try:
             with self._claiming:
@@ -169,7 +169,7 @@ class WorkerProcess:
             event(logging.WARNING, "identity not written", shard=number, reason=str(error))
 
     def _due(self) -> list[int]:
-        """The shards whose loading is to be tried again now."""
+        """The shards to load again now."""
         now = time.monotonic()
         due = [number for number, at in list(self._retry_at.items()) if at <= now]
         for number in due:
@@ -177,7 +177,7 @@ class WorkerProcess:
         return due
 
     def _beat(self) -> bool:
-        """Send the states of the shards to the coordinator. Returns False unless it is there by both connections."""
+        """Send the states of the shards to the coordinator. Returns whether both connections reach it."""
         if self._wal.recoverable():
             event(logging.WARNING, "the failed write-ahead log can be opened again, restarting", worker=self._name)
             self._stopping = True
@@ -202,7 +202,7 @@ class WorkerProcess:
         is_sent = self._service.send(beat)
         try:
             wire.send(self._control, beat)
-        except zmq.Again:  # the coordinator is away, or this connection is not there yet
+        except zmq.Again:  # the coordinator is away, or this connection is not ready yet
             return False
         return is_sent
 
@@ -229,7 +229,7 @@ class WorkerProcess:
             return self._answer(request, method)
 
     def _state(self, number: int) -> Shard | str | None:
-        """The shard if it is ready, None while it loads, otherwise why it is missing."""
+        """The shard if it is ready, None while it loads, otherwise the reason why it is missing."""
         state = self._states.get(number, f"{self._name} does not own it")
         return state.store.damage or state if isinstance(state, Shard) else state
 
@@ -251,12 +251,12 @@ class WorkerProcess:
                 reply = method.run(ready, request)
                 break
             except StoreDamaged as error:
-                # A read is tried again without the damaged shard. A write is not begun a second time.
+                # A read is retried without the damaged shard. A write is never started twice.
                 if method.kind == "write" or all(shard.store.damage is None for shard in ready.values()):
                     raise Unavailable(str(error)) from error
-        lacking = damage.warnings({number: shard.damage for number, shard in ready.items()}, request.method)
-        if lacking:
-            reply.warnings = [*reply.warnings, *lacking]
+        damage_warnings = damage.warnings({number: shard.damage for number, shard in ready.items()}, request.method)
+        if damage_warnings:
+            reply.warnings = [*reply.warnings, *damage_warnings]
         if missing:
             reply.shard_errors = {**missing, **reply.shard_errors}
         return reply
@@ -265,12 +265,12 @@ class WorkerProcess:
         loading.shutdown(wait=True, cancel_futures=True)
         self._service.close()
         self._control.close()
-        closing = []
+        threads = []
         for state in self._states.values():
             if isinstance(state, Shard):
-                closing.append(threading.Thread(target=state.close))
-                closing[-1].start()
-        for thread in closing:
+                threads.append(threading.Thread(target=state.close))
+                threads[-1].start()
+        for thread in threads:
             thread.join()
         self._wal.close()
         tracing.stop()
@@ -282,7 +282,7 @@ def _connected(address: str, routing_id: bytes) -> zmq.Socket[bytes]:
     socket.setsockopt(zmq.ROUTING_ID, routing_id)
     socket.setsockopt(zmq.LINGER, LINGER_MS)
     socket.setsockopt(zmq.RECONNECT_IVL, int(AWAY_S * 1000))
-    # Nothing is queued for a coordinator that is away: old heartbeats and replies are of no use to the next one.
+    # Queue nothing while the coordinator is away: old heartbeats and replies are of no use to the next one.
     socket.setsockopt(zmq.IMMEDIATE, 1)
     socket.connect(address)
     return socket

@@ -1,4 +1,4 @@
-"""What the shards of one worker process share. The process builds it and hands it down to each shard."""
+"""What the shards of one worker process share. The process builds it and passes it to each shard."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from worker.vectors.engine import Engine
 @dataclass(frozen=True, slots=True)
 class Services:
     """`log`: the write-ahead log of all shards and areas. `keeper`: the background work on the log area's part of it.
-    `engine`: the vector collections over all shards. `storage`: all else that is durable. `background`: whether work
-    that can wait is put off."""
+    `engine`: the vector collections over all shards. `storage`: all other durable data. `background`: whether work that
+    can wait is paused."""
 
     settings: Settings
     storage: Storage
@@ -31,7 +31,7 @@ class Services:
 
     @classmethod
     def build(cls, settings: Settings, log: WorkerJournal) -> Services:
-        """For one process; starts no thread yet."""
+        """The services of one process. Starts no thread yet."""
         storage = LocalStorage(settings.data, check_store)
         background = Background()
         series = SeriesServices(settings, TextTable(), background)

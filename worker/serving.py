@@ -3,7 +3,7 @@
 All threads do the same: each waits for a request, runs it, sends the reply and waits again. The kernel wakes one of the
 waiting threads. There are more threads than requests may run at once, so one thread is always free to receive the next
 message, however long the methods in the other threads take. A separate receiving thread would need two more wake-ups
-per request, to hand over the request and the reply. Each takes as long as the rest of a small request.
+per request, to hand over the request and the reply. Each wake-up takes as long as all other work of a small request.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from worker.methods.method import Lane, Method
 LANE_THREADS: dict[Lane, int] = {"write": 4, "read": 4, "light": 2, "heavy": 2, "debug": 1}
 """How many methods of each lane may run at once."""
 LANE_QUEUE_MAX = 1024
-"""Requests that may wait in one lane. The coordinator's own bound is lower, so a correct one never reaches this."""
+"""Requests that may wait in one lane. The coordinator's own limit is lower, so a correct coordinator never reaches
+this."""
 CANCELLED_EARLY_MAX = 1024
-"""Cancelled requests that are remembered in case they arrive after their cancellation."""
+"""Cancellations that are remembered because their request may arrive later."""
 THREADS = sum(LANE_THREADS.values()) + 1
 
 
@@ -60,7 +61,7 @@ class _Lane:
 
 @dataclass(slots=True)
 class _Served:
-    """Requests of one method that were answered."""
+    """The answered requests of one method."""
 
     requests: int = 0
     seconds: float = 0.0
@@ -81,7 +82,7 @@ class Service:
         self._socket = socket
         self._methods = methods
         self._run = run
-        # ZeroMQ's sockets may be used by any thread, but by one at a time. The lock guards the socket and what follows.
+        # Any thread may use a ZeroMQ socket, but only one at a time. The lock guards the socket and the fields below.
         self._lock = threading.Lock()
         self._lanes = {lane: _Lane(count) for lane, count in LANE_THREADS.items()}
         self._ready: deque[_Work] = deque()  # within the limit of their lane, waiting only for a thread
@@ -89,10 +90,10 @@ class Service:
         self._served = {method: _Served() for method in methods}
         self._cancelled_early: dict[bytes, bool] = {}
         self._stopping = False
-        # A semaphore: each number written to it wakes one more thread, for which there is work.
+        # A semaphore: each unit written to it wakes one more thread, for which there is work.
         self._more = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
         self._stopped = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # Daemons: if the main thread fails, they must not keep a worker alive that sends no heartbeats.
+        # Daemons: if the main thread fails, they must not keep alive a worker that sends no heartbeats.
         self._threads = [threading.Thread(target=self._serve, name=f"serve-{n}", daemon=True) for n in range(THREADS)]
 
     def start(self) -> None:
@@ -100,33 +101,34 @@ class Service:
             thread.start()
 
     def send(self, message: Sequence[wire.Frame]) -> bool:
-        """Send a message that is no reply. Returns False, and drops the message, when the coordinator is away."""
+        """Send a message that is not a reply. Returns False, and drops the message, if the coordinator is away."""
         with self._lock:
-            sent = self._transmit(message)
-            self._hear()
-            self._share()
-            return sent
+            is_sent = self._transmit(message)
+            self._receive_all()
+            self._wake_another()
+            return is_sent
 
     def is_connected(self) -> bool:
-        """Whether the coordinator is there, and takes messages."""
+        """Whether the coordinator is connected and accepts messages."""
         with self._lock:
             can_send = wire.writable(self._socket)
-            self._hear()
-            self._share()
+            self._receive_all()
+            self._wake_another()
             return can_send
 
     def progress(self) -> list[tuple[bytes, int]]:
-        """(Request id, samples read) of the queries that have read any and are not answered."""
+        """(request id, samples read) of the unanswered queries that have read any samples."""
         with self._lock:
-            return [(name, request.samples_read) for name, request in self._accepted.items() if request.samples_read]
+            reads = ((request_id, request.samples_read) for request_id, request in self._accepted.items())
+            return [(request_id, samples) for request_id, samples in reads if samples]
 
     def cancel(self, request_id: bytes) -> None:
-        """The reply to this request is no longer awaited, whether it has arrived here or not."""
+        """Cancel this request: nobody waits for its reply any more. It may not have arrived here yet."""
         with self._lock:
             self._cancel(request_id)
 
     def measure(self, values: Values, worker: str) -> None:
-        """Add what the metrics say about the requests of this process."""
+        """Add the metrics of this process's requests."""
         with self._lock:
             for name, lane in self._lanes.items():
                 oldest_s = time.perf_counter() - lane.waiting[0].came_at if lane.waiting else 0.0
@@ -141,7 +143,7 @@ class Service:
                     values.put("triptych_worker_request_seconds_total", served.seconds, worker, method)
 
     def close(self) -> None:
-        """Let running requests finish, drop waiting ones, tell the coordinator, and close the socket."""
+        """Let running requests finish, drop waiting ones, say goodbye to the coordinator, and close the socket."""
         with self._lock:
             self._stopping = True
             for request in self._accepted.values():
@@ -152,7 +154,7 @@ class Service:
         os.eventfd_write(self._stopped, 1)
         for thread in self._threads:
             thread.join()
-        # Those that it has sent meanwhile, and that have no reply, fail there at once.
+        # Requests that the coordinator has sent meanwhile, and that have no reply, then fail there at once.
         self._transmit(wire.encode_goodbye())
         self._socket.close()
 
@@ -160,13 +162,13 @@ class Service:
         try:
             self._serve_all()
         except Exception:
-            # A lane would have one thread less for good. So the worker stops, and the supervisor restarts it.
+            # Otherwise a lane would permanently have one thread less. The supervisor restarts the worker.
             event(logging.ERROR, "a serving thread failed, stopping", trace=True, worker=self._name)
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _serve_all(self) -> None:
         wake = select.epoll()
-        # With EPOLLEXCLUSIVE, the kernel wakes one of the waiting threads, not all.
+        # With EPOLLEXCLUSIVE, the kernel wakes one of the waiting threads instead of all.
         wake.register(self._socket.fileno(), select.EPOLLIN | select.EPOLLEXCLUSIVE)
         wake.register(self._more, select.EPOLLIN | select.EPOLLEXCLUSIVE)
         wake.register(self._stopped, select.EPOLLIN)
@@ -186,9 +188,9 @@ class Service:
         with self._lock:
             if done is not None:
                 self._finish(*done)
-            self._hear()
+            self._receive_all()
             work = self._ready.popleft() if self._ready else None
-            self._share()
+            self._wake_another()
             if work is not None:
                 work.began_at = time.perf_counter()
                 self._lanes[work.lane].waits.add(work.began_at - work.came_at)
@@ -198,23 +200,23 @@ class Service:
         self._accepted.pop(work.id, None)
         self._transmit(message)
         lane = self._lanes[work.lane]
-        took_s = time.perf_counter() - work.began_at
-        lane.runs.add(took_s)
+        duration_s = time.perf_counter() - work.began_at
+        lane.runs.add(duration_s)
         served = self._served[work.request.method]
         served.requests += 1
-        served.seconds += took_s
+        served.seconds += duration_s
         if lane.waiting:
             self._ready.append(lane.waiting.popleft())
         else:
             lane.running -= 1
 
-    def _hear(self) -> None:
+    def _receive_all(self) -> None:
         """Receive all messages that have arrived: only then does the socket's descriptor signal the next one."""
         while wire.readable(self._socket):
             self._accept(wire.receive(self._socket))
 
-    def _share(self) -> None:
-        """Wake another thread if there is work for it. That thread wakes one more if there is still work."""
+    def _wake_another(self) -> None:
+        """Wake another thread if there is work for it. That thread wakes one more if work remains."""
         if self._ready:
             os.eventfd_write(self._more, 1)
 
@@ -224,7 +226,7 @@ class Service:
             return
         request_id, request = wire.decode_request(message)
         if self._cancelled_early.pop(request_id, False):
-            # Nobody waits for the answer. But a write that is not answered counts as one that may still bring series.
+            # Nobody waits for the reply, but a write without a reply counts as one that may still bring new series.
             text = f"{request.method} was cancelled before it came to {self._name}"
             self._refuse(request_id, DeadlineExceeded(text))
             return
@@ -251,7 +253,7 @@ class Service:
         if request is not None:
             request.cancelled = True
             return
-        # The request has been answered, or is still behind others on its own connection.
+        # The request has been answered, or is still queued behind others on its own connection.
         self._cancelled_early[request_id] = True
         if len(self._cancelled_early) > CANCELLED_EARLY_MAX:
             self._cancelled_early.pop(next(iter(self._cancelled_early)))
@@ -263,7 +265,7 @@ class Service:
         try:
             wire.send(self._socket, message)
         except zmq.Again:
-            # The coordinator is away. A request that it still awaits fails at its deadline there.
+            # The coordinator is away. If it still waits for the reply, the request fails there at its deadline.
             event(logging.DEBUG, "message dropped, coordinator is away", worker=self._name)
             return False
         return True

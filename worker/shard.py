@@ -1,4 +1,4 @@
-"""One shard: a directory, a store and the three areas' parts of it."""
+"""A shard: a directory, a store and the three areas' parts of it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _AREAS: dict[int, Area] = {wal.SERIES: "series", wal.LOG: "log"}
 class Shard:
     """An open shard. The constructor opens the store (waiting for its lock) and replays every area.
 
-    Raises StoreDamaged when the store's files or rows make no sense or lack something; OSError or Unavailable when the
-    disk is full or failing or the directory stays locked by another process. Nothing is left open then, and the log of
-    the process has the shard's records still: it can be tried again.
+    Raises StoreDamaged if the store's files or rows are invalid or incomplete; OSError or Unavailable if the disk is
+    full or failing, or if another process keeps the directory locked. Then nothing is left open, and the process's log
+    still has the shard's records, so that the constructor can be called again.
     """
 
     def __init__(self, number: int, services: Services) -> None:
@@ -61,8 +61,8 @@ class Shard:
         )
 
     def counts(self) -> dict[str, int]:
-        """Items held, those that came since the start, bytes of memory and how much is damaged, for status pages; cheap
-        and never blocking."""
+        """For status pages: items held, items received since the start, bytes of memory, number of damages. Cheap;
+        never blocks."""
         counts: dict[str, int] = {}
         for part in (self.series, self.logs, self.vectors):
             counts.update(part.counts())

@@ -1,5 +1,5 @@
-"""Checks one shard's directory while no process uses it: its store and the rows in it, its blocks, and its records in
-the write-ahead log. Changes nothing."""
+"""Checks one shard's directory offline: its store and the rows in it, its blocks, and its records in the write-ahead
+log. Changes nothing."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ Payloads = Mapping[int, Sequence[memoryview]]
 
 
 @dataclass(slots=True)
-class _Rows:
-    """What the rows of a store say; a part is None if it could not be read."""
+class _DecodedRows:
+    """The decoded rows of a store; a part is None if it could not be read."""
 
     series: series.SeriesRows | None = None
     log: logs.LogRows | None = None
     writes: int = 0
-    wrong: dict[str, str] = field(default_factory=dict)
-    """What is wrong → what depends on it."""
+    defects: dict[str, str] = field(default_factory=dict)
+    """Defect → what depends on it."""
 
 
 def check_store(path: Path) -> list[str]:
-    """What is damaged in a store, including the rows of series and log; empty if nothing is. Vectors are not checked: a
-    store with damaged vectors can be used, and answers say what is missing. Raises StoreLocked, OSError."""
+    """A text for each damage in a store, including the rows of series and log; empty if there is none. Vectors are not
+    checked: a store with damaged vectors can be used, and answers say what is missing. Raises StoreLocked, OSError."""
 
     def rows(reader: StoreReader) -> Iterator[str]:
-        store_rows = _Rows()
+        store_rows = _DecodedRows()
         yield from _series(store_rows, reader)
         yield from _log(store_rows, reader)
 
     return store_check.check(path, rows)
 
 
-def _read_rows(store_rows: _Rows, listed: set[int] | None, reader: StoreReader) -> Iterable[str]:
+def _read_rows(store_rows: _DecodedRows, listed: set[int] | None, reader: StoreReader) -> Iterable[str]:
     store_rows.writes = reader.writes
     parts: list[tuple[str, Callable[[], Iterable[str]]]] = [
         ("all samples of the shard: it is refused, or lacks series", lambda: _series(store_rows, reader)),
@@ -64,30 +64,30 @@ def _read_rows(store_rows: _Rows, listed: set[int] | None, reader: StoreReader) 
     ]
     for depends, texts in parts:
         try:
-            store_rows.wrong.update(dict.fromkeys(texts(), depends))
+            store_rows.defects.update(dict.fromkeys(texts(), depends))
         except StoreDamaged as error:
-            store_rows.wrong[str(error)] = depends
-    return store_rows.wrong
+            store_rows.defects[str(error)] = depends
+    return store_rows.defects
 
 
-def _series(store_rows: _Rows, reader: StoreReader) -> Iterable[str]:
+def _series(store_rows: _DecodedRows, reader: StoreReader) -> Iterable[str]:
     store_rows.series = series.series_rows(reader)
     return store_rows.series.wrong
 
 
-def _log(store_rows: _Rows, reader: StoreReader) -> Iterable[str]:
+def _log(store_rows: _DecodedRows, reader: StoreReader) -> Iterable[str]:
     store_rows.log = logs.log_rows(reader)
     return store_rows.log.wrong
 
 
 def check(data: Path, shard: int, payloads: Payloads, listed: set[int] | None) -> tuple[list[Finding], LogFacts | None]:
-    """(findings, what the shard holds of the log; None if that is not known). `listed`: ids of the collections of
-    vectors, None if the list is lost. Raises StoreLocked, OSError."""
+    """(findings, what the shard holds of the log; None if unknown). `listed`: ids of the vector collections, None if
+    the list of collections is lost. Raises StoreLocked, OSError."""
     directory = data / "shards" / f"{shard:04d}"
     store = directory / STORE
     if not (store / "CURRENT").exists() and not any(directory.rglob("*.*")):
         return [], LogFacts(shard)  # a first start that was killed
-    rows = _Rows()
+    rows = _DecodedRows()
     texts_of_store = store_check.check(store, partial(_read_rows, rows, listed))
     findings = [_of_store(data, store, text, rows) for text in texts_of_store]
     findings += _of_marker(data, store, rows.writes)
@@ -109,8 +109,8 @@ def _relative(data: Path, path: Path) -> str:
     return path.relative_to(data).as_posix()
 
 
-def _of_store(data: Path, store: Path, text: str, rows: _Rows) -> Finding:
-    depends = rows.wrong.get(text, "the whole shard: it is refused, reads are answered without it and say so")
+def _of_store(data: Path, store: Path, text: str, rows: _DecodedRows) -> Finding:
+    depends = rows.defects.get(text, "the whole shard: it is refused, reads are answered without it and say so")
     named = _FILE.search(text)
     file = store / named[1] if named else store
     return Finding(

@@ -1,18 +1,19 @@
-"""What workers need before they take requests: `prepare` makes it in the process that they are forked from, and
-`python -m worker.warm` compiles their kernels into the cache on disk, ahead of their first start."""
+"""What workers need before they take requests. `prepare` makes it in the process that they are forked from;
+`python -m worker.warm` compiles their kernels into the disk cache before their first start."""
 
 from __future__ import annotations
 
 import worker.methods.table  # noqa: F401 - imports all modules that declare kernels
-from shared import array_memory, warming
+from shared import warming
 from shared.kernels import compile_first, load_all
+from shared.process import array_memory
 from shared.promql import parser
 
 
 def prepare() -> bool:
-    """Load or compile the kernels that are needed at once, load all others that the cache on disk has, and build the
-    tables of the parser of queries, for which the first query of each worker would wait 0.1 s. Starts no thread.
-    Returns whether the cache has all kernels."""
+    """Load or compile the kernels that are needed first, load all others that the disk cache has, and build the tables
+    of the query parser, for which the first query of each worker would otherwise wait 0.1 s. Starts no thread. Returns
+    whether the cache has all kernels."""
     compile_first()
     array_memory.prepare()
     parser.parse("1")

@@ -1,1 +1,1 @@
-"""Who gets in: TLS, users, tokens and their roles (docs/security.md)."""
+"""Access control: TLS, users, tokens and their roles (docs/security.md)."""

@@ -1,4 +1,4 @@
-"""When certificates end. Python's ssl tells that of a peer's certificate only, so it is read from the DER here."""
+"""When certificates expire. Python's ssl gives that date only for a peer's certificate, so this reads the DER."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ _VERSION, _UTC_TIME = 0xA0, 0x17
 
 
 def expires_at(pem: bytes) -> float | None:
-    """When the first of these certificates ends, in Unix time: a chain is good as long as all of it is. None if no date
-    can be read."""
+    """When the first of these certificates expires, in Unix time: a chain is valid as long as all of it is. None if no
+    date can be read."""
     try:
-        return min((_end(binascii.a2b_base64(encoded)) for encoded in _PEM.findall(pem)), default=None)
+        return min((_not_after(binascii.a2b_base64(encoded)) for encoded in _PEM.findall(pem)), default=None)
     except (IndexError, ValueError):
         return None
 
 
-def _end(der: bytes) -> float:
-    """notAfter of a certificate (RFC 5280, 4.1). Raises IndexError and ValueError for what is none."""
+def _not_after(der: bytes) -> float:
+    """notAfter of a certificate (RFC 5280, 4.1), in Unix time. Raises IndexError or ValueError if `der` is no
+    certificate."""
     _, at, _ = _element(der, 0)  # Certificate
     _, at, _ = _element(der, at)  # TBSCertificate
     tag, _, after = _element(der, at)
@@ -37,7 +38,7 @@ def _end(der: bytes) -> float:
 
 
 def _element(der: bytes, at: int) -> tuple[int, int, int]:
-    """(tag, where its content begins, where it ends) of the element there."""
+    """(tag, start of the content, end of the content) of the element at offset `at`."""
     tag, length, start = der[at], der[at + 1], at + 2
     if length & 0x80:
         start += length & 0x7F

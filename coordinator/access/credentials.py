@@ -1,8 +1,8 @@
-"""Users and tokens: who a request comes from, by its `Authorization` header.
+"""Users and tokens: who sends a request, according to its `Authorization` header.
 
-What was compared once is remembered under a keyed hash, so that a credential in use costs some microseconds. The key
-never leaves the process: how long a look-up takes tells nothing about a credential. A reload makes new `Credentials`,
-which remember nothing.
+The result of a comparison is remembered under a keyed hash, so that a credential in use costs a few microseconds. The
+key never leaves the process, so the duration of a look-up tells nothing about a credential. A reload makes new
+`Credentials`, which remember nothing.
 """
 
 from __future__ import annotations
@@ -25,19 +25,18 @@ from shared.errors import Overloaded, Unauthorized
 Entry = TypeVar("Entry")
 
 HEADER_CHARS_MAX = 1024
-"""Longest `Authorization` header that is looked at."""
+"""Longest `Authorization` header that is accepted."""
 REMEMBERED_MAX = 4096
 REMEMBERED_S = 3600.0
-"""A credential that nobody has used for so long is compared again."""
+"""A credential that was not used for this long is compared again."""
 WRONG_MAX = 1024
 WRONG_S = 30.0
-"""A wrong credential is refused without a comparison for so long: it may be an agent's, which tries it again and again.
-"""
+"""How long a wrong credential is refused without a comparison: an agent may retry it again and again."""
 
 
 @dataclass(slots=True)
 class Grant:
-    """What a credential gives. `client`: the name under which its requests are counted, empty: their address."""
+    """The rights of a credential. `client`: the name under which its requests are counted; empty: their address."""
 
     name: str
     roles: Roles
@@ -47,20 +46,20 @@ class Grant:
 
 
 class Rate:
-    """At most so many requests a second, after a burst of as many (a token bucket)."""
+    """A token bucket: at most `per_second` requests a second, after a burst of as many."""
 
-    __slots__ = ("_at", "_left", "_size", "per_second")
+    __slots__ = ("_left", "_size", "_updated_at", "per_second")
 
     def __init__(self, per_second: float) -> None:
         self.per_second = per_second
         self._size = self._left = max(1.0, per_second)
-        self._at = time.monotonic()
+        self._updated_at = time.monotonic()
 
     def take(self) -> bool:
         """Whether a request may begin now."""
         now = time.monotonic()
-        self._left = min(self._size, self._left + (now - self._at) * self.per_second)
-        self._at = now
+        self._left = min(self._size, self._left + (now - self._updated_at) * self.per_second)
+        self._updated_at = now
         if self._left < 1.0:
             return False
         self._left -= 1.0
@@ -68,15 +67,15 @@ class Rate:
 
 
 UNNAMED: Final = Grant("", EVERYTHING)
-"""Of every request where no credential is needed."""
+"""The grant of every request that needs no credential."""
 
 
 class Credentials:
-    """The users and tokens of the files at one time. For the event loop's thread only."""
+    """The users and tokens that the files had at one time. For the event loop's thread only."""
 
     def __init__(self, users: Mapping[str, str], tokens: Mapping[str, Token], comparisons: Comparisons) -> None:
         self._known: dict[tuple[str, str], tuple[str, Grant]] = {}
-        """(scheme, name) → bcrypt hash, and what the credential gives."""
+        """(scheme, name) → (bcrypt hash, grant)."""
         for name, hashed in users.items():
             self._known["basic", name] = hashed, Grant(f"user {name}", EVERYTHING)
         for name, token in tokens.items():
@@ -100,11 +99,11 @@ class Credentials:
         """Values of `WWW-Authenticate`."""
 
     def __bool__(self) -> bool:
-        """Whether a credential is needed."""
+        """Whether requests need a credential."""
         return bool(self._known)
 
     def remembered(self, header: str) -> Grant | None:
-        """What this header gives, if that is known without a comparison."""
+        """The grant of this header, if it is known without a comparison."""
         digest = self._digest(header)
         entry = self._remembered.get(digest)
         if entry is None:
@@ -119,10 +118,8 @@ class Credentials:
         return grant
 
     async def compared(self, header: str | None, client: str) -> Grant:
-        """What this header gives, after a comparison. `client`: whose comparisons are counted.
-
-        Raises Unauthorized, and Overloaded when too many comparisons wait.
-        """
+        """The grant of this header, after a comparison, which counts as the client's. Raises Unauthorized, and
+        Overloaded if too many comparisons wait."""
         if header is None:
             raise Unauthorized(f"there is no Authorization header; {self._expected()}")
         if len(header) > HEADER_CHARS_MAX:
@@ -146,8 +143,8 @@ class Credentials:
         return grant
 
     def _begin(self, header: str, client: str) -> tuple[asyncio.Future[bool], Grant | None]:
-        """The comparison, and what the credential gives if it is the right one. An unknown name is compared, too, with
-        the hash of a known one that is always the same for this name: otherwise the time would tell who is known."""
+        """(the comparison, the grant if it succeeds). An unknown name is compared too, with the hash of a known name
+        that is always the same for this name; otherwise the duration would reveal which names are known."""
         scheme, name, secret = self._parsed(header)
         known = self._known.get((scheme, name))
         if known is not None:
@@ -170,7 +167,7 @@ class Credentials:
         return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16, key=self._key).digest()
 
     def _parsed(self, header: str) -> tuple[str, str, bytes]:
-        """(scheme, name, secret) of the header. Raises Unauthorized when it cannot be read."""
+        """(scheme, name, secret) of the header. Raises Unauthorized if it cannot be decoded."""
         scheme, _, text = header.partition(" ")
         scheme, text = scheme.lower(), text.strip()
         if scheme == "bearer":
@@ -195,9 +192,9 @@ class Credentials:
         return Unauthorized("the user and password, or the token, are not known here")
 
 
-def _put(entries: dict[bytes, Entry], digest: bytes, entry: Entry, most: int) -> None:
-    """Put it at the end; the oldest makes room."""
+def _put(entries: dict[bytes, Entry], digest: bytes, entry: Entry, entries_max: int) -> None:
+    """Append the entry, and remove the oldest one if there are `entries_max`."""
     entries.pop(digest, None)
-    if len(entries) >= most:
+    if len(entries) >= entries_max:
         del entries[next(iter(entries))]
     entries[digest] = entry

@@ -1,4 +1,4 @@
-"""Decides who gets in, by files that are read again when they change."""
+"""Decides which requests are allowed, by files that are read again when they change."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from shared.errors import ConfigError, Forbidden, Overloaded, TriptychError, Una
 from shared.telemetry import event
 
 LOOK_S = 0.5
-"""How often the files are looked at. One that changes is read when it has not changed between two looks: it may be
-being written."""
+"""How often the files are checked. A changed file is read once it has not changed between two checks, because it may
+still be being written."""
 
 
 class Gatekeeper:
-    """For the event loop's thread only. Raises ConfigError when the files, or their absence, make no safe service."""
+    """For the event loop's thread only. Raises ConfigError if the service would not be safe with these files, or
+    without files."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -30,42 +31,42 @@ class Gatekeeper:
         self._policy = Policy()
         self.tls: Tls | None = None
         self.is_current = True
-        """Whether what is in force is what the files say."""
+        """Whether the policy in force is that of the files."""
         self.reloads: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         """Requests that were refused, by reason."""
-        self._why_not = ""
+        self._last_failure = ""
         self._task: asyncio.Task[None] | None = None
         policy = read(settings)
         require_safe(settings, policy)
         if policy.tls is not None:
             self.tls = Tls(policy.tls)
         self._use(policy)
-        _say_what_is_not_served(policy)
+        _log_what_is_not_served(policy)
 
     def _use(self, policy: Policy) -> None:
         if self.tls is not None and policy.tls is not None:
             self.tls.renew(policy.tls)
         self._policy = policy
         self.certificate_expires_at = policy.tls.expires_at() if policy.tls is not None else None
-        """In Unix time; None without TLS, and if it cannot be read."""
+        """In Unix time; None without TLS, and if the date cannot be read."""
         self._credentials = Credentials(policy.web.users(), policy.tokens, self._comparisons)
         self.headers: Mapping[str, str] = policy.web.headers()
-        """Headers of every answer."""
+        """Headers of every response."""
         self.header_lines = "".join(f"{name}: {text}\r\n" for name, text in self.headers.items()).encode()
-        """The same as lines of a head."""
+        """The same headers as lines of a response head."""
         self.is_open = not self._credentials
-        """Whether everybody may do everything."""
+        """Whether every request is allowed."""
 
     @property
     def knows_its_clients(self) -> bool:
-        """Whether nobody gets in without a credential or a certificate."""
+        """Whether every client must have a credential or a certificate."""
         return self._policy.knows_its_clients
 
     # For each request
 
     def known(self, header: str | None, need: Need) -> Grant | None:
-        """What the credential of a request gives; None if it must be compared. Raises Forbidden and Overloaded."""
+        """The grant of a request's credential; None if it must be compared. Raises Forbidden and Overloaded."""
         if self.is_open:
             return UNNAMED
         grant = None if header is None else self._credentials.remembered(header)
@@ -74,7 +75,7 @@ class Gatekeeper:
         return grant
 
     async def compared(self, header: str | None, route: str | None, need: Need, client: str) -> Grant:
-        """As `known`, after a comparison of the credential; raises Unauthorized, too. `client`: where the request comes
+        """As `known`, after a comparison of the credential; also raises Unauthorized. `client`: where the request comes
         from."""
         if route in PAGE or (route in HEALTH and self._settings.health_open):
             return UNNAMED
@@ -101,7 +102,7 @@ class Gatekeeper:
             ).because("token_rate")
 
     def challenges(self, error: TriptychError) -> tuple[str, ...]:
-        """Values of `WWW-Authenticate` for an answer with this error."""
+        """Values of `WWW-Authenticate` for a response with this error."""
         return self._credentials.challenges if isinstance(error, Unauthorized) else ()
 
     # Files that change
@@ -116,8 +117,9 @@ class Gatekeeper:
         self._comparisons.stop()
 
     async def _watch(self) -> None:
-        """Files on a network may answer late or never; that delays only this task."""
-        used = previous = None  # the first look reads them again: they may have changed since the start
+        """Reload the files when they change. Files on a network may respond late or never; that delays only this
+        task."""
+        used = previous = None  # the first check reads the files again: they may have changed since the start
         while True:
             await asyncio.sleep(LOOK_S)
             paths = self._policy.paths
@@ -136,17 +138,17 @@ class Gatekeeper:
                 self._use(policy)
                 self.reloads["success"] += 1
                 event(logging.INFO, "access files read again", users=len(policy.web.users()), tokens=len(policy.tokens))
-        except (ConfigError, OSError) as error:  # OSError: no more files can be opened now; the next look tries again
+        except (ConfigError, OSError) as error:  # OSError: no file can be opened at present; the next check retries
             self.is_current = False
-            if str(error) != self._why_not:
-                self._why_not = str(error)
+            if str(error) != self._last_failure:
+                self._last_failure = str(error)
                 self.reloads["failure"] += 1
                 event(logging.ERROR, "access files cannot be used; what they said before stays in force", why=error)
             return
-        self.is_current, self._why_not = True, ""
+        self.is_current, self._last_failure = True, ""
 
 
-def _say_what_is_not_served(policy: Policy) -> None:
+def _log_what_is_not_served(policy: Policy) -> None:
     http, tls = policy.web.http_server_config, policy.tls
     if http is not None and http.http2:
         event(logging.INFO, "http_server_config: HTTP/2 is not served; clients use HTTP/1.1")

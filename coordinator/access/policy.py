@@ -1,4 +1,4 @@
-"""What the files say about access, read together: the web configuration, the files that it names, and the tokens."""
+"""The access policy as read from its files: the web configuration, the files that it names, and the tokens."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from shared.config import Settings
 from shared.errors import ConfigError
 
 PEM_BYTES_MAX = 1 << 20
-"""Longest file of certificates, or of a key."""
+"""Longest file of certificates or of a key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """All of it at one time. `paths`: the files that it was read from."""
+    """The policy at one time. `paths`: the files that it was read from."""
 
     web: WebConfig = field(default_factory=WebConfig)
     tls: TlsMaterial | None = None
@@ -39,13 +39,13 @@ class Policy:
 
     @property
     def knows_its_clients(self) -> bool:
-        """Whether nobody gets in without a credential or a certificate."""
+        """Whether every client must have a credential or a certificate."""
         return self.asks_for_credentials or self.requires_certificate
 
 
 def read(settings: Settings) -> Policy:
-    """Raises ConfigError, which names the file, and the setting that named it."""
-    web, tls, known, paths = WebConfig(), None, {}, []
+    """Read the policy that the settings name. Raises ConfigError, which names the file and its setting."""
+    web, tls, known_tokens, paths = WebConfig(), None, {}, []
     if settings.web_config:
         path = Path(settings.web_config)
         web = web_config.parse(_content(path, "TRIPTYCH_WEB_CONFIG", web_config.FILE_BYTES_MAX), path)
@@ -56,11 +56,11 @@ def read(settings: Settings) -> Policy:
             paths += [Path(name) for name in files if name]
     if settings.tokens:
         path = Path(settings.tokens)
-        known = tokens.parse(_content(path, "TRIPTYCH_TOKENS", tokens.FILE_BYTES_MAX), path)
+        known_tokens = tokens.parse(_content(path, "TRIPTYCH_TOKENS", tokens.FILE_BYTES_MAX), path)
         paths.append(path)
-        if not known:
+        if not known_tokens:
             raise ConfigError(f"TRIPTYCH_TOKENS names {path}, which has no token; `triptych token NAME` makes one")
-    return Policy(web, tls, known, tuple(paths))
+    return Policy(web, tls, known_tokens, tuple(paths))
 
 
 def _material(config: TlsServerConfig) -> TlsMaterial:
@@ -79,7 +79,7 @@ def _content(path: Path, setting: str, bytes_max: int) -> bytes:
 
 
 def stamps(paths: tuple[Path, ...]) -> tuple[tuple[int, ...], ...]:
-    """What changes when one of the files is written or replaced; of a file that cannot be seen, nothing."""
+    """A value for each file that changes when the file is written or replaced; () if the file is not accessible."""
     return tuple(_stamp(path) for path in paths)
 
 
@@ -92,7 +92,7 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there."""
+    """Whether only this machine can connect to that address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -100,14 +100,14 @@ def is_loopback(host: str) -> bool:
 
 
 def require_safe(settings: Settings, policy: Policy) -> None:
-    """Raises ConfigError when other hosts reach the service, and it is without TLS or knows nobody."""
+    """Raise ConfigError if other hosts can reach the service and it lacks TLS or authentication."""
     host, _ = settings.address()
     if settings.insecure or is_loopback(host) or (policy.tls is not None and policy.knows_its_clients):
         return
     missing = [
         name
-        for name, is_there in (("TLS", policy.tls is not None), ("authentication", policy.knows_its_clients))
-        if not is_there
+        for name, is_present in (("TLS", policy.tls is not None), ("authentication", policy.knows_its_clients))
+        if not is_present
     ]
     raise ConfigError(
         f"TRIPTYCH_LISTEN is {settings.listen}, which other hosts reach, without {' and without '.join(missing)}; "
@@ -117,9 +117,9 @@ def require_safe(settings: Settings, policy: Policy) -> None:
 
 
 def require_no_weaker(before: Policy, after: Policy) -> None:
-    """Raises ConfigError for what changes only with a restart: TLS on or off, no more credentials, no more certificates
-    of clients, and nothing any more that says which of these are let in. A file that is empty or cut short for a
-    moment, because it is being written, must not open the service, nor one of two locks of it."""
+    """Raise ConfigError for changes that need a restart: TLS switched on or off, credentials or client certificates no
+    longer required, or client certificates no longer restricted. A file that is empty or incomplete for a moment,
+    because it is being written, must neither open the service nor remove one of two protections."""
     if (before.tls is None) != (after.tls is None):
         raise ConfigError(f"TLS would be {'off' if after.tls is None else 'on'}; that needs a restart")
     if before.asks_for_credentials and not after.asks_for_credentials:

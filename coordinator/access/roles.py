@@ -1,8 +1,8 @@
-"""What a credential may do, and what a route asks for.
+"""What a credential may do, and which role a route needs.
 
 Each area has three roles, and each role includes the one before it: read, write, admin. The method of a request does
-not tell which role it needs, since queries and searches are sent by POST as well. So every route has its line here; a
-route without one needs the role admin in all areas.
+not determine its role, since queries and searches are sent by POST as well. So every route has a line here; a route
+without one needs the role admin in all areas.
 
 `python -m coordinator.access.roles` prints the table of docs/security.md.
 """
@@ -35,7 +35,7 @@ EVERYTHING: Roles = (Role.ADMIN, Role.ADMIN, Role.ADMIN)
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A role in one area; `area` None: in all of them."""
+    """A role in one area; `area` None: in all areas."""
 
     area: Area | None
     role: Role
@@ -51,7 +51,7 @@ class Need:
 ANY_CREDENTIAL = Need(None, Role.NONE)
 ALL_ADMIN = Need(None, Role.ADMIN)
 HEALTH = ("/-/healthy", "/-/ready")
-"""Open to everybody unless a setting closes them."""
+"""Open to everybody, unless a setting restricts them."""
 PAGE = ("/", "/ui/{version}/{path}", "/graph", "/query", "/docs", "/docs.css", "/api/v1/openapi.yaml")
 """Open to everybody: the page asks for a credential itself, and its files are the same everywhere."""
 
@@ -95,7 +95,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("POST", "/api/v1/admin/backup"): ALL_ADMIN,
     **{(method, "/api/v1/admin/backup/{view}"): ALL_ADMIN for method in ("POST", "DELETE")},
     **{("GET", f"/api/v1/admin/backup/{{view}}/{name}"): ALL_ADMIN for name in ("files", "content")},
-    # Settings tell where files lie; what others ask, in every area, may be secret.
+    # Settings reveal the paths of files; other people's queries, in every area, may be secret.
     **{("GET", f"/api/v1/status/{name}"): ALL_ADMIN for name in ("flags", "config", "settings")},
     **{(method, "/-/reload"): ALL_ADMIN for method in ("POST", "PUT")},
     ("GET", "/api/v1/queries"): ALL_ADMIN,
@@ -114,7 +114,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("PUT", f"{_LOG}/policies/{{name}}"): _ADMIN[Area.LOG],
     ("DELETE", f"{_LOG}/policies/{{name}}"): _ADMIN[Area.LOG],
     **{("GET", f"{_LOG}/{name}"): _READ[Area.LOG] for name in ("tail", "cursors", "groups", "groups/{group}")},
-    # A poll changes nothing that lasts, but without commits, which write, its member is of no use.
+    # A poll changes nothing permanently, but a member is of no use without commits, which write.
     **{("POST", f"{_LOG}/groups/{{group}}/{act}"): _WRITE[Area.LOG] for act in ("join", "poll", "commit", "leave")},
     ("DELETE", f"{_LOG}/groups/{{group}}"): _WRITE[Area.LOG],
     **{("POST", f"{_VECTOR}/{name}"): _READ[Area.VECTORS] for name in _VECTOR_READS},
@@ -132,14 +132,14 @@ NEEDS: dict[tuple[str, str], Need] = {
 
 
 def need_of(method: str, route: str | None) -> Need:
-    """What a request with this method to this route needs; `route` None: there is no such route."""
+    """The role that a request with this method to this route needs; `route` None: there is no such route."""
     if route is None:
         return ANY_CREDENTIAL
     return NEEDS.get(("GET" if method == "HEAD" else method, route), ALL_ADMIN)
 
 
 def table() -> str:
-    """The routes as Markdown, by what they need."""
+    """The routes by role, as a Markdown table."""
     methods: defaultdict[tuple[Need, str], list[str]] = defaultdict(list)
     for (method, path), need in sorted(NEEDS.items(), key=lambda line: line[0][::-1]):
         methods[need, path].append(method)

@@ -1,9 +1,9 @@
-"""TLS contexts, and how they change while connections are open.
+"""TLS contexts, and their replacement while connections are open.
 
 A context holds the key of its session tickets, with which clients resume a session without a new signature. So a new
-certificate does not come with a new context for the listener: the listener's context stays, and hands each handshake
-over to a second one that has the certificate. Another policy, such as other certificate authorities of clients, does
-make a new context, and all clients begin with full handshakes.
+certificate does not replace the listener's context: that context stays, and hands each handshake over to a second one
+that has the certificate. A change of policy, such as other certificate authorities for clients, does make a new
+context, and all clients then begin with full handshakes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _VERIFY = {
     "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
     "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
 }
-"""Of the other types, nobody is kept out by a certificate, so none is asked for."""
+"""The other types refuse no client because of its certificate, so no certificate is requested for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +46,23 @@ class TlsMaterial:
 
     @property
     def requires_certificate(self) -> bool:
-        """Whether every client has shown a certificate that was verified."""
+        """Whether every client must present a certificate, which is verified."""
         return self.config.client_auth_type == "RequireAndVerifyClientCert"
 
     @property
     def has_own_authorities(self) -> bool:
-        """Whether the file says which authorities vouch for clients; otherwise those of the system do."""
+        """Whether the file names the authorities for client certificates; otherwise those of the system are used."""
         return bool(self.client_ca or self.config.client_ca or self.config.client_ca_file)
 
     def expires_at(self) -> float | None:
-        """When its certificates end, in Unix time; None if that cannot be read."""
+        """When its certificates expire, in Unix time; None if that cannot be read."""
         return expires_at(self.certificate)
 
     def _policy(self) -> tuple[TlsServerConfig, bytes]:
         return self.config, self.client_ca
 
     def has_policy_of(self, other: TlsMaterial) -> bool:
-        """Whether they differ in the certificate only."""
+        """Whether the two differ in the certificate only."""
         return self._policy() == other._policy()
 
 
@@ -78,7 +78,7 @@ class Tls:
         context.sni_callback = self._hand_over
 
     def renew(self, material: TlsMaterial) -> None:
-        """Use this from the next handshake on. Raises ConfigError, after which everything is as before."""
+        """Use this from the next handshake on. Raises ConfigError, and then nothing has changed."""
         if material == self._material:
             return
         context = new_context(material)
@@ -92,7 +92,7 @@ class Tls:
             handshake.context = self._serving
 
     def refusal(self, certificate: Mapping[str, Any] | None) -> str:
-        """Why a client with this certificate (`getpeercert`) is not let in; empty if it is."""
+        """Why a client with this certificate (`getpeercert`) is refused; empty if it is not."""
         allowed = self._material.config.client_allowed_sans
         if allowed is None or not _names(certificate or {}).isdisjoint(allowed):
             return ""
@@ -100,7 +100,7 @@ class Tls:
 
 
 def _names(certificate: Mapping[str, Any]) -> set[str]:
-    """The subject alternative names, addresses in their usual form."""
+    """The subject alternative names, with addresses in canonical form."""
     names = set()
     for kind, text in certificate.get("subjectAltName", ()):
         if kind == "IP Address":
@@ -114,12 +114,12 @@ def _names(certificate: Mapping[str, Any]) -> set[str]:
 
 
 def new_context(material: TlsMaterial) -> ssl.SSLContext:
-    """Raises ConfigError, which names the file that cannot be used."""
+    """A context for this material. Raises ConfigError, which names the unusable file."""
     config = material.config
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     oldest = config.min_version or "TLS12"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # old versions are on only where the file asks for them
+        warnings.simplefilter("ignore", DeprecationWarning)  # old versions are on only if the file says so
         context.minimum_version = _VERSIONS[oldest]
         context.maximum_version = _VERSIONS[config.max_version or "TLS13"]
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
@@ -128,7 +128,7 @@ def new_context(material: TlsMaterial) -> ssl.SSLContext:
     suites = [CIPHER_SUITES[name] for name in config.cipher_suites or () if CIPHER_SUITES[name]]
     is_old = oldest in ("TLS10", "TLS11")
     if suites or is_old:
-        # OpenSSL's security level 1 and above has no TLS before 1.2.
+        # OpenSSL's security levels from 1 on exclude TLS before 1.2.
         context.set_ciphers(":".join(suites or ["DEFAULT"]) + (":@SECLEVEL=0" if is_old else ""))
     if config.curve_preferences and CURVES[config.curve_preferences[0]]:
         context.set_ecdh_curve(CURVES[config.curve_preferences[0]])
@@ -167,7 +167,8 @@ def _load_authorities(context: ssl.SSLContext, material: TlsMaterial) -> None:
 
 
 def _ascii(pem: bytes) -> str:
-    """What ssl takes: comments between certificates, such as names of authorities, may have any letters."""
+    """The text in ASCII, which ssl requires: comments between certificates, such as names of authorities, may have
+    other characters."""
     return pem.decode("ascii", "replace").replace("\N{REPLACEMENT CHARACTER}", "?")
 
 
@@ -177,7 +178,7 @@ def _no_password() -> str:
 
 @contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
-    """The content as a file in memory that only this process sees, since ssl reads certificates from files only."""
+    """The content as an in-memory file that only this process sees, since ssl reads certificates from files only."""
     file = os.memfd_create("tls", os.MFD_CLOEXEC)
     try:
         os.write(file, content)

@@ -5,7 +5,7 @@
     metrics = "read"
     share = 50
 
-A token is `triptych.NAME.SECRET`. The name tells which hash to compare with, so an unknown token costs one comparison
+A token is `triptych.NAME.SECRET`. The name says which hash to compare with, so an unknown token costs one comparison
 however many tokens there are. The file has the bcrypt hash of the secret, which has 192 random bits.
 """
 
@@ -27,8 +27,8 @@ FILE_BYTES_MAX = 1 << 20
 PREFIX = "triptych"
 SECRET_BYTES = 24
 HASH_COST = 10
-"""bcrypt at this cost takes some 50 ms. A random secret would need no slow hash; it is one so that the file may be
-read by more people than may use the tokens, without a thought about which of its lines came from a person."""
+"""bcrypt at this cost takes some 50 ms. A random secret needs no slow hash, but some secrets in the file may have been
+chosen by people, and more people may read the file than may use the tokens."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 RoleName = Literal["none", "read", "write", "admin"]
@@ -67,20 +67,20 @@ def parse(content: bytes, path: Path) -> dict[str, Token]:
 
 
 def check_name(name: str, where: str) -> None:
-    """Raises ConfigError for what cannot be the name of a token."""
+    """Raise ConfigError if this cannot be the name of a token."""
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{where}: {name!r} is not a name of a token; use up to 64 of A-Z, a-z, 0-9, _ and -")
 
 
 def split(token: str) -> tuple[str, str] | None:
-    """(name, secret) of a token; None if it has not the form of one."""
-    prefix, _, rest = token.partition(".")
-    name, dot, secret = rest.partition(".")
+    """(name, secret) of a token; None if it does not have the form of one."""
+    prefix, _, name_and_secret = token.partition(".")
+    name, dot, secret = name_and_secret.partition(".")
     return (name, secret) if prefix == PREFIX and dot and name and secret else None
 
 
 def mint(name: str) -> tuple[str, str]:
-    """A new token, and its part of the file. Raises ConfigError for a name that cannot be one."""
+    """(a new token, its table in the file). Raises ConfigError for an invalid name."""
     check_name(name, "NAME")
     secret = secrets.token_urlsafe(SECRET_BYTES)
     hashed = bcrypt.hashpw(secret.encode(), bcrypt.gensalt(HASH_COST)).decode()

@@ -1,7 +1,7 @@
 """Prometheus's web configuration file: TLS, response headers, and users with bcrypt hashes of their passwords.
 
-The format is that of prometheus/exporter-toolkit (web configuration). What Prometheus refuses is refused here,
-too: unknown fields, a key that is given twice, a hash that is not bcrypt's.
+The format is that of prometheus/exporter-toolkit (web configuration). What Prometheus refuses is refused here too:
+unknown fields, a key that is given twice, a hash that is not bcrypt's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shared.errors import ConfigError
 
 FILE_BYTES_MAX = 1 << 20
 BRACKETS_MAX = 500
-"""The parser takes time with the square of the depth of nested brackets: 0.1 s for so many."""
+"""The parser's time is quadratic in the depth of nested brackets: 0.1 s for this many."""
 TLS_VERSIONS = ("TLS10", "TLS11", "TLS12", "TLS13")
 CLIENT_AUTH_TYPES = (
     "NoClientCert",
@@ -47,11 +47,11 @@ CIPHER_SUITES = {
     "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
     "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
 }
-"""Names of Go's crypto/tls (`tls.CipherSuites`), and OpenSSL's. Those of TLS 1.3 are always on, in both."""
+"""Name in Go's crypto/tls (`tls.CipherSuites`) → OpenSSL's name. Those of TLS 1.3 are always on in both."""
 CURVES = {"CurveP256": "prime256v1", "CurveP384": "secp384r1", "CurveP521": "secp521r1", "X25519": ""}
-"""Go's names, and OpenSSL's; Python can choose one NIST curve, and not X25519."""
+"""Go's name → OpenSSL's. Python can choose one NIST curve, but not X25519."""
 _DURATION = re.compile(r"0|(?:\d+(?:\.\d*)?(?:ns|us|µs|ms|s|m|h))+")
-"""As Go writes durations."""
+"""A duration as Go writes it."""
 HEADERS: dict[str, tuple[str, ...]] = {
     "Content-Security-Policy": (),
     "Strict-Transport-Security": (),
@@ -59,7 +59,7 @@ HEADERS: dict[str, tuple[str, ...]] = {
     "X-Frame-Options": ("", "deny", "sameorigin"),
     "X-XSS-Protection": (),
 }
-"""Headers that may be set, and their values; (): any."""
+"""Headers that may be set → their values; () for any value."""
 
 
 class TlsServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -103,12 +103,12 @@ class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def tls(self) -> TlsServerConfig | None:
-        """The part on TLS, None without TLS."""
+        """The part about TLS; None without TLS."""
         tls = self.tls_server_config
         return tls if tls is not None and tls.is_enabled else None
 
     def headers(self) -> dict[str, str]:
-        """Headers of every answer."""
+        """Headers of every response."""
         http = self.http_server_config
         return {name: text for name, text in ((http and http.headers) or {}).items() if text}
 
@@ -118,7 +118,7 @@ class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Loader(yaml.SafeLoader):
-    """Numbers and dates stay text, which is what fields of text take of them; a key that is given twice is refused."""
+    """Keeps numbers and dates as text, which is what the text fields expect, and refuses a key that is given twice."""
 
 
 def _text(loader: _Loader, node: yaml.ScalarNode) -> str:
@@ -142,8 +142,8 @@ _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 
 
 def parse(content: bytes, path: Path) -> WebConfig:
-    """The file's content; paths in it are made relative to the directory of `path`. Raises ConfigError, whose text has
-    no part of the content but names of fields, since it may hold a key."""
+    """Decode the file's content; paths in it are relative to the directory of `path`. Raises ConfigError. Its text
+    shows only names of fields from the content, which may contain a key."""
     if len(content) > FILE_BYTES_MAX:
         raise ConfigError(f"{path} has {len(content)} bytes; it must have at most {FILE_BYTES_MAX}")
     brackets = content.count(b"[") + content.count(b"{")
@@ -156,7 +156,7 @@ def parse(content: bytes, path: Path) -> WebConfig:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark is not None else ""
         raise ConfigError(f"{path} is not valid: {where}{getattr(error, 'problem', None) or 'not YAML'}") from error
-    except KeyError as error:  # of the parser, for what is tagged !!bool and is none
+    except KeyError as error:  # from the parser, for a value that is tagged !!bool but is none
         raise ConfigError(f"{path} is not valid: a value is not what its tag says") from error
     except (msgspec.ValidationError, UnicodeDecodeError, ValueError) as error:
         raise ConfigError(f"{path} is not valid: {error}") from error
@@ -168,7 +168,7 @@ def parse(content: bytes, path: Path) -> WebConfig:
         raise ConfigError(f"{path}: {error}") from None
     if config.tls_server_config is None:
         return config
-    return msgspec.structs.replace(config, tls_server_config=_beside(config.tls_server_config, path.parent))
+    return msgspec.structs.replace(config, tls_server_config=_with_paths_below(config.tls_server_config, path.parent))
 
 
 def _check(config: WebConfig) -> None:
@@ -225,6 +225,6 @@ def _one_of(text: str, known: Collection[str], field: str) -> None:
         raise ConfigError(f"{field} is {text!r}; it must be one of {', '.join(name for name in known if name)}")
 
 
-def _beside(tls: TlsServerConfig, directory: Path) -> TlsServerConfig:
+def _with_paths_below(tls: TlsServerConfig, directory: Path) -> TlsServerConfig:
     paths = {name: getattr(tls, name) for name in ("cert_file", "key_file", "client_ca_file")}
     return msgspec.structs.replace(tls, **{name: str(directory / path) for name, path in paths.items() if path})

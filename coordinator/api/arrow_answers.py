@@ -6,8 +6,8 @@ import asyncio
 
 from aiohttp import web
 
-from coordinator import arrow_streams
-from coordinator.negotiation import ARROW, JSON, preferred
+from coordinator.headers.negotiation import ARROW, JSON, preferred
+from coordinator.http import arrow_streams
 
 
 async def is_wanted(request: web.Request) -> bool:

@@ -12,8 +12,8 @@ from coordinator.api.parameters import seconds
 from coordinator.backup.sources import listed
 from coordinator.backup.views import View, file_of
 from coordinator.context import CONTEXT
-from coordinator.negotiation import boolean
-from coordinator.responses import success
+from coordinator.headers.negotiation import boolean
+from coordinator.http.responses import success
 
 PIECE_BYTES = 256 << 10
 HOLD_MAX_S = 30.0

@@ -16,9 +16,9 @@ from aiohttp import web
 from coordinator.api import parameters
 from coordinator.api.lists import Listing, answer
 from coordinator.api.selectors import selectors, time_range
-from coordinator.calls import FanOut
 from coordinator.context import CONTEXT
-from coordinator.responses import success
+from coordinator.fanout.calls import FanOut
+from coordinator.http.responses import success
 from coordinator.series.cardinality import merged, request_body
 from shared.errors import BadData
 from shared.messages.cardinality import CardinalityReply

@@ -13,7 +13,7 @@ from aiohttp import web
 from coordinator.context import CONTEXT, Context
 from shared.errors import BadData, NotFound, Unavailable
 from shared.messages.debug import ProfileBody
-from shared.profiling import SECONDS_MAX, profile
+from shared.process.profiling import SECONDS_MAX, profile
 from shared.wire import pack
 
 COORDINATOR = "coordinator"

@@ -14,9 +14,9 @@ from aiohttp import web
 from coordinator.api import parameters
 from coordinator.api.lists import Listing, answer, merged
 from coordinator.api.selectors import SELECTORS_MAX, time_range
-from coordinator.calls import FanOut
+from coordinator.fanout.calls import FanOut
+from coordinator.http.responses import success
 from coordinator.queries.evaluation import is_quickly_parsed
-from coordinator.responses import success
 from shared.errors import BadData
 from shared.labels import LabelFrame, Symbols, concat
 from shared.messages.series import ExemplarsReply, SelectBody, Selectors

@@ -15,15 +15,15 @@ from aiohttp import hdrs, web
 from coordinator.api import parameters
 from coordinator.api.listed import listed
 from coordinator.api.selectors import required_selectors, time_range
-from coordinator.calls import require_whole
-from coordinator.compression import GZIP_LEVEL
 from coordinator.context import CONTEXT, Context
-from coordinator.negotiation import accepts_gzip, boolean
-from coordinator.protocol import client_of
+from coordinator.fanout.calls import require_whole
+from coordinator.headers.negotiation import accepts_gzip, boolean
+from coordinator.http.compression import GZIP_LEVEL
+from coordinator.http.protocol import client_of
+from coordinator.http.streaming import Piece, outlet
 from coordinator.queries.evaluation import threads_of
 from coordinator.queries.gate import HEAVY, Place
 from coordinator.queries.running import RunningQuery
-from coordinator.streaming import Piece, outlet
 from coordinator.transfer.arrow import ArrowStream, ParquetFile
 from coordinator.transfer.csv_rows import CsvRows
 from coordinator.transfer.json_lines import JsonLines

@@ -10,7 +10,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from coordinator.context import CONTEXT
-from coordinator.responses import success
+from coordinator.http.responses import success
 from shared.config import Settings
 from shared.promql.functions import AGGREGATORS, FUNCTIONS
 from shared.promql.operators import SCALAR_OPERATORS, SET_OPERATORS

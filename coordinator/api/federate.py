@@ -16,18 +16,18 @@ from coordinator.api import gated, parameters
 from coordinator.api.listed import listed
 from coordinator.api.selectors import required_selectors
 from coordinator.context import CONTEXT
-from coordinator.exposition_format import format_for
-from coordinator.negotiation import accepts_gzip, boolean
+from coordinator.headers.exposition_format import format_for
+from coordinator.headers.negotiation import accepts_gzip, boolean
+from coordinator.http.streaming import Body
 from coordinator.queries.evaluation import Query, Replies, ask, learn, made, require_fitting
 from coordinator.queries.exposition import exposition
 from coordinator.queries.federation import each_once, federation_plan
 from coordinator.queries.gate import Place
 from coordinator.queries.gathered import gather
 from coordinator.queries.running import RunningQuery
-from coordinator.streaming import Body
-from shared.array_memory import Account
 from shared.config import Settings
 from shared.messages.series import Selectors
+from shared.process.array_memory import Account
 from shared.promql.model import Grid
 
 

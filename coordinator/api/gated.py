@@ -8,15 +8,15 @@ from functools import partial
 
 from aiohttp import web
 
-from coordinator.admission import Holder
 from coordinator.context import CONTEXT, Context
-from coordinator.protocol import connection_of
+from coordinator.http.protocol import connection_of
+from coordinator.http.streaming import Body, respond, whole
+from coordinator.limits.admission import Holder
 from coordinator.queries.cost import Estimate
 from coordinator.queries.evaluation import Query, in_thread
 from coordinator.queries.gate import LIGHT, Place
 from coordinator.queries.running import RunningQuery
-from coordinator.streaming import Body, respond, whole
-from shared.array_memory import Account
+from shared.process.array_memory import Account
 
 Attempt = Callable[[Place], Awaitable[tuple[Body, Account | None]]]
 """Evaluates the query in its place at the gate, and makes the first piece of its answer. The account has the memory

@@ -11,9 +11,9 @@ from functools import partial
 from aiohttp import hdrs, web
 
 from coordinator.api.listed import listed
-from coordinator.bodies import Malformed, hold, read_body
 from coordinator.context import CONTEXT, Context
-from coordinator.negotiation import content_type
+from coordinator.headers.negotiation import content_type
+from coordinator.http.bodies import Malformed, hold, read_body
 from coordinator.queries.running import RunningQuery
 from coordinator.series import remote_write
 from coordinator.series.label_sets import Limits

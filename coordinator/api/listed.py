@@ -8,7 +8,7 @@ from typing import TypeVar
 from aiohttp import web
 
 from coordinator.context import CONTEXT
-from coordinator.protocol import client_of
+from coordinator.http.protocol import client_of
 from coordinator.queries.running import RunningQuery
 from shared.errors import Canceled
 

@@ -13,17 +13,17 @@ import msgspec
 from aiohttp import web
 from multidict import MultiDict
 
-from coordinator.admission import Holder
 from coordinator.api import parameters
 from coordinator.api.listed import listed
-from coordinator.calls import FanOut, require_whole
 from coordinator.context import CONTEXT, Context
-from coordinator.negotiation import accepts_gzip
-from coordinator.protocol import connection_of
+from coordinator.fanout.calls import FanOut, require_whole
+from coordinator.headers.negotiation import accepts_gzip
+from coordinator.http.protocol import connection_of
+from coordinator.http.responses import success, zipped
+from coordinator.limits.admission import Holder
 from coordinator.queries.evaluation import threads_of
 from coordinator.queries.gate import Place
 from coordinator.queries.running import RunningQuery
-from coordinator.responses import success, zipped
 from shared.errors import TooHeavy
 from shared.wire import pack, size_of
 

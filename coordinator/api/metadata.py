@@ -14,8 +14,8 @@ from aiohttp import web
 
 from coordinator.api import parameters
 from coordinator.api.lists import Listing, answer, merged
-from coordinator.calls import FanOut
 from coordinator.context import CONTEXT
+from coordinator.fanout.calls import FanOut
 from shared.hashing import shard_of
 from shared.messages.series import (
     MetadataBody,

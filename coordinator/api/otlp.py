@@ -13,10 +13,10 @@ from aiohttp import hdrs, web
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from coordinator.api.write import keep_metadata, store
-from coordinator.bodies import Malformed, hold, read_body
 from coordinator.context import CONTEXT, Context
-from coordinator.failures import refusal
-from coordinator.negotiation import JSON, content_type
+from coordinator.headers.negotiation import JSON, content_type
+from coordinator.http.bodies import Malformed, hold, read_body
+from coordinator.http.failures import refusal
 from coordinator.otlp import answers, bodies, exemplars, logs, metrics, survey
 from coordinator.otlp.metrics import Prepared
 from coordinator.series import remote_write
@@ -161,13 +161,13 @@ async def _split(request: web.Request, surveyed: survey.Survey) -> tuple[Prepare
     return prepared, answer, written
 
 
-def _logs(context: Context, raw: bytes, encoding: str, is_protobuf: bool) -> logs.Batch:
+def _logs(context: Context, raw: bytes, encoding: str, is_protobuf: bool) -> logs.LogExport:
     body = _inflated(context, raw, encoding)
     message = logs.message_of(body) if is_protobuf else logs.message_of_json(body)
-    batch = logs.batch_of(body, message, context.settings)
-    for part in batch.parts:
+    export = logs.export_of(body, message, context.settings)
+    for part in export.parts:
         part.cut(context.links.shards)
-    return batch
+    return export
 
 
 def _count(context: Context, split_request: SplitRequest) -> None:

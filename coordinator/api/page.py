@@ -6,8 +6,8 @@ import asyncio
 
 from aiohttp import hdrs, web
 
-from coordinator.negotiation import accepts_gzip, names_etag
-from coordinator.responses import PAGE_HEADERS
+from coordinator.headers.negotiation import accepts_gzip, names_etag
+from coordinator.http.responses import PAGE_HEADERS
 from coordinator.ui.files import PREFIX, File, Files, load
 from shared.errors import NotFound
 

@@ -15,12 +15,12 @@ from functools import partial
 from aiohttp import web
 from multidict import MultiDict
 
-from coordinator.bodies import check_escapes, read_body, unquoted
 from coordinator.context import CONTEXT
-from coordinator.negotiation import FORM, boolean, content_type
+from coordinator.headers.negotiation import FORM, boolean, content_type
+from coordinator.http.bodies import check_escapes, read_body, unquoted
 from shared.durations import parse_duration_ms
 from shared.errors import BadData
-from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
+from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
 
 FORM_FIELDS_MAX = 10_000
 FORM_BYTES_MAX = 2 << 20

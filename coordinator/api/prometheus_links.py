@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from aiohttp import hdrs, web
 from multidict import MultiMapping
 
-from coordinator.responses import PAGE_HEADERS
+from coordinator.http.responses import PAGE_HEADERS
 
 PATHS = ("/graph", "/query")
 QUERIES_MAX = 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 from aiohttp import web
 
 from coordinator.context import CONTEXT
+from coordinator.http.responses import success
 from coordinator.queries.running import LISTED_MAX
-from coordinator.responses import success
 from shared.errors import BadData, NotFound
 
 ID_SHOWN = 64

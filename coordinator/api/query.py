@@ -16,14 +16,16 @@ from typing import Any
 from aiohttp import web
 from multidict import MultiDict
 
-from coordinator import arrow_streams
-from coordinator.admission import Holder
 from coordinator.api import arrow_answers, gated, parameters
 from coordinator.api.listed import listed
 from coordinator.api.lists import LIMIT_WARNING
 from coordinator.context import CONTEXT, Context
-from coordinator.negotiation import ARROW, JSON, accepts_gzip, boolean
-from coordinator.protocol import connection_of
+from coordinator.headers.negotiation import ARROW, JSON, accepts_gzip, boolean
+from coordinator.http import arrow_streams
+from coordinator.http.protocol import connection_of
+from coordinator.http.responses import success
+from coordinator.http.streaming import Body
+from coordinator.limits.admission import Holder
 from coordinator.queries.answers import answered
 from coordinator.queries.cost import Demand, Estimate
 from coordinator.queries.evaluation import (
@@ -43,11 +45,9 @@ from coordinator.queries.gate import Place
 from coordinator.queries.joining import Joined
 from coordinator.queries.results import Chunk, Result, as_range, envelope, ordered, truncated
 from coordinator.queries.running import RunningQuery
-from coordinator.responses import success
-from coordinator.streaming import Body
-from shared.array_memory import Account
 from shared.config import Settings
 from shared.errors import BadData, NotExecutable
+from shared.process.array_memory import Account
 from shared.promql import parser, printer
 from shared.promql.ast import ValueType
 from shared.promql.model import Grid, Matrix, RangeVector, Value

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from coordinator.bodies import read_body
 from coordinator.context import CONTEXT
+from coordinator.http.bodies import read_body
 from shared.errors import ConfigError, Internal, NotFound
 
 BODY_BYTES_MAX = 1 << 10

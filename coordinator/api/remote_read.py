@@ -14,9 +14,10 @@ from multidict import MultiDict
 
 from coordinator.api import gated, parameters, selectors
 from coordinator.api.listed import listed
-from coordinator.bodies import hold, read_body
 from coordinator.context import CONTEXT
-from coordinator.negotiation import REMOTE_WRITE, boolean
+from coordinator.headers.negotiation import REMOTE_WRITE, boolean
+from coordinator.http.bodies import hold, read_body
+from coordinator.http.streaming import Body
 from coordinator.queries.evaluation import Query, Replies, ask, learn, made, require_fitting
 from coordinator.queries.gate import Place
 from coordinator.queries.gathered import gather
@@ -26,8 +27,7 @@ from coordinator.remote_read import frames, samples
 from coordinator.remote_read.plan import read_plan, results_of, text_of
 from coordinator.remote_read.requests import ReadRequest, ResponseType, decode
 from coordinator.series import decompression
-from coordinator.streaming import Body
-from shared.array_memory import Account
+from shared.process.array_memory import Account
 from shared.promql.model import Grid
 
 BODY_BYTES_MAX = 1 << 20

@@ -17,7 +17,7 @@ from aiohttp import web
 from coordinator.api import parameters
 from coordinator.api.selectors import selectors
 from coordinator.context import CONTEXT
-from coordinator.responses import made_in_thread, success
+from coordinator.http.responses import made_in_thread, success
 from coordinator.rfc_3339 import NEVER, time_text
 from coordinator.rules.alerts import Alert
 from coordinator.rules.groups import Group, RuleState

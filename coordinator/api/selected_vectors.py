@@ -18,7 +18,7 @@ from coordinator.api.vector_bodies import (
     protobuf_answer,
     vectors_json,
 )
-from coordinator.negotiation import wants_protobuf
+from coordinator.headers.negotiation import wants_protobuf
 from coordinator.queries.running import RunningQuery
 from coordinator.vectors import changes, facets, scroll
 from coordinator.vectors.values import to_protobuf

@@ -10,10 +10,10 @@ from multidict import MultiDict
 from coordinator.api import parameters
 from coordinator.queries.evaluation import is_quickly_parsed
 from shared.errors import BadData, NotExecutable
+from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
 from shared.messages.series import Selectors
 from shared.promql.parser import parse_selector
 from shared.promql.regex import WEIGHT_TOTAL_MAX, weight
-from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 
 SELECTORS_MAX = 1000
 

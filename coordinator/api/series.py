@@ -13,8 +13,8 @@ from multidict import MultiDict
 from coordinator.api import parameters
 from coordinator.api.lists import Listing, answer, merged
 from coordinator.api.selectors import required_selectors, selectors, time_range
-from coordinator.calls import FanOut
 from coordinator.context import CONTEXT
+from coordinator.fanout.calls import FanOut
 from shared.config import Settings
 from shared.errors import BadData
 from shared.labels import LabelFrame, Symbols, concat

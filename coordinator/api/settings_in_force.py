@@ -10,7 +10,7 @@ import orjson
 from aiohttp import web
 
 from coordinator.context import CONTEXT
-from coordinator.responses import success
+from coordinator.http.responses import success
 from shared import config
 from shared.config import Settings
 from shared.urls import without_secrets

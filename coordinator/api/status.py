@@ -10,8 +10,8 @@ from pathlib import Path
 from aiohttp import web
 
 from coordinator.context import CONTEXT
-from coordinator.negotiation import accepts_gzip
-from coordinator.responses import success, zipped
+from coordinator.headers.negotiation import accepts_gzip
+from coordinator.http.responses import success, zipped
 from coordinator.rfc_3339 import time_text
 from coordinator.watching import memory as watched_memory
 from shared.config import Settings, as_text

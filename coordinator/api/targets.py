@@ -17,7 +17,7 @@ from multidict import MultiDict
 from coordinator.api import parameters
 from coordinator.api.selectors import selectors
 from coordinator.context import CONTEXT, Context
-from coordinator.responses import made_in_thread, success
+from coordinator.http.responses import made_in_thread, success
 from coordinator.rfc_3339 import NEVER, time_text
 from coordinator.scraping.loop import ScrapeLoop
 from coordinator.scraping.scraper import Pool

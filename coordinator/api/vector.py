@@ -10,7 +10,6 @@ import msgspec
 import orjson
 from aiohttp import web
 
-from coordinator import arrow_streams
 from coordinator.api import arrow_answers
 from coordinator.api.listed import listed
 from coordinator.api.strict import known_parameters
@@ -24,9 +23,10 @@ from coordinator.api.vector_bodies import (
     protobuf_answer,
     vectors_json,
 )
-from coordinator.bodies import read_body
-from coordinator.calls import require_whole
-from coordinator.negotiation import ARROW, content_type, wants_protobuf
+from coordinator.fanout.calls import require_whole
+from coordinator.headers.negotiation import ARROW, content_type, wants_protobuf
+from coordinator.http import arrow_streams
+from coordinator.http.bodies import read_body
 from coordinator.queries.running import RunningQuery
 from coordinator.vectors import search as searches
 from coordinator.vectors import text_settings

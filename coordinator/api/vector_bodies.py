@@ -11,9 +11,9 @@ import orjson
 from aiohttp import web
 
 from coordinator.api.parameters import partial_response
-from coordinator.bodies import read_body
 from coordinator.context import CONTEXT, Context
-from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON, content_type
+from coordinator.headers.negotiation import JSON, PROTOBUF, PROTOBUF_JSON, content_type
+from coordinator.http.bodies import read_body
 from coordinator.vectors.answers import vector_json, vector_protobuf
 from coordinator.vectors.stored import StoredVector
 from shared.errors import BadData

@@ -10,8 +10,8 @@ from coordinator.api.listed import listed
 from coordinator.api.selected_vectors import REQUEST_BYTES_MAX
 from coordinator.api.strict import known_parameters
 from coordinator.api.vector_bodies import context_of, decoded_body, is_partial, json_answer, protobuf_answer
-from coordinator.calls import require_whole
-from coordinator.negotiation import wants_protobuf
+from coordinator.fanout.calls import require_whole
+from coordinator.headers.negotiation import wants_protobuf
 from coordinator.queries.running import RunningQuery
 from coordinator.vectors import map_request
 from coordinator.vectors.map import VectorMap

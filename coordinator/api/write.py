@@ -17,9 +17,9 @@ from functools import lru_cache, partial
 import numpy as np
 from aiohttp import web
 
-from coordinator.bodies import hold, read_body
 from coordinator.context import CONTEXT, Context
-from coordinator.negotiation import REMOTE_WRITE, content_type, content_type_parameter
+from coordinator.headers.negotiation import REMOTE_WRITE, content_type, content_type_parameter
+from coordinator.http.bodies import hold, read_body
 from coordinator.series import decompression, known_samples, lessons, metadata, remote_write, remote_write_v2
 from coordinator.series.lessons import Receipt
 from coordinator.series.remote_write import NO_REFERENCES, Limits

@@ -1,1 +1,1 @@
-"""Backup and restore: views of the data directory at one moment, and the copies of them elsewhere."""
+"""Backup and restore: views of the data directory at one moment, and their copies elsewhere."""

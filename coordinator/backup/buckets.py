@@ -1,8 +1,8 @@
-"""Backups in a bucket that speaks the S3 protocol. Needs the extra `s3`: `pip install 'triptych[s3]'`.
+"""Backups in a bucket behind the S3 protocol. Needs the extra `s3`: `pip install 'triptych[s3]'`.
 
 The library takes endpoint, region and credentials from the environment (`AWS_ENDPOINT_URL`, `AWS_REGION`,
-`AWS_ACCESS_KEY_ID`, …), uploads large objects in parts and repeats requests that fail. If the environment has no
-credentials, it asks the cloud's metadata service for those of the machine.
+`AWS_ACCESS_KEY_ID`, …), uploads large objects in parts and retries failed requests. If the environment has no
+credentials, it requests those of the machine from the cloud's metadata service.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ CREDENTIALS = (
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
     "AWS_SKIP_SIGNATURE",
 )
-"""Without all of these, the library asks the metadata service."""
+"""If none of these is set, the library asks the metadata service."""
 PART_BYTES = 16 << 20
-"""Of a request, since each has its own time limit: a large object as a whole would need a fast network."""
+"""Bytes of one request. Each request has its own time limit, within which a large object would need a fast network."""
 PARTS_AT_ONCE = 4
 IN_MEMORY_BYTES_MAX = 32 << 20
-"""A larger file is spooled to the temporary directory, since its name is known only when all of it was read."""
+"""A larger file is spooled to the temporary directory, since its name is known only after all of it was read."""
 REQUEST_TIMEOUT, RETRY_TIMEOUT_S = "60s", 120
 DELETE_AT_ONCE = 1000
 LOCK_RENEW_S, LOCK_STALE_S = 60.0, 600.0
-"""A lock that was not renewed for LOCK_STALE_S is of a process that was killed."""
+"""A lock that was not renewed for LOCK_STALE_S belongs to a process that was killed."""
 _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -74,7 +74,7 @@ class Bucket:
     @contextmanager
     def locked(self) -> Iterator[None]:
         with _errors(self.location):
-            self._take()
+            self._take_lock()
         done = threading.Event()
         renewing = threading.Thread(target=self._renew, args=(done,), daemon=True)
         renewing.start()
@@ -85,32 +85,32 @@ class Bucket:
             self._is_held = False
             done.set()
             renewing.join()
-            with suppress(BaseError, OSError):  # it counts as stale later
+            with suppress(BaseError, OSError):  # a lock that remains becomes stale
                 if self._holder() == self._token:
                     obstore.delete(self._store, LOCK)
 
-    def _take(self) -> None:
-        if self._create():
+    def _take_lock(self) -> None:
+        if self._create_lock():
             return
-        with suppress(FileNotFoundError):  # it was given back meanwhile
+        with suppress(FileNotFoundError):  # it was released meanwhile
             age_s = (datetime.now(UTC) - obstore.head(self._store, LOCK)["last_modified"]).total_seconds()
             if age_s < LOCK_STALE_S:
                 raise self._in_use()
             obstore.delete(self._store, LOCK)
-        if not self._create():
+        if not self._create_lock():
             raise self._in_use()
 
-    def _create(self) -> bool:
-        """Whether this process holds the lock now."""
+    def _create_lock(self) -> bool:
+        """Create the lock. Returns whether this process holds it now."""
         try:
             obstore.put(self._store, LOCK, self._token, mode="create")
         except AlreadyExistsError:
-            # The library repeats a request whose answer was lost, which then finds what it has written itself.
+            # The library repeats a request whose response was lost, and the repeated one finds the first one's lock.
             return self._holder() == self._token
         return True
 
     def _holder(self) -> bytes:
-        """The token of whoever holds the lock, empty if nobody does."""
+        """The token of the lock's holder; empty if there is none."""
         with suppress(FileNotFoundError):
             return obstore.get(self._store, LOCK).bytes().to_bytes()
         return b""
@@ -123,7 +123,7 @@ class Bucket:
 
     def _renew(self, done: threading.Event) -> None:
         while not done.wait(LOCK_RENEW_S):
-            with suppress(BaseError, OSError, BackupError):  # the next time, or whoever publishes notices
+            with suppress(BaseError, OSError, BackupError):  # the next renewal or `publish` meets the error again
                 self._require_lock()
                 obstore.put(self._store, LOCK, self._token)
 
@@ -149,7 +149,7 @@ class Bucket:
         return hashed.hexdigest(), size
 
     def settle(self) -> None:
-        """An object is durable when it was put."""
+        """Nothing to do: an object is durable once it was put."""
 
     def read(self, name: str) -> Iterator[bytes]:
         with _errors(self.location):
@@ -168,13 +168,13 @@ class Bucket:
         with _errors(self.location):
             if self._is_held:
                 self._require_lock()
-            listed = list(names)
-            for first in range(0, len(listed), DELETE_AT_ONCE):
-                obstore.delete(self._store, listed[first : first + DELETE_AT_ONCE])
+            all_names = list(names)
+            for first in range(0, len(all_names), DELETE_AT_ONCE):
+                obstore.delete(self._store, all_names[first : first + DELETE_AT_ONCE])
 
 
 def _require_credentials(location: str) -> None:
-    """Raises BackupError where the library would ask the metadata service, and must not."""
+    """Raise BackupError if the library would ask the metadata service although it must not."""
     is_disabled = os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true"
     if is_disabled and not any(os.environ.get(name) for name in CREDENTIALS):
         raise BackupError(
@@ -185,7 +185,7 @@ def _require_credentials(location: str) -> None:
 
 @contextmanager
 def _errors(location: str) -> Iterator[None]:
-    """Turns the library's errors into BackupError, and that of a missing object into FileNotFoundError, of one line."""
+    """Turns the library's errors into one-line errors: FileNotFoundError for a missing object, else BackupError."""
     try:
         yield
     except (BaseError, FileNotFoundError, ValueError) as error:

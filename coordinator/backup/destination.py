@@ -1,4 +1,4 @@
-"""Finds the place of backups that a user names."""
+"""Opens the place of backups that a user names."""
 
 from __future__ import annotations
 

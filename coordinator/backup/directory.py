@@ -17,11 +17,11 @@ from shared.durable import FILE_MODE, make_directory, sync_directory, write_atom
 
 PIECE_BYTES = 1 << 20
 SYNC_BYTES = 8 << 20
-"""So much is written between two syncs of a file: a sync of more would hold up those of the cluster's own log."""
+"""Bytes written between two syncs of a file. A sync of more would delay the syncs of the cluster's own log."""
 
 
 class Directory:
-    """See `Place`. Objects are written under another name, synced and renamed."""
+    """See `Place`. Objects are written under a temporary name, synced and renamed."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -40,7 +40,7 @@ class Directory:
                 raise BackupError(f"{self.location} is in use by another backup or prune; try again later") from None
             except OSError as error:
                 raise BackupError(f"{self.location} cannot be locked: {error.strerror or error}") from error
-            self._unfinished.unlink(missing_ok=True)  # left by one that was killed
+            self._unfinished.unlink(missing_ok=True)  # left by a process that was killed
             yield
         finally:
             os.close(descriptor)

@@ -1,7 +1,7 @@
-"""What a backup consists of: its inventory, which names every file and the object that has its content.
+"""What a backup consists of: its inventory, which names every file and the object with its content.
 
-A place of backups has objects, each named by a hash of its content, and inventories. Equal files of several backups
-share an object. A backup exists once its inventory does.
+A place of backups has objects, each named by a hash of its content, and inventories. Identical files of several backups
+share an object. A backup exists once its inventory exists.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BackupError(Exception):
 
 class InventoryFile(msgspec.Struct, frozen=True, array_like=True):
     """One file. `path`: in the data directory. `digest`: xxh3-128 of the content, in hex. `changed_ns` and `inode` are
-    of the file that was copied: the next backup does not read it again if they are the same."""
+    those of the copied file: the next backup does not read a file again if they are unchanged."""
 
     path: str
     size: int
@@ -41,9 +41,9 @@ class InventoryFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Inventory(msgspec.Struct, frozen=True):
-    """One backup. `number`: grows from backup to backup of a place, whatever the clock does. `name`: of the backup,
-    which begins with its moment in UTC. `data_format`: the format of the data
-    directory (`shared.manifest.FORMAT`). `warnings`: what was damaged already."""
+    """One backup. `number`: rises from backup to backup of a place, whatever the clock does. `name`: begins with the
+    backup's moment in UTC. `data_format`: the format of the data directory (`shared.manifest.FORMAT`). `warnings`: what
+    was already damaged in the cluster."""
 
     format: int
     number: int
@@ -67,7 +67,7 @@ class Inventory(msgspec.Struct, frozen=True):
 
     @staticmethod
     def decode(content: bytes) -> Inventory:
-        """Raises ValueError that says what is wrong."""
+        """Raises ValueError, which names the defect."""
         checksum, _, body = content.partition(b"\n")
         if xxhash.xxh3_128_hexdigest(body).encode() != checksum:
             raise ValueError("its checksum does not match its content")
@@ -85,9 +85,9 @@ class Inventory(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Unusable:
-    """An inventory that is damaged, or of a later release. `name`: of its backup. `number`: as far as it can be read,
-    otherwise 0. `why` names its file, too."""
+class UnusableInventory:
+    """An inventory that is damaged, or from a later release. `name`: of its backup. `number`: 0 if it cannot be read.
+    `why` also names its file."""
 
     name: str
     number: int
@@ -95,21 +95,22 @@ class Unusable:
 
 
 def number_in(content: bytes) -> int:
-    """The number of the backup in an inventory that cannot be used; 0 if it cannot be read."""
+    """The number of the backup in an unusable inventory; 0 if it cannot be read."""
     match = _NUMBER.search(content)
     return 0 if match is None else int(match[1])
 
 
 def is_object(name: str) -> bool:
-    """Whether this can be the name of an object. Other files may be in the same place, which are of somebody else."""
+    """Whether this can be the name of an object. The place may also contain files that do not belong to backups."""
     return _OBJECT.fullmatch(name) is not None
 
 
 def object_name(digest: str, size: int) -> str:
-    """The object with this content. The size is part of the name, so that a list of names tells which are cut short."""
+    """The name of the object with this content. It includes the size, so that a listing shows which objects are cut
+    short."""
     return f"{OBJECTS}{digest[:2]}/{digest}-{size}"
 
 
 def size_of(name: str) -> int:
-    """The size that the name of an object gives."""
+    """The size of an object according to its name."""
     return int(name.rpartition("-")[2])

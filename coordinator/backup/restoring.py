@@ -1,4 +1,4 @@
-"""Restores a backup into a data directory: written beside it, verified, and renamed with the last step."""
+"""Restores a backup into a data directory: writes it beside the target, verifies it, and renames it at the end."""
 
 from __future__ import annotations
 
@@ -23,17 +23,21 @@ from shared.manifest import Manifest, copy_of
 
 SUFFIX = ".restoring"
 NOTE = "restoring"
-"""The file that names the backup that is being restored, until all of it is there."""
+"""The file that names the backup being restored, until the restore is complete."""
 PIECE_BYTES = 1 << 20
 
 
 def choose(place: Place, name: str | None) -> Inventory:
-    """The backup of this name, or the newest one. Raises BackupError, also when one that cannot be used may be the
-    newest, and OSError."""
+    """The backup of this name, or the newest one. Raises BackupError, also if an unusable one may be the newest, and
+    OSError."""
     usable, unusable = look_through(place)
     if name is None:
         newest = usable[-1] if usable else None
-        newer = [one.why for one in unusable if newest is None or one.name > newest.name or one.number > newest.number]
+        newer = [
+            entry.why
+            for entry in unusable
+            if newest is None or entry.name > newest.name or entry.number > newest.number
+        ]
         if newer:
             how = (
                 "no other backup is there"
@@ -47,21 +51,21 @@ def choose(place: Place, name: str | None) -> Inventory:
     for inventory in usable:
         if inventory.name == name:
             return inventory
-    for one in unusable:
-        if one.name == name:
-            raise BackupError(one.why)
+    for entry in unusable:
+        if entry.name == name:
+            raise BackupError(entry.why)
     raise BackupError(f"{place.location} has no backup {name!r}; `triptych backup list {place.location}` names them")
 
 
 def restore(place: Place, inventory: Inventory, data: Path, report: Report) -> Manifest:
-    """Restore into `data`, which must not exist or be empty. Returns the identity of the new cluster. What a killed
-    restore of the same backup has left beside `data` is used. Raises BackupError, OSError."""
+    """Restore into `data`, which must not exist or must be empty. Returns the identity of the new cluster. Files that a
+    killed restore of the same backup has left beside `data` are used. Raises BackupError, OSError."""
     if inventory.data_format > manifest.FORMAT:
         raise BackupError(
             f"{inventory.name} has data in format {inventory.data_format}, and this release reads format "
             f"{manifest.FORMAT}: restore it with the release that made it"
         )
-    data = data.resolve()  # a link to a directory goes on naming it
+    data = data.resolve()  # so that a symbolic link keeps its target
     if data.is_mount():
         raise BackupError(f"{data} is where a disk is mounted; restore into a directory on it, which need not exist")
     if data.exists() and (not data.is_dir() or any(data.iterdir())):
@@ -89,7 +93,8 @@ def restore(place: Place, inventory: Inventory, data: Path, report: Report) -> M
 
 
 def _begin(beside: Path, inventory: Inventory) -> None:
-    """Make the directory, or go on in that of a killed restore. Raises BackupError if it is of another backup."""
+    """Make the directory, or continue in that of a killed restore. Raises BackupError if it belongs to another
+    backup."""
     if not beside.exists():
         make_directory(beside)
         write_synced(beside / NOTE, inventory.name.encode())
@@ -143,7 +148,7 @@ def _write(place: Place, entry: InventoryFile, path: Path) -> None:
 
 
 def _remove_others(beside: Path, inventory: Inventory) -> None:
-    """Remove what is not of this backup: of a restore that was killed when it had changed identities."""
+    """Remove files that are not in this backup: a killed restore may have left changed identity files."""
     inventory_paths = {entry.path for entry in inventory.files}
     for path in list(files_below(beside)):
         if path.relative_to(beside).as_posix() not in inventory_paths and path != beside / NOTE:
@@ -151,7 +156,7 @@ def _remove_others(beside: Path, inventory: Inventory) -> None:
 
 
 def _verify(beside: Path, inventory: Inventory, report: Report) -> None:
-    """Read every file. Raises BackupError if one is not as it was in the cluster."""
+    """Read every file. Raises BackupError if one differs from the cluster's."""
     total, done = inventory.size, 0
     for entry in inventory.files:
         if not _is_whole(beside / entry.path, entry):
@@ -165,8 +170,8 @@ def _verify(beside: Path, inventory: Inventory, report: Report) -> None:
 
 
 def _renew(beside: Path, inventory: Inventory) -> Manifest:
-    """Make the directory that of a new cluster: another identity, and numbers of the log that were never given. Its
-    format is that of the backup: the first start upgrades it."""
+    """Make this the directory of a new cluster, with another identity and sequence numbers of the log that were never
+    used. The format stays that of the backup: the first start upgrades it."""
     renewed = Manifest(uuid.uuid4().hex, inventory.shards, inventory.data_format)
     for path in (beside / manifest.NAME, copy_of(beside / manifest.NAME)):
         path.write_bytes(renewed.encode())
@@ -181,10 +186,11 @@ def _renew(beside: Path, inventory: Inventory) -> Manifest:
 
 
 def _skip_numbers(path: Path) -> None:
-    """The cluster has given numbers after the backup, which clients have seen: go on far above all of them."""
+    """Continue far above all sequence numbers that the cluster assigned after the backup, because clients have seen
+    them."""
     if not path.exists():
         return
     state = sequencer.decode(path.read_bytes())
-    following = state.limit if state.next is None else state.next
-    skipped = msgspec.structs.replace(state, limit=following + sequencer.LOST_AHEAD, next=None)
+    next_number = state.limit if state.next is None else state.next
+    skipped = msgspec.structs.replace(state, limit=next_number + sequencer.LOST_AHEAD, next=None)
     path.write_bytes(sequencer.encode(skipped))

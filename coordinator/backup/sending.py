@@ -1,4 +1,4 @@
-"""Copies a view into a place of backups: only what is not there yet, verified, and valid with the very last step."""
+"""Copies a view to a place of backups: only objects that the place lacks, verified, and valid with the last step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from coordinator.backup.inventory import (
     BackupError,
     Inventory,
     InventoryFile,
-    Unusable,
+    UnusableInventory,
     is_object,
     number_in,
     object_name,
@@ -34,71 +34,71 @@ from shared import manifest
 from shared.manifest import Manifest
 
 RENEW_EVERY_S = 2.0
-"""Well below the seconds from which a request counts as slow in the shipped alerts."""
+"""Well below the duration from which a request counts as slow in the shipped alerts."""
 TRIED_S = 25.0
-"""How long a cluster that is away is asked again: its lease of the view ends a little later (`views.LEASE_S`)."""
+"""How long requests to an unreachable cluster are retried: its lease of the view ends soon after (`views.LEASE_S`)."""
 IDLE_CLASS = 3 << 13
-"""`ioprio_set`: the disk serves this process when no other one wants it."""
+"""`ioprio_set`: this process uses the disk only when no other process needs it."""
 _IOPRIO_SET = 251
 
 Report = Callable[[str, int, int], None]
-"""Called with what is being done, and how many bytes of how many are done."""
+"""Called with (what is being done, bytes done, bytes in total)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """A backup that was made. `copied`: bytes that were not in the place before."""
+class FinishedBackup:
+    """A finished backup. `copied`: bytes that were not in the place before."""
 
     inventory: Inventory
     copied: int
     held_back_ms: float
 
 
-def backup(api: Api, place: Place, report: Report) -> Sent:
-    """Make a backup of the cluster. Raises BackupError, OSError; the place then has the backups that it had before."""
+def backup(api: Api, place: Place, report: Report) -> FinishedBackup:
+    """Make a backup of the cluster. Raises BackupError, OSError, and then the place has the same backups as before."""
     with place.locked():
         earlier, unusable = look_through(place)
         present = dict(place.names(OBJECTS))
-        answer = api.call("POST", "/api/v1/admin/backup", {})["data"]
-        with _kept(api, answer["view"]):
-            source = source_of(api, answer["view"], Path(answer["path"]))
+        view_fields = api.call("POST", "/api/v1/admin/backup", {})["data"]
+        with _kept(api, view_fields["view"]):
+            source = source_of(api, view_fields["view"], Path(view_fields["path"]))
             files, copied = _copy(source, place, earlier[-1] if earlier else None, present, report)
-            numbers = [one.number for one in earlier] + [one.number for one in unusable]
-            inventory = _inventory(1 + max(numbers, default=0), source, answer, files)
+            numbers = [entry.number for entry in earlier] + [entry.number for entry in unusable]
+            inventory = _inventory(1 + max(numbers, default=0), source, view_fields, files)
         _verify(place, copied, report)
         place.publish(f"{INVENTORIES}{inventory.name}{SUFFIX}", inventory.encode())
-    return Sent(inventory, sum(copied.values()), answer["heldBackMs"])
+    return FinishedBackup(inventory, sum(copied.values()), view_fields["heldBackMs"])
 
 
 @contextmanager
 def _kept(api: Api, view: str) -> Iterator[None]:
-    """Keep the view for the duration of a `with` block, and have it removed at the end. Raises BackupError at the end
-    if the cluster has lost it."""
+    """Keep the view for the duration of a `with` block, and have the cluster remove it at the end. Raises BackupError
+    at the end if the cluster has lost the view."""
     done = threading.Event()
     lost: list[Exception] = []
     refused: list[Exception] = []
-    """Since the view was renewed last."""
+    """Failed attempts since the last renewal of the view."""
 
     def renew() -> None:
-        renewing = api.again()
+        renewing_api = api.again()
         renewed_at = time.monotonic()
         while True:
-            asked_at = time.monotonic()
+            requested_at = time.monotonic()
             try:
                 # If this process is killed meanwhile, the cluster sees the end of the connection.
-                renewing.call("POST", f"/api/v1/admin/backup/{view}", {}, hold=f"{RENEW_EVERY_S:g}s")
-                renewed_at = asked_at
+                renewing_api.call("POST", f"/api/v1/admin/backup/{view}", {}, hold=f"{RENEW_EVERY_S:g}s")
+                renewed_at = requested_at
                 refused.clear()
             except Exception as error:
                 if done.is_set():
                     return
-                # A busy cluster, which has no room for the request, keeps the view for the rest of its lease.
+                # A cluster that is too busy for the request keeps the view until the lease ends.
                 is_lost = not isinstance(error, Away) or time.monotonic() - renewed_at > TRIED_S
                 (lost if is_lost else refused).append(error)
                 if is_lost:
                     return
-            # A server that does not hold the view answers at once.
-            if done.wait(RENEW_EVERY_S - (time.monotonic() - asked_at)):
+            # A server that does not hold requests responds at once.
+            if done.wait(RENEW_EVERY_S - (time.monotonic() - requested_at)):
                 return
 
     thread = threading.Thread(target=renew, daemon=True)
@@ -110,7 +110,7 @@ def _kept(api: Api, view: str) -> Iterator[None]:
         try:
             api.again().call("DELETE", f"/api/v1/admin/backup/{view}")
         except Exception as error:
-            # A cluster that has gone away removes it at its next start, maybe while it was copied.
+            # A cluster that has gone away removes the view at its next start, perhaps while it was being copied.
             lost.extend([error] if refused else [])
         thread.join()
     if lost:
@@ -120,7 +120,7 @@ def _kept(api: Api, view: str) -> Iterator[None]:
 def _copy(
     source: Source, place: Place, previous: Inventory | None, present: dict[str, int], report: Report
 ) -> tuple[list[InventoryFile], dict[str, int]]:
-    """Returns (an entry for every file, the objects that were not there before with their sizes)."""
+    """Returns (an entry for every file, new objects → their sizes)."""
     unchanged = {entry.path: entry for entry in previous.files} if previous is not None else {}
     rows = source.files()
     total, done = sum(size for _, size, _, _ in rows), 0
@@ -143,23 +143,23 @@ def _copy(
     return entries, copied
 
 
-def _inventory(number: int, source: Source, answer: dict[str, Any], files: list[InventoryFile]) -> Inventory:
+def _inventory(number: int, source: Source, view_fields: dict[str, Any], files: list[InventoryFile]) -> Inventory:
     identity = Manifest.decode(b"".join(source.read(manifest.NAME)))
     return Inventory(
         FORMAT,
         number,
-        answer["view"],
-        answer["momentMs"],
+        view_fields["view"],
+        view_fields["momentMs"],
         identity.cluster_id,
         identity.shards,
         identity.format,
-        answer["warnings"],
+        view_fields["warnings"],
         files,
     )
 
 
 def _verify(place: Place, objects: dict[str, int], report: Report) -> None:
-    """Read objects back. Raises BackupError if one is not what was written."""
+    """Read the objects back. Raises BackupError if one is not what was written."""
     total, done = sum(objects.values()), 0
     for name, size in objects.items():
         defect = defect_of(place, name)
@@ -171,7 +171,7 @@ def _verify(place: Place, objects: dict[str, int], report: Report) -> None:
 
 
 def defect_of(place: Place, name: str) -> str:
-    """What is wrong with an object; "" if it has the content that its name says. Raises OSError."""
+    """The defect of an object; "" if its content matches its name. Raises OSError."""
     hashed, size = xxhash.xxh3_128(), 0
     try:
         for piece in place.read(name):
@@ -186,8 +186,8 @@ def defect_of(place: Place, name: str) -> str:
 
 
 def verify(place: Place, report: Report) -> list[str]:
-    """A text for each thing that is wrong with the backups in a place. A damaged object loses its name: the next backup
-    copies it again if the cluster still has that content. Raises OSError, BackupError."""
+    """A text for each defect of the backups in a place. A damaged object loses its name, so that the next backup copies
+    it again if the cluster still has that content. Raises OSError, BackupError."""
     with place.locked():
         texts: list[str] = []
         needed: dict[str, list[str]] = {}
@@ -207,8 +207,8 @@ def verify(place: Place, report: Report) -> list[str]:
 
 
 def _set_aside(place: Place, name: str) -> None:
-    """Give a damaged object the name that its content has, under which `prune` removes it. One that is not there, or
-    that is whole when it is read again, stays as it is."""
+    """Rename a damaged object to the name of its actual content, under which `prune` removes it. Nothing happens if the
+    object is missing, or whole when it is read again."""
     with suppress(OSError, BackupError):
         if object_name(*place.put(place.read(name), {})) != name:
             place.settle()
@@ -216,8 +216,8 @@ def _set_aside(place: Place, name: str) -> None:
 
 
 def prune(place: Place, keep: int) -> tuple[list[str], int]:
-    """Remove all backups but the newest `keep`, and objects that no backup names. Returns (names of the backups
-    removed, bytes freed). Raises OSError, BackupError."""
+    """Remove all backups except the newest `keep`, and objects that no backup names. Returns (names of the removed
+    backups, bytes freed). Raises OSError, BackupError."""
     with place.locked():
         earlier = inventories(place)
         removed, kept = earlier[: max(0, len(earlier) - keep)], earlier[max(0, len(earlier) - keep) :]
@@ -230,20 +230,20 @@ def prune(place: Place, keep: int) -> tuple[list[str], int]:
 
 
 def inventories(place: Place, tolerate: list[str] | None = None) -> list[Inventory]:
-    """The backups in a place, oldest first. One that cannot be used is named in the list `tolerate` if there is one.
-    Raises BackupError, OSError."""
+    """The backups in a place, oldest first. Texts about unusable ones are added to `tolerate`; without this list, one
+    raises BackupError. Raises OSError."""
     usable, unusable = look_through(place)
     if unusable and tolerate is None:
         raise BackupError(unusable[0].why)
     if tolerate is not None:
-        tolerate += [one.why for one in unusable]
+        tolerate += [inventory.why for inventory in unusable]
     return usable
 
 
-def look_through(place: Place) -> tuple[list[Inventory], list[Unusable]]:
-    """The backups in a place, oldest first, and the inventories that cannot be used, by name. Raises OSError."""
+def look_through(place: Place) -> tuple[list[Inventory], list[UnusableInventory]]:
+    """(the backups in a place, oldest first; the unusable inventories, by name). Raises OSError."""
     usable: list[Inventory] = []
-    unusable: list[Unusable] = []
+    unusable: list[UnusableInventory] = []
     for file in sorted(place.names(INVENTORIES)):
         if not file.endswith(SUFFIX):
             continue
@@ -252,12 +252,14 @@ def look_through(place: Place) -> tuple[list[Inventory], list[Unusable]]:
             usable.append(Inventory.decode(content))
         except ValueError as error:
             why = f"{place.location}: the inventory {file} cannot be used: {error}"
-            unusable.append(Unusable(file.removeprefix(INVENTORIES).removesuffix(SUFFIX), number_in(content), why))
+            unusable.append(
+                UnusableInventory(file.removeprefix(INVENTORIES).removesuffix(SUFFIX), number_in(content), why)
+            )
     return sorted(usable, key=lambda inventory: inventory.number), unusable
 
 
 def yield_to_others() -> None:
-    """Have this process take only what processor and disk have left. A cluster on the same machine goes first."""
+    """Let this process use only spare CPU time and disk bandwidth. A cluster on the same machine goes first."""
     with suppress(OSError):  # a container may refuse either
         os.nice(19)
     with suppress(OSError, AttributeError):

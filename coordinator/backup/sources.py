@@ -1,4 +1,4 @@
-"""Where a backup reads the files of a view: in the data directory, if this process may, or else through HTTP."""
+"""Where a backup reads the files of a view: from the data directory if this process may, otherwise through HTTP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Api(Protocol):
         """Another connection to the same cluster, for another thread."""
 
     def stream(self, target: str, **parameters: str | int) -> Iterator[bytes]:
-        """The body of the answer to a GET of this path."""
+        """The body of the response to a GET of this path."""
 
 
 class Source(Protocol):
@@ -42,7 +42,7 @@ def listed(directory: Path) -> list[tuple[str, int, int, int]]:
 
 
 class LocalSource:
-    """The view's directory itself, without any work for the cluster."""
+    """The view's directory itself, which costs the cluster no work."""
 
     def __init__(self, view: Path) -> None:
         self._view = view
@@ -71,9 +71,9 @@ class RemoteSource:
 
 
 def source_of(api: Api, view: str, path: Path) -> Source:
-    """The source of a view. Its id is random, so a directory that this process finds at the view's path is the view."""
+    """The source of a view. Its id is random, so a directory at the view's path is this view and no other."""
     try:
-        is_here = (path / "manifest.json").is_file() and os.access(path, os.R_OK | os.X_OK)
+        is_local = (path / "manifest.json").is_file() and os.access(path, os.R_OK | os.X_OK)
     except OSError:
-        is_here = False
-    return LocalSource(path) if is_here else RemoteSource(api, view)
+        is_local = False
+    return LocalSource(path) if is_local else RemoteSource(api, view)

@@ -1,8 +1,8 @@
 """Views of the data directory: all of its files as they were at one moment, in a directory beside them.
 
-A view is laid out as a data directory and consists mostly of hard links, so it costs next to nothing. It is made while
-the cluster serves. Writes are held back for the moment in which the workers freeze their part (`barrier`), never longer
-than `PAUSE_MAX_S`.
+A view is laid out like a data directory and consists mostly of hard links, so it costs next to nothing. It is made
+while the cluster serves. Writes are held back only while the workers freeze their part (`barrier`), never longer than
+`PAUSE_MAX_S`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coordinator.calls import WorkerReply
-from coordinator.links import Links
+from coordinator.fanout.calls import WorkerReply
+from coordinator.fanout.links import Links
 from coordinator.log.area import LogArea
 from coordinator.vectors.area import VectorArea
 from shared.durable import DIRECTORY_MODE, make_directory, sync_directory, sync_tree
@@ -32,16 +32,16 @@ from shared.wire import pack
 
 SNAPSHOTS = "snapshots"
 PREPARE_S, FINISH_S = 60.0, 60.0
-"""How long the workers may take for what they do before and after the moment. Writes go on meanwhile."""
+"""How long the workers may take for their work before and after the moment. Writes continue meanwhile."""
 RECOVERY_S = 10.0
-"""How long a view waits for the log to be recovered after a start."""
+"""How long a view waits for the recovery of the log after a start."""
 PAUSE_MAX_S = 2.0
 """How long writes are held back at most."""
 DRAIN_S, DRAIN_POLLS = 0.5, 250
-"""How long a view waits for the writes under way. A write that takes longer may be in the view in part, as after a
-crash: nobody has been told of it."""
+"""How long a view waits for writes in progress. A slower write may be in the view in part, as after a crash: it has not
+been acknowledged."""
 LEASE_S = 30.0
-"""A view that nobody has asked for is removed after this time: its user has been killed, and nobody held it."""
+"""A view that was not renewed for this long is removed: its user has been killed."""
 DOCUMENTS = (
     ("sequencer", "state"),
     ("sequencer", "policies"),
@@ -55,7 +55,7 @@ DOCUMENTS = (
 @dataclass(slots=True)
 class View:
     """`path`: the view's directory. `moment_ms`: Unix time of the moment. `pause_ms`: how long writes were held back.
-    `warnings`: what the cluster knows to be damaged, which is damaged in the view too. `released`: set when it is
+    `warnings`: damage that the cluster knows of, which the view therefore has too. `released`: set when the view is
     removed."""
 
     id: str
@@ -68,7 +68,7 @@ class View:
 
 
 class Views:
-    """One for the coordinator, for its event loop's thread only. There is one view at a time."""
+    """One per coordinator, for its event loop's thread only. There is one view at a time."""
 
     def __init__(self, data: Path, links: Links, log: LogArea, vectors: VectorArea, identity: Manifest) -> None:
         self._data = data
@@ -80,12 +80,12 @@ class Views:
         self._is_busy = False
         self._leased: View | None = None
         self._keeping: asyncio.Task[None] | None = None
-        """Moves the last snapshot to where it stays."""
+        """Moves the last snapshot to its final place."""
         self._removals: set[asyncio.Task[None]] = set()
         self._expiry: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Remove what an earlier coordinator left, and from now on views that nobody uses."""
+        """Remove the views that an earlier coordinator left, and begin to remove views that nobody renews."""
         await asyncio.to_thread(shutil.rmtree, self._base, True)
         self._expiry = asyncio.create_task(self._expire_forever())
 
@@ -99,15 +99,14 @@ class Views:
     # Views that a client uses
 
     async def lease(self) -> View:
-        """Make a view that exists until it is released, or until nobody has renewed it for `LEASE_S`. Raises
-        Unavailable."""
+        """Make a view that exists until it is released or was not renewed for `LEASE_S`. Raises Unavailable."""
         with self._alone():
             self._leased = await self._make()
             self._leased.expires_at = time.monotonic() + LEASE_S
             return self._leased
 
     def renew(self, view_id: str) -> View:
-        """The view, which is kept for another `LEASE_S`. Raises NotFound."""
+        """The view, whose lease is extended to `LEASE_S` from now. Raises NotFound."""
         view = self._leased
         if view is None or view.id != view_id:
             raise NotFound(f"there is no view {view_id!r}; it is removed when nobody has renewed it for {LEASE_S:g} s")
@@ -115,8 +114,9 @@ class Views:
         return view
 
     async def hold(self, view_id: str, seconds: float) -> View:
-        """Returns the view after this time. Canceled before, since the client is gone, it removes the view: the next
-        backup need not wait until the lease has ended. Raises NotFound, also when the view is released meanwhile."""
+        """Return the view after this time. If cancelled earlier, because the client is gone, remove the view, so that
+        the next backup need not wait for the end of the lease. Raises NotFound, also if the view is released
+        meanwhile."""
         view = self.renew(view_id)
         try:
             async with asyncio.timeout(seconds):
@@ -154,15 +154,15 @@ class Views:
     # Snapshots, which stay
 
     async def snapshot(self, *, skip_head: bool = False) -> str:
-        """Make a view that stays in `snapshots/` of the data directory; it is on disk when this returns. Returns its
-        name. `skip_head`: without the samples that are not in blocks yet. Raises Unavailable."""
+        """Make a view that stays in `snapshots/` of the data directory, and return its name; it is on the disk when
+        this returns. `skip_head`: without the samples that are not in blocks yet. Raises Unavailable."""
         with self._alone():
             view = await self._make(skip_head)
             self._keeping = asyncio.create_task(self._keep_view(view))
             try:
                 await asyncio.shield(self._keeping)
             except asyncio.CancelledError:
-                # The client has left, and the thread goes on: the next view would remove what it is about to move.
+                # The client has left, but the thread continues: the next view would remove what it is about to move.
                 await asyncio.wait((self._keeping,))
                 raise
             return view.id
@@ -219,7 +219,8 @@ class Views:
         return View(view_id, path, int(now_s * 1000), pause_ms, [*warnings, *self._log.warnings()])
 
     async def _freeze(self, view_id: str, path: Path) -> float:
-        """The moment. Returns how long writes were held back, in ms. Raises TimeoutError, Unavailable, OSError."""
+        """Capture the moment. Returns how long writes were held back, in ms. Raises TimeoutError, Unavailable,
+        OSError."""
         async with asyncio.timeout(PAUSE_MAX_S), self._still() as began:
             freezing = self._ask("backup.freeze", ViewBody(view_id), PAUSE_MAX_S)
             await asyncio.gather(freezing, asyncio.to_thread(_copy_documents, self._data, path))
@@ -227,7 +228,7 @@ class Views:
 
     @asynccontextmanager
     async def _still(self) -> AsyncIterator[float]:
-        """A context in which no shard and no document changes; when it began, by `time.monotonic`."""
+        """A context in which no shard and no document changes. Yields when it began (`time.monotonic`)."""
         async with AsyncExitStack() as held:
             await held.enter_async_context(self._log.state_held())
             await held.enter_async_context(self._vectors.held())
@@ -244,7 +245,7 @@ class Views:
 
 
 def file_of(view: View, name: str) -> Path:
-    """The path of a file of the view. Raises BadData for a name that is not below it, NotFound."""
+    """The path of a file of the view. Raises BadData for a name outside the view, NotFound."""
     path = view.path / name
     if name.startswith("/") or ".." in Path(name).parts:
         raise BadData(f"name is {name!r}; it must be one of the view's files")
@@ -278,7 +279,6 @@ def _keep(view: Path, target: Path) -> None:
 
 
 def view_name(now_s: float) -> str:
-    """A new name in the form of Prometheus's snapshots. The order of names is that of their times, within a second,
-    too."""
+    """A new name in the form of Prometheus's snapshots. Names sort by time, also within a second."""
     fraction = int(now_s % 1 * 0x1000)
     return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s)) + f"-{fraction:03x}" + secrets.token_hex(8)[3:]

@@ -15,7 +15,7 @@ OK, FAILED = 0, 1
 
 def check(paths: Sequence[Path], write: Callable[[str], object]) -> int:
     """Check rule files. Returns the exit code."""
-    from coordinator import yaml_fields
+    from coordinator.prometheus_config import yaml_fields
     from coordinator.rules import rule_files
 
     code = OK

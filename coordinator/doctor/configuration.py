@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from coordinator import config_file
 from coordinator.doctor.finding import Finding, ok, problem
+from coordinator.prometheus_config import config_file
 from coordinator.rules import schedule
 from coordinator.scraping import jobs
 from shared.config import Settings

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import psutil
 
-from coordinator import connections
-from coordinator.available_memory import Memory
 from coordinator.doctor.finding import Finding, ok, problem, size, warning
-from shared import interpreter, open_files
+from coordinator.limits import connections
+from coordinator.limits.available_memory import Memory
 from shared.config import Settings
-from shared.processors import usable
+from shared.process import interpreter, open_files
+from shared.process.processors import usable
 
 MACHINE = "machine"
 PROCESSES_MIN = 1024

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 import psutil
 
 from coordinator.access.policy import is_loopback
-from coordinator.available_memory import Memory
-from coordinator.cors import Cors
 from coordinator.doctor.finding import Finding, ok, problem, size, warning
+from coordinator.headers.cors import Cors
+from coordinator.limits.available_memory import Memory
 from shared import config
 from shared.config import Settings
 from shared.environment import unknown_variables

@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from coordinator.links import Links
+from coordinator.fanout.links import Links
+from coordinator.fanout.prompt_futures import PromptFuture
 from coordinator.log.frontier import Frontier, Group
 from coordinator.log.records import Append
 from coordinator.log.sequencer import Sequencer
 from coordinator.log.state_writes import StateWrites
 from coordinator.log.waiting import HOLD_S, ORDER_WAIT_FACTOR, Deadlines, Queue, Waiting
-from coordinator.prompt_futures import PromptFuture
 from shared.config import Settings
 from shared.errors import DeadlineExceeded, Overloaded, TriptychError, Unavailable
 from shared.hashing import shard_of
-from shared.log_blocks import EMPTY
+from shared.log.blocks import EMPTY
 from shared.messages import log
 from shared.telemetry import event
 from shared.wire import Frame, pack

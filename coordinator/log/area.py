@@ -7,7 +7,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from coordinator.links import Links
+from coordinator.fanout.links import Links
+from coordinator.fanout.prompt_futures import PromptFuture
 from coordinator.log.append import Appender
 from coordinator.log.follow import Followers
 from coordinator.log.frontier import Frontier, Group
@@ -21,7 +22,6 @@ from coordinator.log.retention import Retention
 from coordinator.log.sequencer import Sequencer
 from coordinator.log.state_writes import StateWrites
 from coordinator.log.trims import Trims
-from coordinator.prompt_futures import PromptFuture
 from shared.config import Settings
 from shared.control import Control
 from shared.errors import DeadlineExceeded, TriptychError, Unavailable

@@ -11,10 +11,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import log_blocks
 from shared.hashing import hash64
-from shared.log_blocks import KEY, KEY_LENGTH, VALUE, VALUE_LENGTH
-from shared.log_headers import joined, split
+from shared.log import blocks as log_blocks
+from shared.log.blocks import KEY, KEY_LENGTH, VALUE, VALUE_LENGTH
+from shared.log.headers import joined, split
 from shared.wire import Frame
 
 FEW_RECORDS = 16
@@ -35,7 +35,7 @@ class BatchRecords(Protocol):
         ...
 
     def blocks(self, shards: int) -> dict[int, Frame]:
-        """Shard → its records as a block (shared.log_blocks)."""
+        """Shard → its records as a block (shared.log.blocks)."""
         ...
 
     def among(self, hashes: NDArray[np.uint64]) -> Iterable[int]:
@@ -48,7 +48,7 @@ class BatchRecords(Protocol):
 
 
 def columns_of(keys: list[bytes], values: list[bytes], headers: Mapping[int, bytes] = {}) -> BatchRecords:
-    """The records of a batch; `headers`: position → the headers of a record that has some (shared.log_headers)."""
+    """The records of a batch; `headers`: position → the headers of a record that has some (shared.log.headers)."""
     if headers:
         values = [joined(headers[at], value) if at in headers else value for at, value in enumerate(values)]
     if len(keys) <= FEW_RECORDS:
@@ -102,7 +102,7 @@ class FewRecords:
 
 
 class ManyRecords:
-    """Records as a table of places in `data`, as described in shared.log_blocks."""
+    """Records as a table of places in `data`, as described in shared.log.blocks."""
 
     __slots__ = ("_data", "_hashes", "_table", "size_bytes")
 

@@ -18,7 +18,7 @@ from coordinator.log.frontier import Frontier, Group
 from coordinator.log.reads import KeySelection, Reader, Warnings
 from shared.errors import Overloaded
 from shared.hashing import hash64
-from shared.log_headers import size_of
+from shared.log.headers import size_of
 from shared.messages.log_pages import Records
 
 QUEUE_RECORDS_MAX = 1000

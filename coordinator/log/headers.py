@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from proto import log_pb2
 from shared.errors import BadData
-from shared.log_headers import TOMBSTONE
+from shared.log.headers import TOMBSTONE
 
 PAIRS_MAX = 64
 BYTES_MAX = 16 << 10
@@ -14,7 +14,7 @@ BYTES_MAX = 16 << 10
 
 
 def packed(headers: Mapping[str, str], content_type: str, where: str, tombstone: bool = False) -> bytes:
-    """The headers of the record `where` as they are stored (shared.log_headers); b"" if it has neither and is no
+    """The headers of the record `where` as they are stored (shared.log.headers); b"" if it has neither and is no
     tombstone. Raises BadData that names the field."""
     mark = TOMBSTONE if tombstone else b""
     if not headers and not content_type:

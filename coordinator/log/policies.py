@@ -11,7 +11,7 @@ from functools import partial
 
 import msgspec
 
-from coordinator.links import Links
+from coordinator.fanout.links import Links
 from coordinator.log import policy_document
 from coordinator.log.frontier import Frontier
 from coordinator.log.policy_document import Policy

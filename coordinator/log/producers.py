@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.links import Links
+from coordinator.fanout.links import Links
 from coordinator.log.records import Append
 from coordinator.log.recovery import Recovery
 from coordinator.log.waiting import ORDER_WAIT_FACTOR

@@ -8,8 +8,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
-from coordinator.calls import WorkerReply
-from coordinator.links import Links
+from coordinator.fanout.calls import WorkerReply
+from coordinator.fanout.links import Links
 from coordinator.log.frontier import Frontier
 from coordinator.log.recovery import Recovery
 from coordinator.log.sequencer import Sequencer

@@ -61,7 +61,7 @@ class ProtoRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class RecordColumns(NamedTuple):
-    """Records of a body. `headers`: position in it → the headers of a record that has some (shared.log_headers)."""
+    """Records of a body. `headers`: position in it → the headers of a record that has some (shared.log.headers)."""
 
     keys: list[bytes]
     values: list[bytes]

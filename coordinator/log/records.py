@@ -1,8 +1,8 @@
 """Parses append requests of three content types into checked columns of keys and values.
 
 The kernels of `coordinator.log.walk` read the requests that ordinary clients send. General readers read small bodies
-and everything that the kernels cannot read, large bodies in slices (`coordinator.large_bodies`). So only the general
-readers decide what is an error and word its message.
+and everything that the kernels cannot read, large bodies in slices (`coordinator.parsing.large_bodies`). So only the
+general readers decide what is an error and word its message.
 
 JSON is as the interface describes it; ProtoJSON also accepts what its own rules allow (snake_case names, null,
 base64url, unpadded base64, integers as text). Field names in errors are paths into the body, such as
@@ -21,13 +21,13 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from coordinator.body_errors import explained
-from coordinator.large_bodies import SLICED_BYTES_MIN, LargeMessage, LargeObject, Slices
+from coordinator.headers.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
 from coordinator.log import walk
 from coordinator.log.columns import BatchRecords, FewRecords, ManyRecords, columns_of
 from coordinator.log.headers import BYTES_MAX, packed
 from coordinator.log.record_forms import ProtoRecord, Record, RecordColumns, columns, plain, proto_columns
-from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
+from coordinator.parsing.body_errors import explained
+from coordinator.parsing.large_bodies import SLICED_BYTES_MIN, LargeMessage, LargeObject, Slices
 from proto import log_pb2
 from shared.config import Settings
 from shared.errors import BadData, TooLarge

@@ -16,8 +16,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from coordinator.calls import FanOut
-from coordinator.links import Links
+from coordinator.fanout.calls import FanOut
+from coordinator.fanout.links import Links
 from coordinator.log.frontier import Frontier
 from coordinator.log.sequencer import LOST_AHEAD, Revoked, Segment, Sequencer
 from coordinator.log.state_writes import StateWrites

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from coordinator.links import Links
+from coordinator.fanout.links import Links
 from coordinator.log.recovery import Recovery
 from coordinator.log.sequencer import Sequencer
 from coordinator.log.state_writes import StateWrites

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.links import Links
+from coordinator.fanout.links import Links
 from coordinator.log.follow import Followers
 from coordinator.log.frontier import Frontier
 from coordinator.log.reads import KeySelection, Reader

@@ -33,7 +33,7 @@ ORDER_WAIT_FACTOR = 3
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A batch in a queue or under way. `blocks`: each shard's part of the records (shared.log_blocks). `answer`: the
+    """A batch in a queue or under way. `blocks`: each shard's part of the records (shared.log.blocks). `answer`: the
     batch's first number once it is stored for good; an error when nothing of it will ever be read, or after the
     deadline. `expires`: the time (time.monotonic) after which the batch is no longer sent."""
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from shared import kernel_types as types
-from shared.kernels import kernel
-from shared.log_blocks import KEY, KEY_LENGTH, VALUE, VALUE_LENGTH, Octets, TableOut
+from shared.kernels import kernel, types
+from shared.log.blocks import KEY, KEY_LENGTH, VALUE, VALUE_LENGTH, Octets, TableOut
 from shared.protobuf_fields import field_length, past_field
 from shared.xxh64 import Bytes, copy_bytes
 
@@ -203,7 +202,7 @@ def _member(body: np.ndarray, at: int) -> tuple[int, int]:
 @kernel(_PAIR(Bytes, types.int64, Octets, TableOut), first=True, allocates=False)
 def walk_json(body: np.ndarray, at: int, out: np.ndarray, table: np.ndarray) -> tuple[int, int]:
     """The records of the array whose elements begin at `at`, behind its bracket: (how many, where its closing bracket
-    stands). Keys and values are written to `out`, as long as the body, and described in `table` (shared.log_blocks).
+    stands). Keys and values are written to `out`, as long as the body, and described in `table` (shared.log.blocks).
     (UNUSUAL, …) for an empty array, one of more records than the table has room for, and any element that is not an
     object of `key` or `keyText` and `value` or `text` with ordinary texts.
     """

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from coordinator.access.roles import HEALTH, PAGE, need_of
-from coordinator.negotiation import FORM, JSON, PROTOBUF
+from coordinator.headers.negotiation import FORM, JSON, PROTOBUF
 from coordinator.openapi.shapes import (
     SCHEMAS,
     Schema,

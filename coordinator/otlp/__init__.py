@@ -1,1 +1,1 @@
-"""OTLP: metrics and log records of OpenTelemetry, read into what the areas of metrics and of the log store."""
+"""OTLP: OpenTelemetry's metrics and log records, translated to what the areas of metrics and of the log store."""

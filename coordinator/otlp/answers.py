@@ -1,4 +1,4 @@
-"""Answers of OTLP/HTTP: what an export comes to, and errors as google.rpc.Status.
+"""Responses of OTLP/HTTP: the result of an export, and errors as google.rpc.Status.
 
 Specification: https://opentelemetry.io/docs/specs/otlp/#otlphttp-response.
 """
@@ -28,12 +28,12 @@ def status(error: TriptychError, *, is_protobuf: bool = False) -> bytes:
 
 
 def exported(rejected: int, text: str, name: str, *, is_protobuf: bool) -> bytes:
-    """An Export…ServiceResponse; `name`: of the field that has the number of rejected items, in JSON. Where all was
-    stored and there is nothing to tell, it has no partial success."""
+    """An Export…ServiceResponse. `name`: the JSON field with the number of rejected items. It has no partial success if
+    everything was stored and there is nothing to report."""
     if not rejected and not text:
         return b"" if is_protobuf else b"{}"
     if not is_protobuf:
-        # An int64 is a text in protobuf's JSON.
+        # Protobuf's JSON has an int64 as text.
         return orjson.dumps({"partialSuccess": {name: str(rejected), "errorMessage": text}})
     encoded = text.encode()
     partial = (b"\x08" + varint(rejected) if rejected else b"") + delimited_head(2, len(encoded)) + encoded

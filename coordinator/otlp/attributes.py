@@ -1,6 +1,6 @@
-"""Attributes of OpenTelemetry as labels, which are texts, and as JSON.
+"""OpenTelemetry attributes as labels, whose values are texts, and as JSON.
 
-How a value is written as text: https://opentelemetry.io/docs/specs/otel/common/#anyvalue-representation-for-non-otlp-protocols.
+Values as text: https://opentelemetry.io/docs/specs/otel/common/#anyvalue-representation-for-non-otlp-protocols.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from coordinator.otlp.names import Names
 
 
 def json_value(value: Any) -> Any:
-    """An AnyValue as what JSON has: bytes as base64, and NaN and infinities as text. Its depth is bounded, since the
+    """An AnyValue as a JSON value: bytes as base64, NaN and infinities as text. Its depth is bounded, since the
     protobuf library reads no message deeper than 100."""
     kind = value.WhichOneof("value")
     if kind == "array_value":
@@ -39,7 +39,7 @@ def json_object(attributes: Iterable[Any]) -> dict[str, Any]:
 
 
 def text_of(value: Any) -> str:
-    """An AnyValue as the value of a label."""
+    """An AnyValue as a label value."""
     kind = value.WhichOneof("value")
     if kind == "string_value":
         return str(value.string_value)
@@ -68,19 +68,19 @@ def number_text(number: float) -> str:
 
 
 def labels(attributes: Iterable[Any], names: Names) -> dict[str, str]:
-    """The labels of attributes. Where several have the same name after its translation, their values are joined by
+    """The labels of attributes. If several have the same name after translation, their values are joined with
     semicolons, in the order of the attributes' own names."""
     pairs = sorted((attribute.key, text_of(attribute.value)) for attribute in attributes)
     return joined(((names.label(key), text) for key, text in pairs))
 
 
 def joined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    labels_by_name: dict[str, str] = {}
     for name, text in pairs:
-        found[name] = f"{found[name]};{text}" if name in found else text
-    return found
+        labels_by_name[name] = f"{labels_by_name[name]};{text}" if name in labels_by_name else text
+    return labels_by_name
 
 
 def plain(attributes: Iterable[Any]) -> Mapping[str, str]:
-    """The attributes as texts, by their own names."""
+    """The attributes' values as texts, by the attributes' own names."""
     return {attribute.key: text_of(attribute.value) for attribute in attributes}

@@ -1,4 +1,4 @@
-"""Bodies of OTLP requests as protobuf messages: decompressed, and made of JSON.
+"""Bodies of OTLP requests as protobuf messages: decompressed, or converted from JSON.
 
 Encodings: https://opentelemetry.io/docs/specs/otlp/#otlphttp-request, and for JSON
 https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding.
@@ -19,23 +19,22 @@ from google.protobuf.message import DecodeError
 from shared.errors import BadData, TooLarge
 
 JSON_BYTES_MAX = 4 << 20
-"""A body of JSON: interpreted code reads it, in some 70 µs a data point, and makes objects of 70 times its bytes at
-worst."""
+"""Longest JSON body. Python code decodes it, at some 70 µs a data point, to objects of up to 70 times its bytes."""
 JSON_BRACKETS_MAX = 250_000
-"""Objects and arrays of such a body. Those of attributes take 17 bytes each at least, so that there are never so many.
-A body of nothing but empty ones would take six seconds of interpreted code."""
+"""Most objects and arrays of a JSON body. Those of attributes take at least 17 bytes each, so a valid body never has so
+many. A body of only empty ones would take six seconds of Python code."""
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-"""A text of JSON. One that does not end goes up to the end of the body, so that no part is looked at twice."""
+"""A JSON string. An unterminated one extends to the end of the body, so that no part is scanned twice."""
 MESSAGE_BYTES_MAX = 8 << 20
-"""A body that the protobuf library takes apart: an attribute that takes two bytes of it becomes an object of 50."""
+"""Longest body that the protobuf library decodes: an attribute of two bytes becomes an object of 50."""
 DEFLATE_RATIO_MAX = 1032
-"""Deflate's densest element: a body that announces more lies."""
+"""Deflate's highest compression ratio: a body that announces a larger one is invalid."""
 _GZIP_BYTES_MIN = 18
 _GZIP_WBITS = 31
 
 
 def inflated_size(raw: bytes) -> int:
-    """How many bytes a body of gzip announces (RFC 1952, ISIZE). Raises BadData for what is no gzip."""
+    """The decompressed size that a gzip body announces (RFC 1952, ISIZE). Raises BadData if it is no gzip."""
     size = int.from_bytes(raw[-4:], "little")
     if len(raw) < _GZIP_BYTES_MIN or raw[:2] != b"\x1f\x8b" or size > DEFLATE_RATIO_MAX * len(raw):
         raise BadData(f"the body of {len(raw)} bytes is not gzip, as its Content-Encoding says")
@@ -43,7 +42,7 @@ def inflated_size(raw: bytes) -> int:
 
 
 def inflated(raw: bytes, bytes_max: int) -> bytes:
-    """The body of one gzip member. Raises TooLarge above the limit, BadData if it is none."""
+    """The content of one gzip member. Raises TooLarge above the limit, BadData if it is no gzip member."""
     size = inflated_size(raw)
     if size > bytes_max:
         raise TooLarge(f"the body decompresses to {size} bytes; the limit is {bytes_max}")
@@ -58,15 +57,15 @@ def inflated(raw: bytes, bytes_max: int) -> bytes:
 
 
 def of_json(body: bytes, kind: Any, with_ids: Callable[[Any], Iterator[Any]]) -> Any:
-    """The message of a body of JSON. `with_ids`: the messages in it that have a `trace_id` and a `span_id`, which
-    OTLP writes in hexadecimal digits. Raises BadData, TooLarge."""
+    """The message in a JSON body. `with_ids` yields the messages in it that have a `trace_id` and a `span_id`, which
+    OTLP writes in hexadecimal. Raises BadData, TooLarge."""
     if len(body) > JSON_BYTES_MAX:
         raise TooLarge(
             f"the body of JSON has {len(body)} bytes; the limit is {JSON_BYTES_MAX}. Send application/x-protobuf, "
             "or smaller ones"
         )
     brackets = _brackets(body)
-    if brackets > JSON_BRACKETS_MAX:  # the texts of logs may have as many
+    if brackets > JSON_BRACKETS_MAX:  # count without strings, since the texts of logs may have as many
         brackets = _brackets(_TEXT.sub(b"", body))
     if brackets > JSON_BRACKETS_MAX:
         raise TooLarge(
@@ -82,8 +81,11 @@ def of_json(body: bytes, kind: Any, with_ids: Callable[[Any], Iterator[Any]]) ->
         raise BadData(f"the body is not a {kind.DESCRIPTOR.name} in JSON: {error}") from None
     except RecursionError:
         raise BadData(f"the body is not a {kind.DESCRIPTOR.name} in JSON: it is nested too deeply") from None
-    for each in with_ids(message):
-        each.trace_id, each.span_id = _from_hex(each.trace_id, "traceId"), _from_hex(each.span_id, "spanId")
+    for identified in with_ids(message):
+        identified.trace_id, identified.span_id = (
+            _from_hex(identified.trace_id, "traceId"),
+            _from_hex(identified.span_id, "spanId"),
+        )
     return message
 
 
@@ -92,7 +94,7 @@ def _brackets(body: bytes) -> int:
 
 
 def _from_hex(decoded: bytes, name: str) -> bytes:
-    """The bytes of hexadecimal digits that were taken for base64."""
+    """The bytes of hexadecimal digits that were decoded as base64."""
     digits = b64encode(decoded).decode()
     try:
         return bytes.fromhex(digits)
@@ -101,7 +103,7 @@ def _from_hex(decoded: bytes, name: str) -> bytes:
 
 
 def message_of(body: bytes, kind: Any) -> Any:
-    """The message of a body of protobuf. Raises BadData, and TooLarge above MESSAGE_BYTES_MAX."""
+    """The message in a protobuf body. Raises BadData, and TooLarge above MESSAGE_BYTES_MAX."""
     if len(body) > MESSAGE_BYTES_MAX:
         raise TooLarge(f"the body has {len(body)} bytes; the limit of such is {MESSAGE_BYTES_MAX}, send smaller ones")
     try:
@@ -111,8 +113,7 @@ def message_of(body: bytes, kind: Any) -> Any:
 
 
 def rewritten(body: bytes, kind: Any) -> bytes:
-    """The body as the protobuf library writes it: each field that can be there once once, lists packed, and nothing
-    unknown."""
+    """The body as the protobuf library writes it: each singular field once, lists packed, and no unknown fields."""
     message = message_of(body, kind)
     message.DiscardUnknownFields()
     return bytes(message.SerializeToString())

@@ -1,4 +1,4 @@
-"""The exemplars of data points, as remote write 1.0 has them."""
+"""The exemplars of data points in the form of remote write 1.0."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from coordinator.otlp import walk
 from coordinator.otlp.attributes import labels as attribute_labels
 from coordinator.otlp.label_sets import Translation
 from proto import remote_write_pb2
-from shared.exemplar_frames import LABEL_CHARACTERS_MAX
+from shared.frames.exemplars import LABEL_CHARACTERS_MAX
 from shared.protobuf_fields import delimited_head
 
 _EXEMPLAR = remote_write_pb2.RawTimeSeries.EXEMPLARS_FIELD_NUMBER
 
 
 def by_series(message: Any, kind: int, has_sum: int, translation: Translation) -> Iterator[tuple[int, bytes]]:
-    """(which series of the point, its exemplars): of a histogram, the bucket that an exemplar's value is in."""
+    """(which series of the point, its exemplars). In a histogram, an exemplar belongs to the bucket of its value."""
     if kind != walk.HISTOGRAM:
         yield 0, fields(message, translation)
         return
@@ -26,15 +26,15 @@ def by_series(message: Any, kind: int, has_sum: int, translation: Translation) -
     for exemplar in message.exemplars:
         by_bucket.setdefault(bisect_left(bounds, _value(exemplar)), []).append(exemplar)
     for bucket, exemplars in by_bucket.items():
-        yield has_sum + 1 + bucket, b"".join(_exemplar(each, translation) for each in exemplars)
+        yield has_sum + 1 + bucket, b"".join(_exemplar(exemplar, translation) for exemplar in exemplars)
 
 
 def fields(message: Any, translation: Translation) -> bytes:
-    return b"".join(_exemplar(each, translation) for each in message.exemplars)
+    return b"".join(_exemplar(exemplar, translation) for exemplar in message.exemplars)
 
 
 def _exemplar(exemplar: Any, translation: Translation) -> bytes:
-    """The field of a TimeSeries. The attributes are left out where they would be too long."""
+    """The field of a TimeSeries. Attributes that are too long together are left out."""
     ids = {"trace_id": exemplar.trace_id.hex(), "span_id": exemplar.span_id.hex()}
     labels = {**attribute_labels(exemplar.filtered_attributes, translation.names), **ids}
     if sum(len(name) + len(text) for name, text in labels.items() if text) > LABEL_CHARACTERS_MAX:

@@ -1,8 +1,8 @@
-"""A hash of bytes that lie in a body, with keys that no sender knows.
+"""A hash of bytes in a body, with keys that no sender knows.
 
-What it is used for takes equal hashes for equal bytes, so nobody may be able to make two texts with the same one. The
-function is of the family of wyhash (https://github.com/wangyi-fudan/wyhash): products of 128 bits, folded, whose
-factors are words of the text mixed with random keys of this process.
+Its users treat equal hashes as equal bytes, so a sender must not be able to construct a collision. The function belongs
+to the wyhash family (https://github.com/wangyi-fudan/wyhash): folded products of 128 bits, whose factors are words of
+the text mixed with random keys of this process.
 """
 
 # In a kernel's types a numpy integer and an int are one.
@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
-from shared.kernel_declarations import Intrinsic
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
+from shared.kernels.declarations import Intrinsic
 from shared.xxh64 import Bytes, load64
 
 Keys = types.Array(types.uint64, 1, "C", readonly=True)
@@ -27,12 +26,12 @@ KEYS = 4
 
 
 def new_keys() -> NDArray[np.uint64]:
-    """uint64[KEYS], each odd: a key of 0 would forget what it is multiplied with."""
+    """uint64[KEYS], each odd: a key of 0 would lose the number that it is multiplied with."""
     return np.array([secrets.randbits(64) | 1 for _ in range(KEYS)], np.uint64)
 
 
 def _folded(typing_context, a, b):  # type: ignore[no-untyped-def]
-    """The upper and the lower half of the product of two uint64, combined by exclusive or."""
+    """The exclusive or of the upper and the lower half of the product of two uint64."""
     from llvmlite import ir
     from numba import types
 
@@ -50,13 +49,13 @@ folded: Any = Intrinsic(_folded)
 
 @inlined(allocates=False)
 def mixed(a: np.uint64, b: np.uint64, keys: np.ndarray) -> np.uint64:
-    """One number of two, whose order matters."""
+    """A combination of two numbers, whose order matters."""
     return folded(a ^ keys[0], b ^ keys[1])
 
 
 @kernel(types.uint64(Bytes, types.int64, types.int64, types.uint64, Keys), first=True, allocates=False)
 def keyed_hash(data: np.ndarray, begin: int, end: int, seed: np.uint64, keys: np.ndarray) -> np.uint64:
-    """Of data[begin:end], mixed with `seed`. The caller ensures 0 ≤ begin ≤ end ≤ n."""
+    """The hash of data[begin:end], mixed with `seed`. The caller ensures 0 ≤ begin ≤ end ≤ n."""
     h = folded(seed ^ keys[2], np.uint64(end - begin) ^ keys[3])
     at = begin
     while at + 16 <= end:

@@ -1,8 +1,8 @@
-"""The label sets that data points were translated to, by a hash of all that they were made of.
+"""The label sets of known data points, by a hash of everything that determines them.
 
-A data point comes again and again, with the same resource, scope, metric and attributes. Its labels are written once,
-in the canonical form of `shared.labels.encode`, and copied from here into the remote-write request that the points of
-an OTLP request become. A histogram has a label set for each of its series.
+A data point recurs with the same resource, scope, metric and attributes. Its labels are encoded once, in the canonical
+form of `shared.labels.encode`, and copied from here to the remote-write request that an OTLP request becomes. A
+histogram has a label set for each of its series.
 """
 
 # In a kernel's types a numpy integer and an int are one.
@@ -36,20 +36,19 @@ from coordinator.otlp.point_walk import (
 from coordinator.otlp.walk import HISTOGRAM, KIND, TARGET_INFO
 from coordinator.series.tagged_slots import entry, is_tagged, number_in, place_of
 from coordinator.series.time_series_fields import SERIES_BYTES_MAX, put_series
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.promql.model import STALE_NAN_BITS
 from shared.xxh64 import Bytes, copy_bytes, load64
 
 BEGIN, END, SIZES, SETS = range(4)
-"""Columns of an entry: where its label sets begin and end, where their lengths begin, and how many sets it has."""
+"""Columns of an entry: begin and end of its label sets, begin of their sizes, number of sets."""
 ENTRY_COLUMNS = 4
 LABEL_BYTES, SIZES_USED, ENTRIES = range(3)
-"""What is in use."""
+"""Indexes of `_Tables.used`."""
 PROBES_MAX = 16
-"""Slots that are looked at for one entry."""
+"""Slots that are probed for one entry."""
 FORGET_S = 600.0
-"""How long full tables stay as they are."""
+"""How long full tables are kept."""
 _BYTES_PER_ENTRY = 300
 _SETS_PER_ENTRY = 4
 _STALE = np.int64(STALE_NAN_BITS)
@@ -73,7 +72,7 @@ SETS_TYPE = types.NamedTuple((_OUT, _TABLE, _SIZES), Sets)
 
 
 class _Tables(NamedTuple):
-    """`sets`, and of each entry its key; slots int64[a power of two]; used int64[3]."""
+    """The sets, the key of each entry (uint64), slots int64[a power of two], used int64[3]."""
 
     sets: Sets
     keys: np.ndarray
@@ -85,12 +84,13 @@ class _Tables(NamedTuple):
 def _look_up(
     points: np.ndarray, count: int, sets: Sets, keys: np.ndarray, slots: np.ndarray, missing: np.ndarray
 ) -> int:
-    """Fill in ENTRY of the points that are READY or STALE; returns how many rows of others `missing` has."""
+    """Set ENTRY of the points that are READY or STALE; `missing` gets the rows of those without an entry. Returns their
+    number."""
     misses = np.int64(0)
     for row in range(count):
         if points[row, STATE] != READY and points[row, STATE] != STALE:
             continue
-        key, found = np.uint64(points[row, KEY]), np.int64(-1)
+        key, matching = np.uint64(points[row, KEY]), np.int64(-1)
         for probe in range(PROBES_MAX):
             slot = slots[place_of(slots, key, probe)]
             if slot == 0:
@@ -98,10 +98,10 @@ def _look_up(
             number = number_in(slot)
             if is_tagged(slot, key) and keys[number] == key:
                 is_whole = sets.entries[number, SETS] == points[row, SERIES] or points[row, METRIC] == TARGET_INFO
-                found = number if is_whole else found
+                matching = number if is_whole else matching
                 break
-        points[row, ENTRY] = found
-        if found < 0:
+        points[row, ENTRY] = matching
+        if matching < 0:
             missing[misses] = row
             misses += 1
     return misses
@@ -111,7 +111,7 @@ def _look_up(
 def _add(
     sets: Sets, keys: np.ndarray, slots: np.ndarray, used: np.ndarray, added: Sets, added_keys: np.ndarray
 ) -> bool:
-    """Enter the `added` ones. False where there is no room for all of them."""
+    """Add the sets of `added`. Returns False if there is no room for all of them."""
     for i in range(len(added_keys)):
         begin, end = added.entries[i, BEGIN], added.entries[i, END]
         size, count, first = end - begin, added.entries[i, SETS], added.entries[i, SIZES]
@@ -121,8 +121,8 @@ def _add(
             return False
         key = added_keys[i]
         for probe in range(PROBES_MAX):
-            place = place_of(slots, key, probe)
-            if slots[place] == 0:
+            slot = place_of(slots, key, probe)
+            if slots[slot] == 0:
                 at = used[LABEL_BYTES]
                 copy_bytes(sets.labels, at, added.labels, begin, size)
                 sets.entries[number, BEGIN], sets.entries[number, END] = at, at + size
@@ -130,18 +130,18 @@ def _add(
                 for k in range(count):
                     sets.sizes[used[SIZES_USED] + k] = added.sizes[first + k]
                 keys[number] = key
-                slots[place] = entry(key, number)
+                slots[slot] = entry(key, number)
                 used[LABEL_BYTES], used[SIZES_USED], used[ENTRIES] = at + size, used[SIZES_USED] + count, number + 1
                 break
-            if keys[number_in(slots[place])] == key:
+            if keys[number_in(slots[slot])] == key:
                 break
     return True
 
 
 class KnownSets:
-    """The label sets of one process, in `bytes_max` bytes at most. When they are full, others are left out, which take
-    some 30 µs each time they come. So a process with more points than there is room for keeps the gain for many of
-    them. After FORGET_S, all are forgotten, and those that still come take the room."""
+    """The label sets of one process, in at most `bytes_max` bytes. When the tables are full, further sets are not
+    added, and their points take some 30 µs each time. So even with more points than there is room for, many are known.
+    After FORGET_S all sets are dropped, and the points that still arrive fill the tables again."""
 
     def __init__(self, bytes_max: int) -> None:
         self.hash_keys = new_keys()
@@ -152,14 +152,14 @@ class KnownSets:
 
     @property
     def bytes(self) -> int:
-        """Memory that the tables have written to."""
+        """The memory of the tables that was written to."""
         tables = self._tables
         labels, sizes, entries = tables.used.tolist()
         return tables.slots.nbytes + labels + 4 * sizes + 8 * (ENTRY_COLUMNS + 1) * entries
 
     def look_up(self, points: NDArray[np.int64]) -> tuple[Sets, NDArray[np.int64]]:
-        """Fill in ENTRY of the points that are ready. Returns the sets that the entries are in, which are only added
-        to, and the rows of the points that are not known."""
+        """Set ENTRY of the points that are ready. Returns (the sets that the entries refer to, which only grow; the
+        rows of the unknown points)."""
         missing = np.empty(len(points), np.int64)
         with self._lock:  # for some 20 ns a point
             tables = self._tables
@@ -167,7 +167,7 @@ class KnownSets:
         return tables.sets, missing[:misses]
 
     def add(self, sets: Sets, keys: NDArray[np.uint64]) -> None:
-        """Remember these sets, whose entries have these keys."""
+        """Add these sets, whose entries have these keys."""
         if not self._entries_max:
             return
         with self._lock:
@@ -181,7 +181,7 @@ class KnownSets:
 
 
 def _empty(entries: int) -> _Tables:
-    """Tables with room for so many. Memory that is never written to is not taken from the system."""
+    """Tables with room for this many entries. Memory that is never written to is not allocated by the system."""
     sets = Sets(
         np.empty(_BYTES_PER_ENTRY * entries, np.uint8),
         np.empty((entries, ENTRY_COLUMNS), np.int64),
@@ -198,13 +198,13 @@ def _float_bits(count: int) -> int:
 
 @kernel(types.int64(_TABLE, types.int64, SETS_TYPE, SETS_TYPE), first=True, allocates=False)
 def measure(points: np.ndarray, count: int, known: Sets, new: Sets) -> int:
-    """The most bytes that `write` writes."""
+    """An upper bound of the bytes that `write` writes."""
     total = np.int64(0)
     for row in range(count):
-        place = points[row, ENTRY]
-        if place != -1:
-            entries = known.entries if place >= 0 else new.entries
-            number = place if place >= 0 else -2 - place
+        point_entry = points[row, ENTRY]
+        if point_entry != -1:
+            entries = known.entries if point_entry >= 0 else new.entries
+            number = point_entry if point_entry >= 0 else -2 - point_entry
             total += entries[number, END] - entries[number, BEGIN] + SERIES_BYTES_MAX * entries[number, SETS]
     return total
 
@@ -213,17 +213,17 @@ def measure(points: np.ndarray, count: int, known: Sets, new: Sets) -> int:
 def write(
     body: np.ndarray, points: np.ndarray, count: int, metrics: np.ndarray, known: Sets, new: Sets, out: np.ndarray
 ) -> int:
-    """Write the points as a request of remote write 1.0, and return how many bytes it has. ENTRY of a point is its row
-    in `known`, -2 - its row in `new`, or -1 for a point that is not written."""
+    """Write the points as a request of remote write 1.0, and return its size in bytes. ENTRY of a point is its row in
+    `known`, -2 - its row in `new`, or -1 for a point that is not written."""
     at = np.int64(0)
     for row in range(count):
-        place = points[row, ENTRY]
-        if place == -1:
+        point_entry = points[row, ENTRY]
+        if point_entry == -1:
             continue
-        labels = known.labels if place >= 0 else new.labels
-        entries = known.entries if place >= 0 else new.entries
-        sizes = known.sizes if place >= 0 else new.sizes
-        number = place if place >= 0 else -2 - place
+        labels = known.labels if point_entry >= 0 else new.labels
+        entries = known.entries if point_entry >= 0 else new.entries
+        sizes = known.sizes if point_entry >= 0 else new.sizes
+        number = point_entry if point_entry >= 0 else -2 - point_entry
         begin, first, sets = entries[number, BEGIN], entries[number, SIZES], entries[number, SETS]
         time, start, is_stale = points[row, TIME_MS], points[row, START_MS], points[row, STATE] == STALE
         if points[row, METRIC] == TARGET_INFO or metrics[points[row, METRIC], KIND] != HISTOGRAM:
@@ -232,17 +232,17 @@ def write(
                 at = put_series(out, at, labels, begin, np.int64(sizes[first]), value, time, start)
             continue
         has_sum = points[row, HAS_SUM]
-        seen, buckets = np.uint64(0), sets - has_sum - 2
+        cumulative_count, buckets = np.uint64(0), sets - has_sum - 2
         for i in range(sets):
             bucket = i - has_sum - 1
             if 0 <= bucket < buckets and not is_stale:
-                seen += load64(body, points[row, BUCKETS] + 8 * bucket)
+                cumulative_count += load64(body, points[row, BUCKETS] + 8 * bucket)
             if is_stale:
                 value = _STALE
             elif i < has_sum:
                 value = points[row, VALUE]
             elif 0 <= bucket < buckets:
-                value = _float_bits(np.int64(seen))
+                value = _float_bits(np.int64(cumulative_count))
             else:
                 value = _float_bits(points[row, COUNT])
             at = put_series(out, at, labels, begin, np.int64(sizes[first + i]), value, time, start)

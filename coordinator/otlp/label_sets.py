@@ -1,4 +1,4 @@
-"""The label sets of data points: attributes, resource and scope, translated to what Prometheus has.
+"""The label sets of data points: attributes, resource and scope, translated to Prometheus labels.
 
 Rules: https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/.
 """
@@ -25,13 +25,13 @@ from shared.labels import METRIC_NAME, encode
 IDENTIFYING = ("service.namespace", "service.name", "service.instance.id")
 TARGET_INFO = "target_info"
 ALL = "*"
-"""Among the attributes to be promoted: all of them."""
+"""Stands for all attributes in the list of promoted attributes."""
 _NUMBER_CHARACTERS = 350
-"""Of the text of a number, at most."""
+"""The longest text of a number."""
 BOUNDS_MAX = 1000
-"""Boundaries of one classic histogram, each of which is a series."""
+"""Boundaries of one classic histogram, each of which becomes a series."""
 MESSAGE_BYTES_MAX = 1 << 20
-"""A resource, a scope, or a data point that is read by the protobuf library."""
+"""Longest resource, scope or data point that the protobuf library reads."""
 _COUNTER, _GAUGE, _HISTOGRAM, _SUMMARY, _UNKNOWN = map(
     TYPES.index, ("counter", "gauge", "histogram", "summary", "unknown")
 )
@@ -42,9 +42,9 @@ POINTS: Mapping[int, Any] = {
     walk.EXPONENTIAL: metrics_pb2.ExponentialHistogramDataPoint,
     walk.SUMMARY: metrics_pb2.SummaryDataPoint,
 }
-"""The messages of points, by the kind of their metric."""
+"""Kind of metric → message of its points."""
 _KINDS = {walk.SUM: "a sum", walk.HISTOGRAM: "a histogram", walk.EXPONENTIAL: "an exponential histogram"}
-"""Those that have a temporality."""
+"""The kinds that have a temporality."""
 
 
 class NotValid(ValueError):
@@ -53,7 +53,7 @@ class NotValid(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """How the settings say that points are translated."""
+    """How points are translated, according to the settings."""
 
     names: Names
     promoted: frozenset[str]
@@ -76,7 +76,7 @@ class Translation:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`name` in Prometheus's form, `unit` too; `kind`: the number of its type; `labels`: of its resource and scope."""
+    """`name` and `unit` in Prometheus's form; `kind`: the number of its type; `labels`: of its resource and scope."""
 
     name: str
     unit: str
@@ -84,16 +84,16 @@ class Metric:
     is_delta: bool
     labels: Mapping[str, str]
     promoted: Mapping[str, str]
-    """Labels that a point's own attributes come before."""
+    """Labels that a point's own attributes override."""
 
 
 LabelSets = tuple[bytes, Sequence[int]]
-"""Label sets in canonical form (`shared.labels.encode`), one behind the other, and how many bytes each has."""
+"""(label sets in canonical form (`shared.labels.encode`), concatenated; the size of each in bytes)."""
 
 
 @dataclass(slots=True)
 class Target:
-    """What a resource gives to all of its series, and the labels of its `target_info`, if it has one."""
+    """The labels that a resource adds to all of its series, and those of its `target_info`, if it has one."""
 
     identity: dict[str, str]
     promoted: dict[str, str]
@@ -102,30 +102,38 @@ class Target:
 
 def target_of(resource: Any, translation: Translation) -> Target:
     """Raises NotValid."""
-    own = attributes.plain(resource.attributes)
-    namespace, name, instance = (own.get(key, "") for key in IDENTIFYING)
+    texts = attributes.plain(resource.attributes)
+    namespace, name, instance = (texts.get(key, "") for key in IDENTIFYING)
     job = f"{namespace}/{name}" if namespace and name else name
     identity = {label: text for label, text in (("job", job), ("instance", instance)) if text}
-    promoted = [each for each in resource.attributes if ALL in translation.promoted or each.key in translation.promoted]
-    others = attributes.labels((each for each in resource.attributes if each.key not in IDENTIFYING), translation.names)
+    promoted = [
+        attribute
+        for attribute in resource.attributes
+        if ALL in translation.promoted or attribute.key in translation.promoted
+    ]
+    others = attributes.labels(
+        (attribute for attribute in resource.attributes if attribute.key not in IDENTIFYING), translation.names
+    )
     info = {**others, **identity, METRIC_NAME: TARGET_INFO} if any(others.values()) and identity else {}
-    return Target(identity, _few(attributes.labels(promoted, translation.names), translation, "its resource"), info)
+    return Target(
+        identity, _within_limit(attributes.labels(promoted, translation.names), translation, "its resource"), info
+    )
 
 
-def _few(own: dict[str, str], translation: Translation, what: str) -> dict[str, str]:
-    """These labels, which every series of a resource or scope gets. Raises NotValid if they are more than any can have:
-    it is not to be found out with each of them."""
-    if len(own) > translation.limits.labels:
-        raise NotValid(f"{what} has {len(own)} attributes that are labels; the limit is {translation.limits.labels}")
-    return own
+def _within_limit(labels: dict[str, str], translation: Translation, what: str) -> dict[str, str]:
+    """These labels, which every series of a resource or scope gets. Raises NotValid if there are more than any series
+    can have, without trying each of them."""
+    if len(labels) > translation.limits.labels:
+        raise NotValid(f"{what} has {len(labels)} attributes that are labels; the limit is {translation.limits.labels}")
+    return labels
 
 
 def scope_labels(scope: Any, url: str, translation: Translation) -> dict[str, str]:
     """Raises NotValid."""
     if not translation.scope_labels:
         return {}
-    own = _few(attributes.labels(scope.attributes, translation.names), translation, "its scope")
-    return {f"otel_scope_{name}": text for name, text in own.items()} | {
+    labels = _within_limit(attributes.labels(scope.attributes, translation.names), translation, "its scope")
+    return {f"otel_scope_{name}": text for name, text in labels.items()} | {
         "otel_scope_name": scope.name,
         "otel_scope_version": scope.version,
         "otel_scope_schema_url": url,
@@ -183,14 +191,14 @@ def type_of(kind: int, temporality: int, is_monotonic: bool) -> int:
 
 
 def labels_of(metric: Metric, own_attributes: Iterable[Any], translation: Translation) -> dict[str, str]:
-    """All labels of a point, but for the name of the metric."""
-    own = attributes.labels(own_attributes, translation.names)
-    return {**metric.promoted, **own, **metric.labels}
+    """All labels of a point except the metric name."""
+    point_labels = attributes.labels(own_attributes, translation.names)
+    return {**metric.promoted, **point_labels, **metric.labels}
 
 
-def encoded(own: Mapping[str, str], translation: Translation) -> bytes:
-    """A label set in canonical form. Raises NotValid if it is over a limit."""
-    pairs = tuple((name, text) for name, text in own.items() if text)
+def encoded(labels: Mapping[str, str], translation: Translation) -> bytes:
+    """A label set in canonical form. Raises NotValid if it exceeds a limit."""
+    pairs = tuple((name, text) for name, text in labels.items() if text)
     limits = translation.limits
     names_max, values_max = limits.name_bytes // 4, limits.value_bytes // 4  # a character has four bytes at most
     if len(pairs) > limits.labels or any(
@@ -202,13 +210,13 @@ def encoded(own: Mapping[str, str], translation: Translation) -> bytes:
     return encode(pairs)
 
 
-def _varied(own: Mapping[str, str], name: str, texts: Iterable[str], translation: Translation) -> Iterator[bytes]:
-    """Label sets that differ in one label, in canonical form. Raises NotValid if they are over a limit."""
-    encoded({**own, name: "-" * _NUMBER_CHARACTERS}, translation)
-    before = encode(tuple((each, text) for each, text in own.items() if text and each.encode() < name.encode()))
-    behind = encode(tuple((each, text) for each, text in own.items() if text and each.encode() > name.encode()))
+def _varied(labels: Mapping[str, str], name: str, texts: Iterable[str], translation: Translation) -> Iterator[bytes]:
+    """Label sets that differ in one label, in canonical form. Raises NotValid if they exceed a limit."""
+    encoded({**labels, name: "-" * _NUMBER_CHARACTERS}, translation)
+    prefix = encode(tuple((other, text) for other, text in labels.items() if text and other.encode() < name.encode()))
+    suffix = encode(tuple((other, text) for other, text in labels.items() if text and other.encode() > name.encode()))
     for text in texts:
-        yield before + encode(((name, text),)) + behind
+        yield prefix + encode(((name, text),)) + suffix
 
 
 def number_sets(metric: Metric, point: Any, translation: Translation) -> LabelSets:
@@ -223,26 +231,26 @@ def histogram_sets(metric: Metric, point: Any, translation: Translation) -> Labe
         raise NotValid(f"a histogram has {len(bounds)} explicit bounds; the limit is {BOUNDS_MAX}")
     if any(not low < high for low, high in pairwise(bounds)):
         raise NotValid("the explicit bounds of a histogram do not ascend")
-    own = labels_of(metric, point.attributes, translation)
-    sets = [encoded({**own, METRIC_NAME: f"{metric.name}_sum"}, translation)] if point.HasField("sum") else []
-    sets.append(encoded({**own, METRIC_NAME: f"{metric.name}_count"}, translation))
-    own[METRIC_NAME] = f"{metric.name}_bucket"
-    sets += _varied(own, "le", map(attributes.number_text, [*bounds, float("inf")]), translation)
+    series_labels = labels_of(metric, point.attributes, translation)
+    sets = [encoded({**series_labels, METRIC_NAME: f"{metric.name}_sum"}, translation)] if point.HasField("sum") else []
+    sets.append(encoded({**series_labels, METRIC_NAME: f"{metric.name}_count"}, translation))
+    series_labels[METRIC_NAME] = f"{metric.name}_bucket"
+    sets += _varied(series_labels, "le", map(attributes.number_text, [*bounds, float("inf")]), translation)
     return b"".join(sets), [len(labels) for labels in sets]
 
 
 def summary_series(metric: Metric, point: Any, translation: Translation) -> list[tuple[bytes, float]]:
-    """(label set, value) of the series that a summary is."""
-    own = labels_of(metric, point.attributes, translation)
+    """(label set, value) of each series of a summary."""
+    series_labels = labels_of(metric, point.attributes, translation)
     if len(point.quantile_values) > BOUNDS_MAX:
         raise NotValid(f"a summary has {len(point.quantile_values)} quantiles; the limit is {BOUNDS_MAX}")
     series = [
-        (encoded({**own, METRIC_NAME: f"{metric.name}_sum"}, translation), point.sum),
-        (encoded({**own, METRIC_NAME: f"{metric.name}_count"}, translation), float(point.count)),
+        (encoded({**series_labels, METRIC_NAME: f"{metric.name}_sum"}, translation), point.sum),
+        (encoded({**series_labels, METRIC_NAME: f"{metric.name}_count"}, translation), float(point.count)),
     ]
-    own[METRIC_NAME] = metric.name
+    series_labels[METRIC_NAME] = metric.name
     quantiles = [attributes.number_text(each.quantile) for each in point.quantile_values]
-    sets = _varied(own, "quantile", quantiles, translation)
+    sets = _varied(series_labels, "quantile", quantiles, translation)
     return series + [(labels, each.value) for labels, each in zip(sets, point.quantile_values, strict=True)]
 
 

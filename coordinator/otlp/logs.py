@@ -1,10 +1,10 @@
 """The log records of an OTLP request, as records of the log.
 
-The key of a record is the name of its service, or another attribute of its resource. Its value is JSON: what OTLP says
-of it, with plain values for attributes, and times as text.
+The key of a record is the name of its service, or another attribute of its resource. Its value is JSON: the fields of
+the OTLP record, with plain values for attributes, and times as text.
 
-A batch that is sent again is not appended again: the hash of its body is the name of a producer
-(`coordinator.log.producers`), which has the parts of this batch and no others.
+A request that is sent again is not appended again: the hash of its body is the name of a producer
+(`coordinator.log.producers`), which has exactly the parts of this request.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import numpy as np
 import orjson
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
+from coordinator.headers.negotiation import JSON
 from coordinator.log.columns import columns_of
 from coordinator.log.headers import packed
 from coordinator.log.records import Append
-from coordinator.negotiation import JSON
 from coordinator.otlp import attributes, bodies
 from coordinator.otlp.record_count import count_records
 from coordinator.otlp.refusals import Refusals
@@ -31,19 +31,19 @@ from shared.errors import TooLarge
 from shared.messages.log import KEY_BYTES_MAX, PRODUCER_ANSWERS_MAX
 
 NO_SERVICE = "unknown_service"
-"""The key of records whose resource does not say it."""
+"""The key of records whose resource does not have it."""
 ITEMS = "log records"
 VALUES_BYTES_MAX = 64 << 20
-"""Values of one request together."""
+"""Total size of the values of one request."""
 RECORDS_MAX = 100_000
-"""Records of one request, each of which is an object of some 150 bytes, however little the body spends on it."""
+"""Records of one request. Each becomes an object of some 150 bytes, however few bytes it has in the body."""
 _HEADERS = packed({}, JSON, "")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(slots=True)
-class Batch:
-    """The parts that a request is appended in, one after the other, and what of it is refused."""
+class LogExport:
+    """The appends of a request, in order, and what is refused of it."""
 
     parts: list[Append]
     refusals: Refusals
@@ -53,9 +53,9 @@ class Batch:
         return sum(part.size_bytes for part in self.parts)
 
 
-def batch_of(body: bytes, message: Any, settings: Settings) -> Batch:
-    """The records of an ExportLogsServiceRequest, whose body was `body`. Raises TooLarge for more than
-    PRODUCER_ANSWERS_MAX parts, and for more than VALUES_BYTES_MAX bytes of records."""
+def export_of(body: bytes, message: Any, settings: Settings) -> LogExport:
+    """The records of an ExportLogsServiceRequest with this body. Raises TooLarge for more than PRODUCER_ANSWERS_MAX
+    parts, and for more than VALUES_BYTES_MAX bytes of values."""
     refusals = Refusals()
     bytes_left = VALUES_BYTES_MAX
     pairs: list[tuple[bytes, bytes]] = []
@@ -86,7 +86,7 @@ def batch_of(body: bytes, message: Any, settings: Settings) -> Batch:
             f"the request has {len(pairs)} records, which are {len(parts)} appends to the log; the limit is "
             f"{PRODUCER_ANSWERS_MAX}, send it in smaller ones"
         )
-    return Batch(parts, refusals)
+    return LogExport(parts, refusals)
 
 
 def _append(part: list[tuple[bytes, bytes]], producer: str, number: int) -> Append:
@@ -97,16 +97,16 @@ def _append(part: list[tuple[bytes, bytes]], producer: str, number: int) -> Appe
 
 
 def _parts(pairs: list[tuple[bytes, bytes]], settings: Settings) -> Iterator[list[tuple[bytes, bytes]]]:
-    """The records in parts, each of which one append can have."""
+    """The records in parts that each fit into one append."""
     part: list[tuple[bytes, bytes]] = []
     size = 0
     for key, value in pairs:
-        own = len(key) + len(value) + len(_HEADERS)
-        if part and (len(part) == settings.log_records_max or size + own > settings.log_batch_bytes_max):
+        record_size = len(key) + len(value) + len(_HEADERS)
+        if part and (len(part) == settings.log_records_max or size + record_size > settings.log_batch_bytes_max):
             yield part
             part, size = [], 0
         part.append((key, value))
-        size += own
+        size += record_size
     if part:
         yield part
 
@@ -127,17 +127,17 @@ def _problem(key: bytes, value: bytes, settings: Settings) -> str:
 
 
 def _scope(scope: Any) -> dict[str, Any]:
-    own = {"name": scope.name, "version": scope.version, "attributes": attributes.json_object(scope.attributes)}
-    return {name: value for name, value in own.items() if value}
+    fields = {"name": scope.name, "version": scope.version, "attributes": attributes.json_object(scope.attributes)}
+    return {name: value for name, value in fields.items() if value}
 
 
-def _encoded(own: dict[str, Any]) -> orjson.Fragment | None:
-    return orjson.Fragment(orjson.dumps(own)) if own else None
+def _encoded(fields: dict[str, Any]) -> orjson.Fragment | None:
+    return orjson.Fragment(orjson.dumps(fields)) if fields else None
 
 
 def _value(record: Any, resource: orjson.Fragment | None, scope: orjson.Fragment | None) -> dict[str, Any]:
-    """What the record says, without what it does not say."""
-    own = {
+    """The fields of the record that are set."""
+    fields = {
         "time": _time(record.time_unix_nano),
         "observedTime": _time(record.observed_time_unix_nano),
         "severityNumber": record.severity_number,
@@ -151,11 +151,11 @@ def _value(record: Any, resource: orjson.Fragment | None, scope: orjson.Fragment
         "resource": resource,
         "scope": scope,
     }
-    return {name: value for name, value in own.items() if value or (name == "body" and value is not None)}
+    return {name: value for name, value in fields.items() if value or (name == "body" and value is not None)}
 
 
 def _time(unix_ns: int) -> str:
-    """A time as RFC 3339 has it, with nine digits of a second; "" for 0, which is no time."""
+    """A time in the form of RFC 3339, with nine decimals; "" for 0, which means that there is no time."""
     if not unix_ns:
         return ""
     seconds, ns = divmod(unix_ns, 1_000_000_000)
@@ -170,7 +170,7 @@ def records_of(message: Any) -> Iterator[Any]:
 
 
 def check_count(body: bytes) -> None:
-    """Raises TooLarge for a body of protobuf with more than RECORDS_MAX records."""
+    """Raise TooLarge for a protobuf body with more than RECORDS_MAX records."""
     count = count_records(np.frombuffer(body, np.uint8))
     if count > RECORDS_MAX:
         raise TooLarge(f"the request has {count} log records; the limit is {RECORDS_MAX}, send it in smaller ones")

@@ -1,7 +1,7 @@
-"""The data points of an OTLP request, translated to a request of remote write 1.0, from which on they go its way.
+"""The data points of an OTLP request, translated to a request of remote write 1.0, which then handles them.
 
-Kernels find the points (`walk`) and write those whose label sets are known (`known_sets`). Interpreted code translates
-the label sets of points that come for the first time, and histograms with exponential buckets, summaries and exemplars.
+Kernels find the points (`walk`) and write those whose label sets are known (`known_sets`). Python code translates the
+label sets of new points, exponential histograms, summaries and exemplars.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from shared.wire import Frame
 NEW_SERIES_MAX = 100_000
 """Series of one request whose labels are not known yet, at some 30 µs each."""
 NEW_BYTES_MAX = 64 << 20
-"""Bytes of their labels, of which there are several copies until the request is split."""
+"""Bytes of the labels of new series, of which there are several copies until the request is split."""
 BY_HAND_MAX = 20_000
 BY_HAND_BYTES_MAX = 4 << 20
-"""Points of one request that the protobuf library reads, at some 70 µs each, and their bytes."""
+"""Points of one request that the protobuf library reads (`point_walk.BY_HAND`), at some 70 µs each, and their bytes."""
 ITEMS = "data points"
 
 T = TypeVar("T")
@@ -50,7 +50,8 @@ _FAULTS = {
 
 @dataclass(slots=True)
 class Prepared:
-    """A survey with all label sets, `new` of which were not known, series that are written `by_hand`, and metadata."""
+    """A survey with all label sets (`new` are those that were not known), the series written `by_hand`, and
+    metadata."""
 
     survey: Survey
     new: Sets
@@ -63,13 +64,13 @@ class Prepared:
 
     @property
     def bytes_total(self) -> int:
-        """The most bytes that `written` has."""
+        """An upper bound of the bytes of `written`."""
         points = self.survey.points
-        own = known_sets.measure(points, len(points), self.survey.known, self.new)
-        return int(own) + sum(map(len, self.by_hand))
+        kernel_bytes = known_sets.measure(points, len(points), self.survey.known, self.new)
+        return int(kernel_bytes) + sum(map(len, self.by_hand))
 
     def require_at_most(self, bytes_max: int) -> int:
-        """`bytes_total`. Raises TooLarge if that is more."""
+        """`bytes_total`. Raises TooLarge if it is more than `bytes_max`."""
         size = self.bytes_total
         if size > bytes_max:
             raise TooLarge(
@@ -80,30 +81,30 @@ class Prepared:
 
     def written(self) -> Frame:
         """The request of remote write 1.0."""
-        points, own = self.survey.points, self.survey
-        out = np.empty(int(known_sets.measure(points, len(points), own.known, self.new)), np.uint8)
-        end = known_sets.write(own.body, points, len(points), own.metrics, own.known, self.new, out)
+        points, survey = self.survey.points, self.survey
+        out = np.empty(int(known_sets.measure(points, len(points), survey.known, self.new)), np.uint8)
+        end = known_sets.write(survey.body, points, len(points), survey.metrics, survey.known, self.new, out)
         return b"".join((out[:end].data, *self.by_hand)) if self.by_hand else out[:end].data
 
 
 def split(
     prepared: Prepared, request: Frame, shards: int, translation: Translation, references: SeriesReferences
 ) -> SplitRequest:
-    """What remote write makes of the request, with the metadata. What it refuses goes to the refusals."""
-    answer = remote_write.split(request, shards, translation.limits, references)
+    """The request as remote write splits it, with the metadata. What remote write refuses is added to the refusals."""
+    split_request = remote_write.split(request, shards, translation.limits, references)
     refusals = prepared.refusals
-    for text in answer.refused:
+    for text in split_request.refused:
         refusals.leave_out(text)
-    refusals.count += answer.histograms_refused
-    refusals.others += answer.refused_count - len(answer.refused) - answer.histograms_refused
-    answer.metadata, answer.metadata_keys = prepared.metadata, prepared.metadata_keys
-    answer.exemplars_left_out += prepared.exemplars_left_out
-    return answer
+    refusals.count += split_request.histograms_refused
+    refusals.others += split_request.refused_count - len(split_request.refused) - split_request.histograms_refused
+    split_request.metadata, split_request.metadata_keys = prepared.metadata, prepared.metadata_keys
+    split_request.exemplars_left_out += prepared.exemplars_left_out
+    return split_request
 
 
 def prepare(survey: Survey, translation: Translation, bytes_max: int) -> Prepared:
-    """Translate what is not known. Raises TooLarge past the bounds above, and for more than `bytes_max` bytes of
-    labels."""
+    """Translate the points that are not known. Raises TooLarge above the limits of this module, and for more than
+    `bytes_max` bytes of labels."""
     return _Preparation(survey, translation, bytes_max).prepared()
 
 
@@ -122,20 +123,22 @@ class _Preparation:
         self._by_hand: list[bytes] = []
 
     def prepared(self) -> Prepared:
-        own = self._survey
+        survey = self._survey
         self._refuse_faults()
-        for row, key in zip(own.missing.tolist(), own.points[own.missing, point_walk.KEY].tolist(), strict=True):
+        for row, key in zip(
+            survey.missing.tolist(), survey.points[survey.missing, point_walk.KEY].tolist(), strict=True
+        ):
             self._find(row, key)
         new = self._new_sets()
         self._read_by_hand()
-        left_out = own.exemplars
-        if own.exemplars and self._rules.limits.exemplars:
+        left_out = survey.exemplars
+        if survey.exemplars and self._rules.limits.exemplars:
             left_out = 0
             self._read_exemplars(new)
         keys = np.array(list(self._keys), np.int64).view(np.uint64)
-        answer = Prepared(own, new, keys, self._by_hand, self._refusals, exemplars_left_out=left_out)
-        self._read_metadata(answer)
-        return answer
+        prepared = Prepared(survey, new, keys, self._by_hand, self._refusals, exemplars_left_out=left_out)
+        self._read_metadata(prepared)
+        return prepared
 
     def _refuse_faults(self) -> None:
         for state, text in _FAULTS.items():
@@ -150,7 +153,7 @@ class _Preparation:
     # Label sets
 
     def _find(self, row: int, key: int) -> None:
-        """Give the point in this row the entry of its key, which is made where it is new."""
+        """Set the point's entry to that of its key; the entry is made if the key is new."""
         point = self._survey.points[row]
         number = self._keys.get(key)
         if number is None:
@@ -180,7 +183,7 @@ class _Preparation:
             raise TooLarge(f"the request has more than {NEW_SERIES_MAX} new series, the limit; send it in smaller ones")
 
     def _translated(self, point: NDArray[np.int64]) -> LabelSets:
-        """Raises NotValid."""
+        """The label sets of a point. Raises NotValid."""
         if point[point_walk.METRIC] == walk.TARGET_INFO:
             info = self._target(int(point[point_walk.POINT_BEGIN])).info
             labels = label_sets.encoded(info, self._rules) if info else b""
@@ -205,17 +208,18 @@ class _Preparation:
         scope = int(metric[walk.SCOPE])
         target = self._target(int(self._survey.scopes[scope, walk.SCOPE_RESOURCE]))
         scope_labels = _once(self._scopes, scope, self._read_scope)
-        return label_sets.metric_of(*self._said_of(metric), target, scope_labels, self._rules)
+        return label_sets.metric_of(*self._description(metric), target, scope_labels, self._rules)
 
     def _read_scope(self, row: int) -> dict[str, str]:
         scope = self._survey.scopes[row]
         message = label_sets.scope_message(self._survey.message(scope, walk.SCOPE_BEGIN))
         return label_sets.scope_labels(message, self._survey.text(scope, walk.URL_BEGIN), self._rules)
 
-    def _said_of(self, metric: NDArray[np.int64]) -> tuple[str, str, int, int, bool]:
-        own = self._survey
+    def _description(self, metric: NDArray[np.int64]) -> tuple[str, str, int, int, bool]:
+        """(name, unit, kind, temporality, whether it is monotonic) of a metric. Raises NotValid."""
+        survey = self._survey
         kind, temporality, is_monotonic = metric[[walk.KIND, walk.TEMPORALITY, walk.MONOTONIC]].tolist()
-        return own.text(metric, walk.NAME), own.text(metric, walk.UNIT), kind, temporality, bool(is_monotonic)
+        return survey.text(metric, walk.NAME), survey.text(metric, walk.UNIT), kind, temporality, bool(is_monotonic)
 
     def _target(self, row: int) -> Target:
         """Raises NotValid."""
@@ -275,12 +279,13 @@ class _Preparation:
             return
         time_ms, start_ms = message.time_unix_nano // 10**6, message.start_time_unix_nano // 10**6
         for labels, value in label_sets.summary_series(metric, message, self._rules):
-            written = STALE if message.flags & 1 else value
-            sample = remote_write_pb2.Sample(value=written, timestamp=time_ms, start_timestamp=start_ms)
+            sample_value = STALE if message.flags & 1 else value
+            sample = remote_write_pb2.Sample(value=sample_value, timestamp=time_ms, start_timestamp=start_ms)
             yield _series(labels, remote_write_pb2.RawTimeSeries(samples=[sample]).SerializeToString())
 
     def _read_exemplars(self, new: Sets) -> None:
-        """Add a series without samples for those of each point. Those of points by hand are with them."""
+        """Add a series without samples for the exemplars of each point. The series written by hand already have
+        theirs."""
         points, limit = self._survey.points, self._rules.limits.exemplars
         if self._survey.exemplars > limit:
             raise TooLarge(f"the request has {self._survey.exemplars} exemplars; the limit is {limit} a request")
@@ -294,44 +299,46 @@ class _Preparation:
             except NotValid as error:
                 self._refusals.leave_out(f"exemplars of metric {self._shown(row)}: {error}")
                 continue
-            for place, written in exemplars.by_series(message, kind, int(point[point_walk.HAS_SUM]), self._rules):
-                self._by_hand.append(_series(_set_of(point, place, self._survey.known, new), written))
+            for index, fields in exemplars.by_series(message, kind, int(point[point_walk.HAS_SUM]), self._rules):
+                self._by_hand.append(_series(_set_of(point, index, self._survey.known, new), fields))
 
-    def _read_metadata(self, answer: Prepared) -> None:
-        own = self._survey
+    def _read_metadata(self, prepared: Prepared) -> None:
+        survey = self._survey
         entries: dict[FamilyMetadata, None] = {}
-        for row in own.said.tolist():
+        for row in survey.without_metadata.tolist():
             if len(entries) == metadata.METADATA_MAX:
                 return
-            metric = own.metrics[row]
+            metric = survey.metrics[row]
             try:
-                name, unit, kind, temporality, is_monotonic = self._said_of(metric)
-                texts = {"help": own.text(metric, walk.HELP)}
+                name, unit, kind, temporality, is_monotonic = self._description(metric)
+                texts = {"help": survey.text(metric, walk.HELP)}
             except NotValid:
                 continue
             texts["name"], texts["unit"] = label_sets.family_of(
                 name, unit, kind, temporality, is_monotonic, self._rules
             )
-            own_type = label_sets.type_of(kind, temporality, is_monotonic)
-            entry = metadata.checked(texts, own_type, "metadata", self._refusals.leave_out) if texts["name"] else None
+            metric_type = label_sets.type_of(kind, temporality, is_monotonic)
+            entry = (
+                metadata.checked(texts, metric_type, "metadata", self._refusals.leave_out) if texts["name"] else None
+            )
             if entry is not None:
                 entries[entry] = None
-            answer.metadata_keys.append(int(metric[walk.FAMILY_KEY]))
-        answer.metadata = list(entries)
+            prepared.metadata_keys.append(int(metric[walk.FAMILY_KEY]))
+        prepared.metadata = list(entries)
 
 
 def _once(cache: dict[int, T | NotValid], row: int, read: Callable[[int], T]) -> T:
-    """What `read` gives for a row, which is read once. Raises NotValid if it is not valid."""
-    found = cache.get(row)
-    if found is None:
+    """The result of `read` for a row; each row is read only once. Raises NotValid if it is not valid."""
+    result = cache.get(row)
+    if result is None:
         try:
-            found = read(row)
+            result = read(row)
         except NotValid as error:
-            found = error.with_traceback(None)
-        cache[row] = found
-    if isinstance(found, NotValid):
-        raise NotValid(str(found))
-    return found
+            result = error.with_traceback(None)
+        cache[row] = result
+    if isinstance(result, NotValid):
+        raise NotValid(str(result))
+    return result
 
 
 def _series(labels: bytes, fields: bytes) -> bytes:
@@ -339,11 +346,11 @@ def _series(labels: bytes, fields: bytes) -> bytes:
     return delimited_head(_TIMESERIES, len(labels) + len(fields)) + labels + fields
 
 
-def _set_of(point: NDArray[np.int64], place: int, known: Sets, new: Sets) -> bytes:
+def _set_of(point: NDArray[np.int64], index: int, known: Sets, new: Sets) -> bytes:
     """One of the label sets of a point."""
-    number = int(point[point_walk.ENTRY])
-    sets, number = (known, number) if number >= 0 else (new, -2 - number)
-    begin, _, first, _ = sets.entries[number].tolist()
-    sizes = sets.sizes[first : first + place + 1].tolist()
+    entry = int(point[point_walk.ENTRY])
+    sets, row = (known, entry) if entry >= 0 else (new, -2 - entry)
+    begin, _, first, _ = sets.entries[row].tolist()
+    sizes = sets.sizes[first : first + index + 1].tolist()
     begin += sum(sizes[:-1])
     return sets.labels[begin : begin + sizes[-1]].tobytes()

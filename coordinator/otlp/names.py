@@ -1,4 +1,4 @@
-"""Names of metrics and labels as OpenTelemetry has them, translated to those of Prometheus, in one of four ways.
+"""OpenTelemetry's names of metrics and labels, translated to those of Prometheus, in one of four ways.
 
 Rules: https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/, and the strategies of
 https://prometheus.io/docs/guides/opentelemetry/ (`otlp.translation_strategy`).
@@ -18,11 +18,11 @@ UNITS = {
     "m": "meters", "V": "volts", "A": "amperes", "J": "joules", "W": "watts", "g": "grams", "Cel": "celsius",
     "Hz": "hertz", "1": "", "%": "percent",
 }  # fmt: skip
-"""Units by their code in UCUM. One that is not here is taken as it is."""
+"""UCUM code → unit. Other units stay unchanged."""
 PER_UNITS = {"s": "second", "m": "minute", "h": "hour", "d": "day", "w": "week", "mo": "month", "y": "year"}
 
 LABELS_CACHED = 4096
-"""Names of attributes whose escaped form is remembered: senders have some hundreds."""
+"""Attribute names whose escaped form is cached: senders have some hundreds."""
 
 _NO_NAME = re.compile(r"[^a-zA-Z0-9:]+")
 _NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
@@ -42,7 +42,7 @@ class Names:
         return cls(strategy.startswith("Underscore"), strategy.endswith("WithSuffixes"))
 
     def metric(self, name: str, unit: str, *, is_counter: bool = False, is_gauge: bool = False) -> str:
-        """The name of a metric. `is_counter`: of a sum that only grows and is cumulative."""
+        """The name of a metric. `is_counter`: it is a monotonic cumulative sum."""
         is_ratio = is_gauge and unit == "1"
         if not self.has_suffixes:
             return _not_numeric("_".join(filter(None, _NO_NAME.split(name)))) if self.escapes else name
@@ -62,11 +62,11 @@ class Names:
         return _not_numeric("_".join(words))
 
     def label(self, name: str) -> str:
-        """The name of a label of an attribute."""
+        """The label name of an attribute."""
         return _escaped_label(name) if self.escapes and name else name
 
     def unit(self, unit: str) -> str:
-        """The unit as the metadata of a metric has it."""
+        """The unit as it appears in a metric's metadata."""
         main, per = units(unit)
         return f"{main}_per_{per}".lstrip("_") if per else main
 
@@ -82,8 +82,8 @@ def _escaped_label(name: str) -> str:
 
 
 def units(unit: str) -> tuple[str, str]:
-    """(what a unit counts, per what), such as (bytes, second) of `By/s`; "" for what it does not have, and for what is
-    in braces, which UCUM takes for a remark."""
+    """(what a unit counts, per what), such as (bytes, second) for `By/s`; "" for a missing part, and for text in
+    braces, which is an annotation in UCUM."""
     main, _, per = (part.strip() for part in unit.partition("/"))
     main = "" if "{" in main or "}" in main else UNITS.get(main, main)
     per = "" if "{" in per or "}" in per else PER_UNITS.get(per, per)
@@ -99,7 +99,7 @@ def _not_numeric(name: str) -> str:
 
 
 def _with_suffixes(name: str, main: str, per: str, is_counter: bool, is_ratio: bool) -> str:
-    """The name with its suffixes in their order, each of them once."""
+    """The name with its suffixes in order, each once."""
     suffixes = []
     if is_ratio:
         name = _without(name, "ratio")

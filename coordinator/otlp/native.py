@@ -1,9 +1,8 @@
-"""Histograms of OpenTelemetry as native histograms of Prometheus.
+"""OpenTelemetry histograms as native histograms of Prometheus.
 
 Rules: https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/#exponential-histograms. An
-exponential one has the same buckets as a native one; bucket i of the one is bucket i + 1 of the other. A scale above
-the highest schema is reduced by adding neighbouring buckets, which is exact. One with explicit bounds has them as
-custom boundaries.
+exponential histogram has the same buckets as a native one; its bucket i is bucket i + 1 there. A scale above the
+highest schema is reduced by adding neighbouring buckets, which is exact. Explicit bounds become custom boundaries.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from shared.histograms.schemas import CUSTOM, SCHEMA_MAX, SCHEMA_MIN
 from shared.protobuf_fields import delimited_head, varint
 
 ZERO_THRESHOLD = 1e-128
-"""Of a histogram that does not say its own."""
+"""The zero threshold of a histogram that does not have its own."""
 INDEX_MAX = (1 << 31) - 1
-"""A span says where it begins as an int32."""
+"""A span stores its start as an int32."""
 SPAN_GAP_MAX = 2
-"""Empty buckets up to which a span goes on: a count takes less room than the head of another span."""
+"""A span continues over at most this many empty buckets: a count takes less space than the head of another span."""
 GAUGE_HINT = 3
-"""The reset hint of a histogram that is no sum of those before it."""
+"""The reset hint of a histogram that does not accumulate the previous ones."""
 _DOUBLE = struct.Struct("<d")
 _STALE = struct.pack("<q", STALE_SUM_BITS)
 
 
 def exponential(point: Any, *, is_delta: bool) -> bytes:
-    """The histogram message of remote write for an ExponentialHistogramDataPoint. Raises ValueError for what it cannot
-    be."""
+    """The histogram message of remote write for an ExponentialHistogramDataPoint. Raises ValueError if it cannot be
+    one."""
     if point.flags & 1:
         return _stale(point)
     if point.scale < SCHEMA_MIN:
@@ -49,7 +48,7 @@ def exponential(point: Any, *, is_delta: bool) -> bytes:
 
 
 def custom(point: Any, *, is_delta: bool) -> bytes:
-    """The same for a HistogramDataPoint. What is wrong with its bounds is found where the message is read."""
+    """The same for a HistogramDataPoint. Its bounds are checked where the message is read."""
     if point.flags & 1:
         return _stale(point)
     bounds, counts = point.explicit_bounds, point.bucket_counts or [point.count]
@@ -71,7 +70,7 @@ def _stale(point: Any) -> bytes:
 
 
 def _totals(point: Any, is_delta: bool) -> bytes:
-    """What both kinds have beside their buckets."""
+    """The fields that both kinds have besides their buckets."""
     parts = [
         _integer(fields.OBSERVATIONS, point.count),
         _double(fields.SUM, point.sum) if point.HasField("sum") else b"",
@@ -111,14 +110,13 @@ def _side(buckets: Any, shift: int, spans_field: int, deltas_field: int) -> Iter
 
 
 def _deltas(counts: Sequence[int], field: int) -> bytes:
-    """Each count as its difference from the one before."""
-    encoded = b"".join(varint(_zigzag(count - before)) for before, count in zip([0, *counts], counts, strict=False))
+    """Each count as its difference from the previous one."""
+    encoded = b"".join(varint(_zigzag(count - previous)) for previous, count in zip([0, *counts], counts, strict=False))
     return delimited_head(field, len(encoded)) + encoded
 
 
 def _reduced(counts: Sequence[int], offset: int, shift: int) -> tuple[list[int], list[int]]:
-    """(index in Prometheus's counting, count) of the buckets that are not empty, with a scale that is lower by
-    `shift`."""
+    """(Prometheus's indexes, counts) of the non-empty buckets, with a scale that is lower by `shift`."""
     indexes: list[int] = []
     sums: list[int] = []
     for i, count in enumerate(counts):
@@ -141,7 +139,7 @@ def _tag(number: int, wire_type: int) -> bytes:
 
 
 def _integer(number: int, value: int) -> bytes:
-    """A field; none for 0, which is what a reader takes for a field that is missing."""
+    """A field; empty for 0, which is what a reader assumes for a missing field."""
     return _tag(number, 0) + varint(value) if value else b""
 
 

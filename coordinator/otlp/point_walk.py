@@ -9,8 +9,7 @@ import numpy as np
 
 from coordinator.otlp.keyed_hash import Keys, keyed_hash, mixed
 from coordinator.series.walk_v2 import any_field
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.protobuf_fields import integer
 from shared.xxh64 import Bytes, load64
 
@@ -19,12 +18,12 @@ PLAIN, ODD, BROKEN, TOO_MANY = range(4)
 
 METRIC, POINT_BEGIN, POINT_END, KEY, TIME_MS, START_MS, VALUE = range(7)
 COUNT, BUCKETS, HAS_SUM, SERIES, STATE, OWN_EXEMPLARS, ENTRY = range(7, 14)
-"""Of a point. VALUE: the bits of its value, or of the sum of a histogram, which HAS_SUM or not; COUNT: of a histogram's
-observations; BUCKETS: where the counts of its buckets begin; SERIES: how many series it is."""
+"""Columns of a point. VALUE: the bits of its value, or of a histogram's sum if HAS_SUM; COUNT: a histogram's number of
+observations; BUCKETS: offset of its bucket counts; SERIES: number of series that the point becomes."""
 POINT_COLUMNS = 14
 
 READY, STALE, BY_HAND, NO_VALUE, BUCKETS_DIFFER, REFUSED = range(6)
-"""STATE: READY and STALE are written by a kernel, BY_HAND is left to the protobuf library; the others are refused."""
+"""STATE: a kernel writes READY and STALE points, the protobuf library reads those BY_HAND; the others are refused."""
 
 NS_PER_MS = 1_000_000
 
@@ -33,8 +32,8 @@ _INTS = types.Array(types.int64, 1, "C")
 
 @inlined(allocates=False)
 def next_field(body: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
-    """The field at `at` < `end`: (its tag, where its content begins, where the next field begins); the tag is -1 for a
-    field that is not whole."""
+    """The field at `at` < `end`: (tag, start of its content, start of the next field). The tag is -1 if the field is
+    incomplete."""
     tag = np.int64(body[at])
     if tag < 0x80 and tag >= 8:
         if tag & 7 == 1 and at + 9 <= end:
@@ -57,7 +56,7 @@ def read_number(body: np.ndarray, at: int, end: int, point: np.ndarray, keys: np
     run, run_end = np.int64(0), np.int64(-1)
     key = np.uint64(point[KEY])
     while at < end:
-        tag, content, following = next_field(body, at, end)
+        tag, content, field_end = next_field(body, at, end)
         if tag < 0:
             return BROKEN
         if tag == 0x3A:
@@ -65,7 +64,7 @@ def read_number(body: np.ndarray, at: int, end: int, point: np.ndarray, keys: np
                 if run_end >= 0:
                     key = keyed_hash(body, run, run_end, key, keys)
                 run = at
-            run_end = following
+            run_end = field_end
         elif tag == 0x11:
             point[START_MS] = _time_ms(body, content)
         elif tag == 0x19:
@@ -79,10 +78,10 @@ def read_number(body: np.ndarray, at: int, end: int, point: np.ndarray, keys: np
         elif tag == 0x2A:
             point[OWN_EXEMPLARS] += 1
         elif tag == 0x40:
-            flags, _ = integer(body, content, following)
+            flags, _ = integer(body, content, field_end)
             if flags & 1:
                 point[STATE] = STALE
-        at = following
+        at = field_end
     if run_end >= 0:
         key = keyed_hash(body, run, run_end, key, keys)
     point[KEY] = np.int64(key)
@@ -91,12 +90,12 @@ def read_number(body: np.ndarray, at: int, end: int, point: np.ndarray, keys: np
 
 @kernel(types.int64(Bytes, types.int64, types.int64, _INTS, Keys), first=True, allocates=False)
 def read_histogram(body: np.ndarray, at: int, end: int, point: np.ndarray, keys: np.ndarray) -> int:
-    """Read a HistogramDataPoint. It has a series for the sum, if it has one, for the count, and for each bucket."""
+    """Read a HistogramDataPoint. It becomes a series for its sum, if it has one, for its count, and for each bucket."""
     run, run_end, counts, bounds = np.int64(0), np.int64(-1), np.int64(-1), np.int64(-1)
     key = np.uint64(point[KEY])
     stale = False
     while at < end:
-        tag, content, following = next_field(body, at, end)
+        tag, content, field_end = next_field(body, at, end)
         if tag < 0:
             return BROKEN
         if tag == 0x4A:
@@ -104,7 +103,7 @@ def read_histogram(body: np.ndarray, at: int, end: int, point: np.ndarray, keys:
                 if run_end >= 0:
                     key = keyed_hash(body, run, run_end, key, keys)
                 run = at
-            run_end = following
+            run_end = field_end
         elif tag == 0x11:
             point[START_MS] = _time_ms(body, content)
         elif tag == 0x19:
@@ -115,22 +114,22 @@ def read_histogram(body: np.ndarray, at: int, end: int, point: np.ndarray, keys:
             point[VALUE] = np.int64(load64(body, content))
             point[HAS_SUM] = 1
         elif tag == 0x32:
-            if counts >= 0 or (following - content) % 8 != 0:
+            if counts >= 0 or (field_end - content) % 8 != 0:
                 return ODD
-            point[BUCKETS], counts = content, (following - content) // 8
+            point[BUCKETS], counts = content, (field_end - content) // 8
         elif tag == 0x3A:
-            if bounds >= 0 or (following - content) % 8 != 0:
+            if bounds >= 0 or (field_end - content) % 8 != 0:
                 return ODD
-            bounds = (following - content) // 8
-            key = keyed_hash(body, content, following, key, keys)
+            bounds = (field_end - content) // 8
+            key = keyed_hash(body, content, field_end, key, keys)
         elif tag == 0x42:
             point[OWN_EXEMPLARS] += 1
         elif tag == 0x50:
-            flags, _ = integer(body, content, following)
+            flags, _ = integer(body, content, field_end)
             stale = flags & 1 != 0
         elif tag == 0x31 or tag == 0x39:  # counts or bounds one by one
             return ODD
-        at = following
+        at = field_end
     if run_end >= 0:
         key = keyed_hash(body, run, run_end, key, keys)
     counts, bounds = max(counts, np.int64(0)), max(bounds, np.int64(0))

@@ -1,18 +1,18 @@
-"""What of a request is not stored, for the partial success of its answer."""
+"""The parts of a request that are not stored, for the partial success in the response."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 SHOWN_MAX = 5
-"""How many refused items an answer names; it gives the number of all."""
+"""How many refused items a response names; the others are only counted."""
 TEXT_MAX = 500
 
 
 @dataclass(slots=True)
 class Refusals:
-    """`count`: items (data points, records) that are refused; `texts`: the first of them, and of what else is left out;
-    `others`: how many of those are no items."""
+    """`count`: number of refused items (data points, records). `others`: number of other things that are left out.
+    `texts`: the first reasons for either."""
 
     count: int = 0
     others: int = 0
@@ -23,7 +23,7 @@ class Refusals:
         self._show(text)
 
     def leave_out(self, text: str) -> None:
-        """Something that is no item, such as an exemplar."""
+        """Note something that is left out and is no item, such as an exemplar."""
         self.others += 1
         self._show(text)
 
@@ -32,8 +32,8 @@ class Refusals:
             self.texts.append(text[:TEXT_MAX])
 
     def message(self, items: str) -> str:
-        """All of it as one text; `items`: what the items are called. "" if nothing was refused."""
+        """All refusals as one text; "" if there are none. `items`: the name of the items."""
         if not self.texts:
             return ""
-        whole = f"{self.count} {items} refused: " if self.count else "left out: "
-        return whole + "; ".join(self.texts) + ("; and more" if self.count + self.others > len(self.texts) else "")
+        summary = f"{self.count} {items} refused: " if self.count else "left out: "
+        return summary + "; ".join(self.texts) + ("; and more" if self.count + self.others > len(self.texts) else "")

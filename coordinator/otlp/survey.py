@@ -17,7 +17,7 @@ from shared.errors import BadData, TooLarge
 POINTS_MAX = 1 << 18
 METRICS_MAX = 1 << 17
 SCOPES_MAX = RESOURCES_MAX = 1 << 16
-"""Of one request: exporters put up to some thousands of points into one."""
+"""Limits of one request. Exporters send up to some thousands of points in one."""
 
 _TABLES = (
     ("resources", walk.RESOURCE_COLUMNS, RESOURCES_MAX, 2),
@@ -25,13 +25,13 @@ _TABLES = (
     ("metrics", walk.METRIC_COLUMNS, METRICS_MAX, 2),
     ("data points", point_walk.POINT_COLUMNS, POINTS_MAX, 2),
 )
-"""Name, columns, most rows and least bytes of each."""
+"""(name, number of columns, maximum of rows, minimum of bytes per row) of each table."""
 
 
 @dataclass(slots=True)
 class Survey:
-    """A body whose points are found. Tables int64[…, columns of `walk`]; `known`: the sets that entries of points are
-    in; `missing`: the rows of the points that are READY or STALE, and have none."""
+    """A body and the points found in it. Tables int64[…, columns of `walk`]; `known`: the sets that the points' entries
+    refer to; `missing`: the rows of the points that are READY or STALE and have no entry."""
 
     body: NDArray[np.uint8]
     resources: NDArray[np.int64]
@@ -43,20 +43,20 @@ class Survey:
     missing: NDArray[np.int64]
     others: NDArray[np.int64]
     """The rows of all points that are neither READY nor STALE."""
-    said: NDArray[np.int64]
+    without_metadata: NDArray[np.int64]
     """The rows of metrics whose metadata is not known."""
 
     @property
     def steps(self) -> int:
-        """How many things interpreted code reads one by one."""
-        return len(self.missing) + len(self.said) + 3 * len(self.others) + self.exemplars
+        """How many items Python code reads one by one."""
+        return len(self.missing) + len(self.without_metadata) + 3 * len(self.others) + self.exemplars
 
     def of_state(self, state: int) -> NDArray[np.int64]:
         """The rows of the `others` that are in this state."""
         return self.others[self.points[self.others, point_walk.STATE] == state] if len(self.others) else self.others
 
     def text(self, row: NDArray[np.int64], column: int) -> str:
-        """Raises NotValid for a text that is not UTF-8."""
+        """The text in these columns of a row. Raises NotValid if it is not UTF-8."""
         raw = self.body[row[column] : row[column + 1]].tobytes()
         try:
             return raw.decode()
@@ -70,44 +70,48 @@ class Survey:
 def survey(
     body: bytes, known_sets: KnownSets, known_metadata: Container[int], *, custom_buckets: bool = False
 ) -> Survey:
-    """Find the points of a body; those of histograms are left to the protobuf library if they are to have
-    `custom_buckets`. Raises BadData if it is no ExportMetricsServiceRequest, TooLarge past the bounds
-    above."""
-    state, tables, counts, data = _walked(body, known_sets)
+    """Find the points of a body. With `custom_buckets`, those of histograms are left to the protobuf library. Raises
+    BadData if the body is no ExportMetricsServiceRequest, TooLarge above the limits of this module."""
+    state, tables, counts, data = _walk(body, known_sets)
     if state in (point_walk.ODD, point_walk.BROKEN):
         body = bodies.rewritten(body, ExportMetricsServiceRequest)
-        state, tables, counts, data = _walked(body, known_sets)
+        state, tables, counts, data = _walk(body, known_sets)
     if state == point_walk.TOO_MANY:
-        for (name, _, most, _), table, count in zip(_TABLES, tables, counts, strict=False):
+        for (name, _, rows_max, _), table, count in zip(_TABLES, tables, counts, strict=False):
             if count == len(table):
-                raise TooLarge(f"the request has more than {most} {name}, the limit; send it in smaller ones")
+                raise TooLarge(f"the request has more than {rows_max} {name}, the limit; send it in smaller ones")
     if state != point_walk.PLAIN:
         raise BadData("the body is not a protobuf ExportMetricsServiceRequest: a field is not whole")
     resources, scopes, metrics, points = (table[:count] for table, count in zip(tables, counts, strict=False))
     if custom_buckets:
-        _leave_histograms(metrics, points)
+        _leave_histograms_to_protobuf(metrics, points)
     known, missing = known_sets.look_up(points)
     families = metrics[:, walk.FAMILY_KEY].tolist()
-    said = [row for row, key in enumerate(families) if key not in known_metadata and metrics[row, walk.KIND]]
+    without_metadata = [
+        row for row, key in enumerate(families) if key not in known_metadata and metrics[row, walk.KIND]
+    ]
     others = np.flatnonzero(points[:, point_walk.STATE] > point_walk.STALE)
     return Survey(
         data, resources, scopes, metrics, points, counts[walk.EXEMPLARS], known, missing, others,
-        np.array(said, np.int64),
+        np.array(without_metadata, np.int64),
     )  # fmt: skip
 
 
-def _leave_histograms(metrics: NDArray[np.int64], points: NDArray[np.int64]) -> None:
-    of_metrics = points[points[:, point_walk.METRIC] != walk.TARGET_INFO]  # the others are behind them
+def _leave_histograms_to_protobuf(metrics: NDArray[np.int64], points: NDArray[np.int64]) -> None:
+    of_metrics = points[points[:, point_walk.METRIC] != walk.TARGET_INFO]  # these rows come first
     is_histogram = metrics[of_metrics[:, point_walk.METRIC], walk.KIND] == walk.HISTOGRAM
     is_written = of_metrics[:, point_walk.STATE] <= point_walk.STALE
     rows = np.flatnonzero(is_histogram & is_written)
     points[rows, point_walk.STATE] = point_walk.BY_HAND
 
 
-def _walked(body: bytes, known: KnownSets) -> tuple[int, list[NDArray[np.int64]], list[int], NDArray[np.uint8]]:
+def _walk(body: bytes, known: KnownSets) -> tuple[int, list[NDArray[np.int64]], list[int], NDArray[np.uint8]]:
     data = np.frombuffer(body, np.uint8)
-    # One row more, so that a full table says that it has no room; memory that nothing is written to is not taken.
-    tables = [np.empty((min(most, len(body) // size) + 1, columns), np.int64) for _, columns, most, size in _TABLES]
+    # One row more, so that a full table means that a row did not fit. Memory that is never written to is not allocated.
+    tables = [
+        np.empty((min(rows_max, len(body) // row_bytes_min) + 1, columns), np.int64)
+        for _, columns, rows_max, row_bytes_min in _TABLES
+    ]
     counts = np.zeros(walk.COUNTS, np.int64)
     state = walk.walk(data, *tables, counts, known.hash_keys)
     return state, tables, counts.tolist(), data

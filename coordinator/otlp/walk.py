@@ -1,8 +1,8 @@
 """Kernels that find the data points of an OTLP metrics request without building an object for anything in it.
 
 Messages: https://github.com/open-telemetry/opentelemetry-proto, opentelemetry/proto/metrics/v1/metrics.proto. A body
-with something in it that is valid but that no exporter writes, such as a field twice that may be there once, is ODD:
-the protobuf library writes it anew (`coordinator.otlp.bodies`). Every read is checked against the end of what it is in.
+that is valid but that no exporter writes, for example with a singular field that occurs twice, is ODD: the protobuf
+library rewrites it (`coordinator.otlp.bodies`). Every read is checked against the end of the enclosing message.
 """
 
 # In a kernel's types a numpy integer and an int are one.
@@ -35,29 +35,29 @@ from coordinator.otlp.point_walk import (
     read_histogram,
     read_number,
 )
-from shared import kernel_types as types
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.protobuf_fields import integer
 from shared.xxh64 import Bytes
 
 RESOURCES, SCOPES, METRICS, POINTS, EXEMPLARS = range(5)
-"""What a walk counts, and the order of the tables' lengths."""
+"""What a walk counts; the first four are the lengths of the tables."""
 COUNTS = 5
 
-# Columns of the tables. Where a message or a text begins and ends comes in pairs. LATEST: the newest time of a point.
+# Columns of the tables. The begin and the end of a message or text are a pair. LATEST: the newest time of a point.
 RESOURCE_BEGIN, RESOURCE_END, RESOURCE_KEY, LATEST = range(4)
 RESOURCE_COLUMNS = 4
 SCOPE_BEGIN, SCOPE_END, URL_BEGIN, URL_END, SCOPE_RESOURCE, SCOPE_KEY = range(6)
 SCOPE_COLUMNS = 6
-# FAMILY_KEY is the same for the same name, unit, help and kind, whatever the resource.
+# FAMILY_KEY depends on name, unit, help and kind only, not on the resource.
 NAME, NAME_END, UNIT, UNIT_END, HELP, HELP_END, KIND, TEMPORALITY, MONOTONIC, SCOPE, METRIC_KEY, FAMILY_KEY = range(12)
 METRIC_COLUMNS = 12
 GAUGE, SUM, HISTOGRAM, EXPONENTIAL, SUMMARY = 5, 7, 9, 10, 11
-"""KIND: the number of the field that has the points."""
+"""KIND: the number of the field with the points."""
 UNSPECIFIED, DELTA, CUMULATIVE = range(3)
 """TEMPORALITY."""
 TARGET_INFO = -1
-"""METRIC of a point that stands for a resource, whose row is its POINT_BEGIN: behind those of the body."""
+"""METRIC of a point that stands for a resource; its POINT_BEGIN is the resource's row. These points follow those of the
+body."""
 
 _ENUM = 0xFFFFFFFF
 _ONE = np.float64(1).view(np.int64)
@@ -84,7 +84,7 @@ def _data(
     """Read the points of a Gauge, Sum, Histogram, ExponentialHistogram or Summary of the metric in this row."""
     first, kind = counts[POINTS], metrics[row, KIND]
     while at < end:
-        tag, content, following = next_field(body, at, end)
+        tag, content, field_end = next_field(body, at, end)
         if tag < 0:
             return BROKEN
         if tag == 0x0A:
@@ -93,14 +93,14 @@ def _data(
                 return TOO_MANY
             point = points[count]
             point[:] = 0
-            point[METRIC], point[POINT_BEGIN], point[POINT_END], point[ENTRY] = row, content, following, -1
+            point[METRIC], point[POINT_BEGIN], point[POINT_END], point[ENTRY] = row, content, field_end, -1
             counts[POINTS] = count + 1
         elif tag == 0x10:
-            metrics[row, TEMPORALITY], _ = integer(body, content, following)
+            metrics[row, TEMPORALITY], _ = integer(body, content, field_end)
         elif tag == 0x18:
-            metrics[row, MONOTONIC], _ = integer(body, content, following)
-        at = following
-    metrics[row, TEMPORALITY] &= _ENUM  # as the protobuf library reads a number that is too long
+            metrics[row, MONOTONIC], _ = integer(body, content, field_end)
+        at = field_end
+    metrics[row, TEMPORALITY] &= _ENUM  # as the protobuf library truncates a number that is too long
     metrics[row, MONOTONIC] = np.int64(metrics[row, MONOTONIC] != 0)
     traits = np.uint64(kind << 40 | metrics[row, TEMPORALITY] << 1 | metrics[row, MONOTONIC])
     name = keyed_hash(body, metrics[row, NAME], metrics[row, NAME_END], traits, keys)
@@ -151,20 +151,20 @@ def _metric(
     metric[SCOPE], metric[METRIC_KEY] = scope, np.int64(scope_key)
     data, data_end = np.int64(0), np.int64(0)
     while at < end:
-        tag, content, following = next_field(body, at, end)
+        tag, content, field_end = next_field(body, at, end)
         if tag < 0:
             return BROKEN
         if tag == 0x0A:
-            metric[NAME], metric[NAME_END] = content, following
+            metric[NAME], metric[NAME_END] = content, field_end
         elif tag == 0x12:
-            metric[HELP], metric[HELP_END] = content, following
+            metric[HELP], metric[HELP_END] = content, field_end
         elif tag == 0x1A:
-            metric[UNIT], metric[UNIT_END] = content, following
+            metric[UNIT], metric[UNIT_END] = content, field_end
         elif tag == 0x2A or tag == 0x3A or tag == 0x4A or tag == 0x52 or tag == 0x5A:
             if metric[KIND] != 0:
                 return ODD
-            metric[KIND], data, data_end = tag >> 3, content, following
-        at = following
+            metric[KIND], data, data_end = tag >> 3, content, field_end
+        at = field_end
     if metric[KIND] == 0:
         return PLAIN
     return _data(body, data, data_end, row, metrics, points, counts, keys)
@@ -195,29 +195,29 @@ def _scope(
     scope = scopes[row]
     scope[:] = 0
     scope[SCOPE_RESOURCE] = resource
-    at, seen = begin, 0
+    at, has_scope = begin, 0
     while at < end:
-        tag, content, following = next_field(body, at, end)
+        tag, content, field_end = next_field(body, at, end)
         if tag < 0:
             return BROKEN
         if tag == 0x0A:
-            if seen:
+            if has_scope:
                 return ODD
-            seen, scope[SCOPE_BEGIN], scope[SCOPE_END] = 1, content, following
+            has_scope, scope[SCOPE_BEGIN], scope[SCOPE_END] = 1, content, field_end
         elif tag == 0x1A:
-            scope[URL_BEGIN], scope[URL_END] = content, following
-        at = following
+            scope[URL_BEGIN], scope[URL_END] = content, field_end
+        at = field_end
     key = keyed_hash(body, scope[SCOPE_BEGIN], scope[SCOPE_END], np.uint64(resources[resource, RESOURCE_KEY]), keys)
     key = keyed_hash(body, scope[URL_BEGIN], scope[URL_END], key, keys)
     scope[SCOPE_KEY] = np.int64(key)
     at = begin
     while at < end:
-        tag, content, following = next_field(body, at, end)
+        tag, content, field_end = next_field(body, at, end)
         if tag == 0x12:
-            result = _metric(body, content, following, row, key, metrics, points, counts, keys)
+            result = _metric(body, content, field_end, row, key, metrics, points, counts, keys)
             if result != PLAIN:
                 return result
-        at = following
+        at = field_end
     return PLAIN
 
 
@@ -244,27 +244,27 @@ def _resource(
     counts[RESOURCES] = row + 1
     resource = resources[row]
     resource[:] = 0
-    at, seen = begin, 0
+    at, has_resource = begin, 0
     while at < end:
-        tag, content, following = next_field(body, at, end)
+        tag, content, field_end = next_field(body, at, end)
         if tag < 0:
             return BROKEN
         if tag == 0x0A:
-            if seen:
+            if has_resource:
                 return ODD
-            seen, resource[RESOURCE_BEGIN], resource[RESOURCE_END] = 1, content, following
-        at = following
+            has_resource, resource[RESOURCE_BEGIN], resource[RESOURCE_END] = 1, content, field_end
+        at = field_end
     resource[RESOURCE_KEY] = np.int64(
         keyed_hash(body, resource[RESOURCE_BEGIN], resource[RESOURCE_END], np.uint64(0), keys)
     )
     at = begin
     while at < end:
-        tag, content, following = next_field(body, at, end)
+        tag, content, field_end = next_field(body, at, end)
         if tag == 0x12:
-            result = _scope(body, content, following, row, resources, scopes, metrics, points, counts, keys)
+            result = _scope(body, content, field_end, row, resources, scopes, metrics, points, counts, keys)
             if result != PLAIN:
                 return result
-        at = following
+        at = field_end
     return PLAIN
 
 
@@ -282,18 +282,19 @@ def walk(
     counts: np.ndarray,
     keys: np.ndarray,
 ) -> int:
-    """Fill in the tables (int64[…, …_COLUMNS]) from a body, and `counts` (zeros before). PLAIN, or why it cannot be
-    read: ODD; BROKEN if a field is not whole; TOO_MANY if a table, whose count is its length then, has no room."""
+    """Fill the tables (int64[…, …_COLUMNS]) and `counts` (initially zeros) from a body. Returns PLAIN, or why the body
+    cannot be read: ODD; BROKEN if a field is incomplete; TOO_MANY if a table is full, so that its count is its
+    length."""
     at, end = np.int64(0), len(body)
     while at < end:
-        tag, content, following = next_field(body, at, end)
+        tag, content, field_end = next_field(body, at, end)
         if tag < 0:
             return BROKEN
         if tag == 0x0A:
-            result = _resource(body, content, following, resources, scopes, metrics, points, counts, keys)
+            result = _resource(body, content, field_end, resources, scopes, metrics, points, counts, keys)
             if result != PLAIN:
                 return result
-        at = following
+        at = field_end
     for i in range(counts[POINTS]):
         row = scopes[metrics[points[i, METRIC], SCOPE], SCOPE_RESOURCE]
         resources[row, LATEST] = max(resources[row, LATEST], points[i, TIME_MS])

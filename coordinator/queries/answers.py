@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from coordinator.links import Links
+from coordinator.fanout.links import Links
 from coordinator.queries.evaluation import Query, Replies, ask, planned
 from coordinator.queries.gate import Place
 from coordinator.queries.joining import AskAgain

@@ -13,8 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 
 STEPS, TABLE_WORDS = 500_000, 1 << 15
 """The table has 256 KiB, about as much as the part of a query's samples that a kernel works on."""

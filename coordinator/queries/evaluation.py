@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from coordinator.calls import FanOut, WorkerReply, require_whole
-from coordinator.links import Links
+from coordinator.fanout.calls import FanOut, WorkerReply, require_whole
+from coordinator.fanout.links import Links
 from coordinator.queries.cost import Costs, require_fits
 from coordinator.queries.gate import HEAVY_PLACES_MAX, LIGHT, Place
 from coordinator.queries.merge import Merged, Terms, evaluate_plan, message
 from coordinator.queries.planner import Plan, plan
 from coordinator.queries.quick import QuickQueries
 from coordinator.queries.whereabouts import Asked, IndexVersions, Whereabouts
-from shared.array_memory import Account
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.messages.sub_queries import EvaluateReply, Form
+from shared.process.array_memory import Account
 from shared.promql.ast import ValueType
 from shared.promql.engine.context import TIMED_OUT
 from shared.promql.engine.memory import account_of, bounded

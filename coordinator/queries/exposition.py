@@ -14,7 +14,7 @@ import numpy as np
 from prometheus_client.openmetrics.exposition import escape_label_name, escape_metric_name
 from prometheus_client.utils import floatToGoString
 
-from coordinator.exposition_format import ExpositionFormat
+from coordinator.headers.exposition_format import ExpositionFormat
 from shared.histograms.references import is_reference
 from shared.labels import METRIC_NAME, LabelFrame
 from shared.promql.model import Int, RangeVector

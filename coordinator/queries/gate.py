@@ -18,15 +18,15 @@ from typing import Protocol, TypeVar
 
 import psutil
 
-from coordinator.calls import Waits
-from shared.array_memory import Account
+from coordinator.fanout.calls import Waits
 from shared.errors import DeadlineExceeded, Overloaded, TooHeavy
+from shared.process.array_memory import Account
 
 T = TypeVar("T")
 
 LIGHT_PLACES = 64
-"""Light queries wait for their turn with all other reads, before they are read (coordinator/waiting_room.py). This
-bounds those that could not wait there, such as pipelined ones."""
+"""Light queries wait for their turn with all other reads, before they are read (coordinator/limits/waiting_room.py).
+This bounds those that could not wait there, such as pipelined ones."""
 TRIAL_PLACES = 2
 """For queries of which nobody knows whether they are light ones. They must not keep workers from those that are light,
 and each that is heavy after all has had the time of a light one for nothing."""
@@ -44,7 +44,7 @@ HEAVY_WAIT_MAX_S = 30.0
 """How long a query waits for a heavy place. Most clients, such as Grafana, have given up by then."""
 SENT_BYTES_MAX = 128 << 20
 """What answers hold that are being sent: past it no further heavy query begins. What a client does not take goes to a
-file and counts no more (coordinator/streaming.py)."""
+file and counts no more (coordinator/http/streaming.py)."""
 KNOWN_MAX = 1024
 """Queries that are remembered as heavy, so that they need not be tried as light ones."""
 
@@ -139,7 +139,7 @@ class Places:
 
 
 class Restraint(Protocol):
-    """What keeps heavy queries from beginning while the service is overloaded (coordinator/pressure.py)."""
+    """What keeps heavy queries from beginning while the service is overloaded (coordinator/limits/pressure.py)."""
 
     def allows_heavy(self) -> bool:
         """Whether a heavy query may begin now."""

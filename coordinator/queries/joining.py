@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from coordinator.queries import label_order
-from shared import kernel_types as types
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.messages.exchange import Rendered
 from shared.messages.sub_queries import Form
 from shared.promql.model import Int

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
 
-from shared.array_memory import uncounted
 from shared.derived import Derived
 from shared.labels import LabelFrame, Symbols, concat
+from shared.process.array_memory import uncounted
 from shared.wire import Frame, size_of
 
 SERIES_MAX = 64

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.promql.model import Int
 from shared.promql.rendering.labels import Bytes
 

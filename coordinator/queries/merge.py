@@ -21,7 +21,7 @@ from shared.errors import OverBudget
 from shared.labels import Symbols
 from shared.messages import exchange
 from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Form, SubQueryReply
-from shared.processor_time import ProcessorTime
+from shared.process.processor_time import ProcessorTime
 from shared.promql.ast import Aggregate, MatrixSelector, Remote, without_parens
 from shared.promql.engine import partial
 from shared.promql.engine.context import EvalContext, require_samples

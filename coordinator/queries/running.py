@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 import xxhash
 
-from coordinator.calls import WorkerCall
+from coordinator.fanout.calls import WorkerCall
 from coordinator.queries.cost import Estimate
 from coordinator.queries.evaluation import Query, WorkerShare
 from coordinator.queries.gate import Place

@@ -15,8 +15,8 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.calls import IndexVersion, Worker
-from coordinator.links import Links
+from coordinator.fanout.calls import IndexVersion, Worker
+from coordinator.fanout.links import Links
 from coordinator.queries.cost import Demand
 from shared.messages.sub_queries import EvaluateReply
 

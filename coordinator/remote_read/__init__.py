@@ -1,1 +1,1 @@
-"""Remote read: from a request to raw samples, and from these to messages of samples or streamed chunks."""
+"""Remote read: from a request to raw samples, and from these to sample messages or streamed chunks."""

@@ -1,5 +1,5 @@
-"""Answers of streamed chunks: a frame for each series, made of its length (a varint), the CRC-32C of its message (four
-bytes, the highest first) and the message, a `ChunkedReadResponse`.
+"""Responses with streamed chunks: a frame for each series, which is its length (a varint), the CRC-32C of its message
+(four bytes, big-endian) and the message, a `ChunkedReadResponse`.
 
 Protocol: the comments of `proto/remote_read.proto` in Prometheus, and
 https://prometheus.io/blog/2019/10/10/remote-read-meets-streaming/. Clients expect one series in a frame, and some take
@@ -20,20 +20,19 @@ from coordinator.remote_read.histogram_chunks import FLOAT_HISTOGRAM, NUMBER_BYT
 from coordinator.remote_read.parts import Parts, put_labels
 from coordinator.remote_read.samples import PIECES_AHEAD, WRITING
 from coordinator.remote_read.xor_chunks import CHUNK_SAMPLES, XOR, XOR_BITS_MAX, XOR_CHUNK_BYTES_MAX, put_xor_chunk
-from shared import kernel_types as types
 from shared.ahead import mapped
 from shared.crc32c import CRC_TABLES, TABLES, crc32c
 from shared.histograms.batch import LAYOUTS, ROWS, concatenated
 from shared.histograms.references import refers
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.promql.rendering.labels import OFFSETS, PIECES, POOL, copy
 
 HEAD_BYTES_MAX = 5 + 4 + 1 + 5
-"""Of a frame, up to the labels of its series."""
+"""Most bytes of a frame before the labels of its series."""
 TAIL_BYTES_MAX = 1 + VARINT_BYTES_MAX
 CHUNK_HEAD_BYTES_MAX = 6 + 2 * (1 + VARINT_BYTES_MAX) + 2 + 6
 XOR_BYTES_BESIDE = CHUNK_HEAD_BYTES_MAX + XOR_CHUNK_BYTES_MAX - XOR_BITS_MAX * CHUNK_SAMPLES // 8
-"""Of a chunk of floats, what does not depend on how many there are."""
+"""Bytes of a chunk of floats that do not depend on their number."""
 
 _SERIES, _CHUNK, _INDEX = np.uint8(0x0A), np.uint8(0x12), np.uint8(0x10)
 _MIN_TIME, _MAX_TIME, _TYPE, _DATA = np.uint8(0x08), np.uint8(0x10), np.uint8(0x18), np.uint8(0x22)
@@ -44,7 +43,7 @@ Write = Callable[[int, int], memoryview]
 
 
 def chunks(results: Sequence[Parts]) -> Iterator[memoryview]:
-    """The body of the answer, which may be empty."""
+    """The body of the response, which may be empty."""
     calls = [
         (writer, *span)
         for number, parts in enumerate(results)
@@ -65,27 +64,27 @@ def _writer(parts: Parts, query_index: int) -> Write:
     bounds = np.diff(batch.layouts.columns.bound_start)[batch.columns.layout]
     chunk_bytes = XOR_CHUNK_BYTES_MAX
     if len(batch):
-        # The layout, the first histogram, and one more when the chunk is nearly full.
+        # The layout and the first histogram, and one more histogram when the chunk is nearly full.
         chunk_bytes += histogram_chunks.CHUNK_BYTES_BESIDE + 2 * NUMBER_BYTES_MAX * int((sizes + bounds).max())
     fields = histogram_chunks.FIELDS + int(sizes.max(initial=0))
     labels = parts.labels
 
     def write(first: int, last: int) -> memoryview:
-        own = slice(first, last)
-        rows, firsts, lasts = parts.rows[own], parts.firsts[own], parts.lasts[own]
+        span = slice(first, last)
+        rows, firsts, lasts = parts.rows[span], parts.firsts[span], parts.lasts[span]
         samples = int((lasts - firsts).sum())
-        room = int(parts.label_bytes[rows].sum()) + (HEAD_BYTES_MAX + TAIL_BYTES_MAX) * len(rows)
-        room += XOR_BITS_MAX * samples // 8 + XOR_BYTES_BESIDE * (samples // CHUNK_SAMPLES + len(rows))
+        capacity = int(parts.label_bytes[rows].sum()) + (HEAD_BYTES_MAX + TAIL_BYTES_MAX) * len(rows)
+        capacity += XOR_BITS_MAX * samples // 8 + XOR_BYTES_BESIDE * (samples // CHUNK_SAMPLES + len(rows))
         if len(batch):
-            room += NUMBER_BYTES_MAX * int(parts.numbers[own].sum())
-        out = np.empty(room, np.uint8)
+            capacity += NUMBER_BYTES_MAX * int(parts.numbers[span].sum())
+        out = np.empty(capacity, np.uint8)
         size = _write(
             labels.pool, labels.offsets, labels.pieces, rows, firsts, lasts, parts.times_ms, parts.bits, query_index,
             batch.layouts.columns, batch.columns, CRC_TABLES, np.empty(chunk_bytes, np.uint8),
             np.empty((2, fields), np.int64), out,
         )  # fmt: skip
-        assert size <= room
-        return out[:size].copy().data  # the room for the longest samples is freed
+        assert size <= capacity
+        return out[:size].copy().data  # a copy, to free the memory reserved for the longest samples
 
     return write
 
@@ -101,7 +100,7 @@ def _write(
     pool: Any, pool_offsets: Any, pieces: Any, rows: Any, firsts: Any, lasts: Any, times: Any, values: Any,
     query_index: Any, table: Any, histograms: Any, tables: Any, chunk: Any, windows: Any, out: Any,
 ) -> Any:  # fmt: skip
-    """Write a frame for each part. `chunk`: room for one chunk. Returns how many bytes there are."""
+    """Write a frame for each part. `chunk`: workspace for one chunk. Returns the number of bytes."""
     at = np.int64(0)
     for part in range(len(rows)):
         begin = at + HEAD_BYTES_MAX
@@ -124,7 +123,7 @@ def _write(
 
 @inlined(allocates=False)
 def _floats_end(values: Any, first: Any, last: Any) -> Any:
-    """Where the floats end that begin at `first`."""
+    """The end of the floats that begin at `first`."""
     at = first
     while at < last and not refers(values[at]):
         at += 1
@@ -133,7 +132,7 @@ def _floats_end(values: Any, first: Any, last: Any) -> Any:
 
 @inlined(allocates=False)
 def _put_chunk(out: Any, at: Any, first_ms: Any, last_ms: Any, encoding: Any, data: Any, size: Any) -> Any:
-    """Write data[:size] as the field `chunks` of a series. Returns where it ends."""
+    """Write data[:size] as the field `chunks` of a series. Returns its end."""
     first, last, length = np.uint64(first_ms), np.uint64(last_ms), np.uint64(size)
     message = 5 + varint_size(first) + varint_size(last) + varint_size(length) + size
     at = put_number(out, at, _CHUNK, np.uint64(message))
@@ -146,8 +145,8 @@ def _put_chunk(out: Any, at: Any, first_ms: Any, last_ms: Any, encoding: Any, da
 
 @inlined(allocates=False)
 def _put_frame(out: Any, at: Any, begin: Any, end: Any, query_index: Any, tables: Any) -> Any:
-    """Make a frame that begins at `at` of the series whose content is out[begin:end], and is moved. Returns where it
-    ends."""
+    """Write the frame of a series at `at`. Its content, out[begin:end], is moved into the frame. Returns the frame's
+    end."""
     length, index = end - begin, np.uint64(query_index)
     tail = 1 + varint_size(index) if query_index > 0 else 0
     message = 1 + varint_size(np.uint64(length)) + length + tail

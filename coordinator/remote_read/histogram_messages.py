@@ -1,4 +1,4 @@
-"""Native histograms as messages `prometheus.Histogram`, without their timestamps, which every sample has of its own."""
+"""Native histograms as messages `prometheus.Histogram` without timestamps, because every sample has its own."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coordinator.bits import put_fixed64, put_number, put_varint, put_word, varint_size, zigzag
-from shared import kernel_types as types
 from shared.histograms.batch import HINT, IS_FLOAT, LAYOUTS, NO_ZERO, ROWS, HistogramBatch
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.promql.model import Int
 from shared.promql.rendering.labels import Bytes
 
 ROW_BYTES_MAX = 128
-"""Of a message without its buckets and boundaries."""
+"""Most bytes of a message without its buckets and boundaries."""
 BUCKET_BYTES_MAX = 14 + 10
-"""Of a bucket that has a span of its own, and a delta of ten bytes."""
+"""Most bytes of a bucket: its own span, and a delta of ten bytes."""
 BOUND_BYTES = 8
 
 _COUNT, _COUNT_FLOAT, _SUM, _SCHEMA = np.uint8(0x08), np.uint8(0x11), np.uint8(0x19), np.uint8(0x20)
@@ -38,22 +37,22 @@ class Messages(NamedTuple):
 
 
 def messages_of(batch: HistogramBatch | None) -> Messages:
-    """One message for each row. Counts of integers come as integers."""
+    """One message for each row. Integer counts stay integers."""
     if batch is None:
         return Messages(np.zeros(0, np.uint8), np.zeros(1, np.int64))
     table, rows = batch.layouts.columns, batch.columns
     bounds = int(np.diff(table.bound_start)[rows.layout].sum())
-    room = ROW_BYTES_MAX * len(batch) + BUCKET_BYTES_MAX * batch.buckets + BOUND_BYTES * bounds
-    out, offsets = np.empty(room, np.uint8), np.zeros(len(batch) + 1, np.int64)
+    capacity = ROW_BYTES_MAX * len(batch) + BUCKET_BYTES_MAX * batch.buckets + BOUND_BYTES * bounds
+    out, offsets = np.empty(capacity, np.uint8), np.zeros(len(batch) + 1, np.int64)
     size = _write(table, rows, out, offsets)
-    assert size <= room
+    assert size <= capacity
     return Messages(out[:size].copy(), offsets)
 
 
 @inlined(allocates=False)
 def side_of(is_negative: Any, begin: Any, end: Any, zero_at: Any) -> Any:
-    """(the place of a layout's first bucket on this side, in the order of the indexes; the step to the next; how many
-    there are). `begin`, `end`: of the layout's buckets; `zero_at`: the place of the zero bucket among them."""
+    """(position of a layout's first bucket on this side, in index order; the step to the next one; their number).
+    `begin`, `end`: of the layout's buckets; `zero_at`: the position of the zero bucket among them."""
     if zero_at == NO_ZERO:
         return begin, np.int64(1), np.int64(0) if is_negative else end - begin
     if is_negative:
@@ -62,10 +61,10 @@ def side_of(is_negative: Any, begin: Any, end: Any, zero_at: Any) -> Any:
 
 
 @inlined(allocates=False)
-def span_end(indexes: Any, place: Any, step: Any, left: Any) -> Any:
-    """How many of the `left` buckets from this place on have indexes that follow each other."""
+def span_end(indexes: Any, position: Any, step: Any, left: Any) -> Any:
+    """How many of the `left` buckets from this position on have consecutive indexes."""
     count = np.int64(1)
-    while count < left and indexes[place + count * step] == indexes[place + (count - 1) * step] + 1:
+    while count < left and indexes[position + count * step] == indexes[position + (count - 1) * step] + 1:
         count += 1
     return count
 
@@ -76,45 +75,47 @@ def _word(number: Any) -> Any:
 
 
 @inlined(allocates=False)
-def _put_spans(out: Any, at: Any, tag: Any, indexes: Any, place: Any, step: Any, buckets: Any) -> Any:
-    done, following = np.int64(0), np.int64(0)
+def _put_spans(out: Any, at: Any, tag: Any, indexes: Any, position: Any, step: Any, buckets: Any) -> Any:
+    done, next_index = np.int64(0), np.int64(0)
     while done < buckets:
-        index = np.int64(indexes[place + done * step])
-        count = span_end(indexes, place + done * step, step, buckets - done)
-        offset = zigzag(index - following)
+        index = np.int64(indexes[position + done * step])
+        count = span_end(indexes, position + done * step, step, buckets - done)
+        offset = zigzag(index - next_index)
         out[at] = tag
         out[at + 1] = np.uint8(2 + varint_size(offset) + varint_size(np.uint64(count)))
         at = put_number(out, at + 2, _OFFSET, offset)
         at = put_number(out, at, _LENGTH, np.uint64(count))
         done += count
-        following = index + count
+        next_index = index + count
     return at
 
 
 @inlined(allocates=False)
-def _put_counts(out: Any, at: Any, tags: Any, counts: Any, place: Any, step: Any, buckets: Any, is_float: Any) -> Any:
-    """The counts of one side: floats, or the differences of integers."""
+def _put_counts(
+    out: Any, at: Any, tags: Any, counts: Any, position: Any, step: Any, buckets: Any, is_float: Any
+) -> Any:
+    """Write the counts of one side: floats, or the differences of integers."""
     if buckets == 0:
         return at
     if is_float:
         out[at] = tags[2]
         at = put_varint(out, at + 1, np.uint64(8 * buckets))
         for i in range(buckets):
-            put_word(out, at, _word(counts[place + i * step]))
+            put_word(out, at, _word(counts[position + i * step]))
             at += 8
         return at
-    size, before = np.int64(0), np.int64(0)
+    size, previous = np.int64(0), np.int64(0)
     for i in range(buckets):
-        count = np.int64(counts[place + i * step])
-        size += varint_size(zigzag(count - before))
-        before = count
+        count = np.int64(counts[position + i * step])
+        size += varint_size(zigzag(count - previous))
+        previous = count
     out[at] = tags[1]
     at = put_varint(out, at + 1, np.uint64(size))
-    before = np.int64(0)
+    previous = np.int64(0)
     for i in range(buckets):
-        count = np.int64(counts[place + i * step])
-        at = put_varint(out, at, zigzag(count - before))
-        before = count
+        count = np.int64(counts[position + i * step])
+        at = put_varint(out, at, zigzag(count - previous))
+        previous = count
     return at
 
 
@@ -137,9 +138,9 @@ def _write(table: Any, rows: Any, out: Any, offsets: Any) -> Any:
         at = put_fixed64(out, at, _ZERO_THRESHOLD, _word(table.zero_threshold[layout]))
         for side in range(2):
             tags = _NEGATIVE if side == 0 else _POSITIVE
-            place, step, buckets = side_of(side == 0, begin, end, zero_at)
-            at = _put_spans(out, at, tags[0], table.indexes, place, step, buckets)
-            at = _put_counts(out, at, tags, rows.counts, place - begin + rows.start[row], step, buckets, is_float)
+            position, step, buckets = side_of(side == 0, begin, end, zero_at)
+            at = _put_spans(out, at, tags[0], table.indexes, position, step, buckets)
+            at = _put_counts(out, at, tags, rows.counts, position - begin + rows.start[row], step, buckets, is_float)
         at = put_number(out, at, _HINT, np.uint64(flags & HINT))
         bound_begin, bounds = table.bound_start[layout], table.bound_start[layout + 1] - table.bound_start[layout]
         if bounds > 0:

@@ -1,4 +1,4 @@
-"""A request of remote read as a plan without PromQL text, and what the workers reply to it."""
+"""A request of remote read as a query plan without PromQL text, and the workers' replies to it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from coordinator.queries.cost import demands_of
 from coordinator.queries.planner import Leaf, Plan
 from coordinator.remote_read.parts import Parts, parts_of
-from coordinator.remote_read.requests import Selection
+from coordinator.remote_read.requests import ReadSelection
 from shared.messages import exchange
 from shared.messages.series import Selectors
 from shared.messages.sub_queries import Mode, SubQuery
@@ -18,7 +18,7 @@ from shared.promql.engine.context import LOOKBACK_MS, EvalContext
 from shared.promql.model import Grid, RangeVector
 
 RANGE_MS = 1000
-"""Of the range selectors that workers are sent. Nothing depends on it: the times are sent beside them."""
+"""The range of the selectors that workers receive. It has no effect, because the times are sent separately."""
 _EVERYTHING = VectorSelector(None, ())
 
 
@@ -37,7 +37,7 @@ class ReadLeaf(Leaf):
         return Grid(self.start_ms, self.end_ms, max(1, self.end_ms - self.start_ms))
 
 
-def read_plan(selections: Sequence[Selection], selectors: Selectors) -> Plan:
+def read_plan(selections: Sequence[ReadSelection], selectors: Selectors) -> Plan:
     """A leaf for each query of the request. `selectors`: the parsed texts of the selections."""
     leaves = tuple(_leaf(*pair) for pair in zip(selections, selectors, strict=True))
     root = Remote(0, ValueType.MATRIX, _EVERYTHING)
@@ -45,7 +45,7 @@ def read_plan(selections: Sequence[Selection], selectors: Selectors) -> Plan:
     return Plan(text_of(selections), _EVERYTHING, root, leaves, ValueType.MATRIX, False, demands, steps_most)
 
 
-def _leaf(selection: Selection, matchers: Sequence) -> ReadLeaf:
+def _leaf(selection: ReadSelection, matchers: Sequence) -> ReadLeaf:
     expr = MatrixSelector(VectorSelector(None, tuple(matchers)), RANGE_MS)
     mode: Mode = "series" if selection.labels_only else "samples"
     return ReadLeaf(
@@ -53,16 +53,16 @@ def _leaf(selection: Selection, matchers: Sequence) -> ReadLeaf:
     )  # fmt: skip
 
 
-def text_of(selections: Sequence[Selection]) -> str:
-    """The request as lists of queries show it."""
+def text_of(selections: Sequence[ReadSelection]) -> str:
+    """The request as it appears in lists of queries."""
     return " ".join(selection.text for selection in selections)
 
 
-def results_of(selections: Sequence[Selection], parts: Sequence[Sequence[RangeVector]]) -> list[Parts]:
-    """The samples of each query. `parts`: for each query, the series of each worker. Work for a thread."""
+def results_of(selections: Sequence[ReadSelection], parts: Sequence[Sequence[RangeVector]]) -> list[Parts]:
+    """The samples of each query. `parts`: for each query, the series of each worker. To be called in a thread."""
     results = []
-    for selection, own in zip(selections, parts, strict=True):
-        joined = exchange.joined(own)
+    for selection, worker_vectors in zip(selections, parts, strict=True):
+        joined = exchange.joined(worker_vectors)
         assert isinstance(joined, RangeVector)
         results.append(parts_of(joined, keeps_empty=selection.labels_only))
     return results

@@ -1,4 +1,4 @@
-"""Requests of remote read: which series and times they ask for, and in which form.
+"""Requests of remote read: the series, times and forms that they request.
 
 Protocol: https://prometheus.io/docs/prometheus/latest/querying/remote_read_api/ and the messages in
 `proto/remote_read.proto`.
@@ -16,15 +16,15 @@ from google.protobuf.message import DecodeError
 from coordinator.queries.planner import LEAVES_MAX
 from proto import remote_read_pb2
 from shared.errors import BadData
+from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
 from shared.promql import printer
 from shared.promql.ast import Matcher, VectorSelector
-from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from shared.wire import Frame
 
 OPERATORS: Final[tuple[Literal["=", "!=", "=~", "!~"], ...]] = ("=", "!=", "=~", "!~")
-"""By the numbers that matchers have for them."""
+"""Operators, by their number in a matcher message."""
 SERIES_ONLY = "series"
-"""The hint of those who want to know which series there are, and not their samples."""
+"""The hint of a client that wants only the series, not their samples."""
 
 
 class ResponseType(IntEnum):
@@ -36,9 +36,9 @@ _TYPES = {kind.value: kind for kind in ResponseType}
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """One query of a request: all samples with start_ms ≤ t ≤ end_ms of the series that `text` selects.
-    `labels_only`: of these series, only the labels."""
+class ReadSelection:
+    """One query of a request: all samples with start_ms ≤ t ≤ end_ms of the series that `text` selects, or only the
+    labels of these series (`labels_only`)."""
 
     text: str
     start_ms: int
@@ -48,14 +48,14 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """`accepted`: the forms of the answer that the client takes and that are known here, the best one first."""
+    """`accepted`: the known forms of the response that the client accepts, in its order of preference."""
 
-    selections: tuple[Selection, ...]
+    selections: tuple[ReadSelection, ...]
     accepted: tuple[ResponseType, ...]
 
 
 def decode(body: Frame) -> ReadRequest:
-    """Raises BadData for what is no request of remote read. Selectors are not checked yet."""
+    """Decode a request. Raises BadData if it is no request of remote read. Selectors are not checked yet."""
     try:
         message = remote_read_pb2.ReadRequest.FromString(bytes(body))
     except DecodeError as error:
@@ -66,22 +66,22 @@ def decode(body: Frame) -> ReadRequest:
     return ReadRequest(selections, _accepted(message.accepted_response_types))
 
 
-def _selection(number: int, query: remote_read_pb2.Query) -> Selection:
+def _selection(number: int, query: remote_read_pb2.Query) -> ReadSelection:
     matchers = []
     for matcher in query.matchers:
         if not 0 <= matcher.type < len(OPERATORS):
             raise BadData(f"query {number}: a matcher has the type {matcher.type}; right are 0 to 3: =, !=, =~ and !~")
         matchers.append(Matcher(matcher.name, OPERATORS[matcher.type], matcher.value))
-    start_ms, end_ms = _reach(query)
+    start_ms, end_ms = _time_range(query)
     if end_ms < start_ms:
         raise BadData(f"query {number} ends at {end_ms} ms; it must not end before it starts, at {start_ms} ms")
     text = printer.to_text(VectorSelector(None, tuple(matchers)))
-    return Selection(text, start_ms, end_ms, query.hints.func == SERIES_ONLY)
+    return ReadSelection(text, start_ms, end_ms, query.hints.func == SERIES_ONLY)
 
 
-def _reach(query: remote_read_pb2.Query) -> tuple[int, int]:
-    """The times that the query is about. Its own are those of a whole PromQL query; the hints say which of them this
-    selector needs, if they say anything."""
+def _time_range(query: remote_read_pb2.Query) -> tuple[int, int]:
+    """(start, end) of the query in ms. The query's own times are those of a whole PromQL query; the hints, if set, say
+    which part of them this selector needs."""
     start_ms, end_ms, hints = query.start_timestamp_ms, query.end_timestamp_ms, query.hints
     if hints.end_ms > 0 and start_ms <= hints.end_ms and hints.start_ms <= min(end_ms, hints.end_ms):
         start_ms, end_ms = max(start_ms, hints.start_ms), min(end_ms, hints.end_ms)
@@ -93,7 +93,8 @@ def _within_bounds(time_ms: int) -> int:
 
 
 def _accepted(types: Sequence[int]) -> tuple[ResponseType, ...]:
-    """Raises BadData if none is known. A client that names none takes samples: it is older than the other form."""
+    """Raises BadData if none is known. A client that names none gets samples, because it is older than the other
+    form."""
     known = tuple(_TYPES[number] for number in dict.fromkeys(types) if number in _TYPES)
     if types and not known:
         raise BadData(

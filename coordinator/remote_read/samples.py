@@ -1,8 +1,8 @@
-"""Answers of samples: one `ReadResponse`, compressed as one block of snappy, made and sent piece by piece.
+"""Responses with samples: one `ReadResponse`, compressed as one snappy block, written and sent piece by piece.
 
-A block of snappy begins with the length of what it holds, and its elements may refer to what came before. Those of a
-piece that was compressed on its own refer to nothing beyond the piece. So pieces without their lengths, one after
-another, are a block (https://github.com/google/snappy/blob/main/format_description.txt).
+A snappy block begins with the length of its content, and its elements may refer to earlier content. Elements of a piece
+that was compressed on its own refer only to that piece. Therefore, the compressed pieces without their lengths,
+concatenated, form one block (https://github.com/google/snappy/blob/main/format_description.txt).
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ from coordinator.bits import put_number, varint_size, varint_sizes
 from coordinator.remote_read.histogram_messages import Messages, messages_of
 from coordinator.remote_read.parts import Parts, put_labels
 from coordinator.series.time_series_fields import put_sample
-from shared import kernel_types as types
 from shared.ahead import mapped
 from shared.errors import NotExecutable
 from shared.histograms.references import refers, row_of
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.promql.model import Int
 from shared.promql.rendering.labels import OFFSETS, PIECES, POOL, Bytes, copy
 from shared.protobuf_fields import delimited_head, varint
 
 WRITERS = 2
-"""Threads that write answers of remote read, for all requests together: kernels and the compression run outside the
+"""Threads that write responses of remote read, for all requests together. Kernels and compression run without the
 interpreter lock."""
 PIECES_AHEAD = 3
 INLINE_PIECES = 2
-"""Few pieces are not worth another thread: the length of one query's result, and its samples."""
+"""Up to this many pieces are not worth another thread: the length of one query's result, and its samples."""
 RESPONSE_BYTES_MAX = (1 << 32) - 1
-"""What a block of snappy can hold."""
+"""The capacity of a snappy block."""
 RESULTS, TIMESERIES = 1, 1
 """Fields of the messages ReadResponse and QueryResult."""
 
@@ -49,8 +48,9 @@ _BOOLS = types.Array(types.boolean, 1, "C", readonly=True)
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """One query's samples, and how long each part is. `messages`: of its histograms, without their times; `sizes`:
-    int64[parts], bytes of the part's samples; `lengths`: int64[parts], of the whole series of which it is the first."""
+    """One query's samples and the sizes of their encoding. `messages`: of the histograms, without their times; `sizes`:
+    int64[parts], bytes of the part's samples; `lengths`: int64[parts], bytes of the whole series in its first part, 0
+    in its other parts."""
 
     parts: Parts
     messages: Messages
@@ -68,29 +68,29 @@ class _Written:
         return cls(parts, messages, sizes, lengths)
 
     def bytes_of(self, first: int, last: int) -> int:
-        """How many bytes these parts have."""
+        """The encoded size of these parts."""
         begins = self.parts.begins[first:last]
         lengths = self.lengths[first:last][begins]
         heads = 1 + varint_sizes(lengths) + self.parts.label_bytes[self.parts.rows[first:last][begins]]
         return int(self.sizes[first:last].sum() + heads.sum())
 
     def piece(self, first: int, last: int) -> Bytes:
-        """These parts as bytes."""
-        parts, labels, own = self.parts, self.parts.labels, slice(first, last)
+        """These parts, encoded."""
+        parts, labels, span = self.parts, self.parts.labels, slice(first, last)
         out = np.empty(self.bytes_of(first, last), np.uint8)
         written = _write(
-            labels.pool, labels.offsets, labels.pieces, parts.rows[own], parts.firsts[own], parts.lasts[own],
-            parts.begins[own], self.lengths[own], parts.times_ms, parts.bits, self.messages.pool,
+            labels.pool, labels.offsets, labels.pieces, parts.rows[span], parts.firsts[span], parts.lasts[span],
+            parts.begins[span], self.lengths[span], parts.times_ms, parts.bits, self.messages.pool,
             self.messages.offsets, out,
         )  # fmt: skip
-        assert written == len(out), "lengths that are sent before what they are of must be right"
+        assert written == len(out), "lengths are sent before their content, so they must be right"
         return out
 
 
 def chunks(results: Sequence[Parts]) -> Iterator[bytes | memoryview]:
-    """The body of the answer. Raises NotExecutable if it cannot have so many bytes."""
+    """The body of the response. Raises NotExecutable if it would be too large."""
     written = [_Written.of(parts) for parts in results]
-    sizes = [each.bytes_of(0, len(each.sizes)) for each in written]
+    sizes = [result.bytes_of(0, len(result.sizes)) for result in written]
     heads = [delimited_head(RESULTS, size) for size in sizes]
     total = sum(sizes) + sum(map(len, heads))
     if total > RESPONSE_BYTES_MAX:
@@ -107,21 +107,21 @@ def chunks(results: Sequence[Parts]) -> Iterator[bytes | memoryview]:
 
 
 def _pieces(written: Sequence[_Written], heads: Sequence[bytes]) -> Iterator[tuple[Callable[[], bytes | Bytes]]]:
-    for each, head in zip(written, heads, strict=True):
+    for result, head in zip(written, heads, strict=True):
         yield (partial(bytes, head),)
-        for span in each.parts.spans():
-            yield (partial(each.piece, *span),)
+        for span in result.parts.spans():
+            yield (partial(result.piece, *span),)
 
 
 def _compressed(piece: Callable[[], bytes | Bytes]) -> memoryview:
-    """The elements of a block of snappy that stand for the piece."""
+    """The snappy elements of the piece, without the length."""
     data = piece()
     return memoryview(cramjam.snappy.compress_raw(data))[len(varint(len(data))) :]  # type: ignore[arg-type]
 
 
 @kernel(types.void(_INTS, _INTS, _INTS, _INTS, OFFSETS, types.int64[::1]), allocates=False)
 def _measure(firsts: Any, lasts: Any, times: Any, bits: Any, messages: Any, sizes: Any) -> None:
-    """How many bytes the samples of each part take, as fields of their series."""
+    """Set `sizes` to the bytes of each part's samples, as fields of their series."""
     for part in range(len(firsts)):
         total = np.int64(0)
         for i in range(firsts[part], lasts[part]):
@@ -145,7 +145,7 @@ def _write(
     pool: Any, pool_offsets: Any, pieces: Any, rows: Any, firsts: Any, lasts: Any, begins: Any, lengths: Any,
     times: Any, bits: Any, messages: Any, message_offsets: Any, out: Any,
 ) -> Any:  # fmt: skip
-    """Write parts of series as fields `timeseries`. Returns how many bytes there are."""
+    """Write parts of series as fields `timeseries`. Returns the number of bytes."""
     at = np.int64(0)
     for part in range(len(rows)):
         if begins[part]:

@@ -1,8 +1,8 @@
 """Floats as XOR chunks of Prometheus's storage, up to 120 samples each.
 
-Format: "XOR chunk data" in the document Chunks Disk Format of Prometheus. The widths of its variable numbers of bits:
-the delta of the delta of times has 1 bit if it is 0, else a prefix and 14, 17, 20 or 64; values are those of Gorilla
-(T. Pelkonen et al., VLDB 2015, section 4.1.2), whose count of leading zeros has 5 bits.
+Format: "XOR chunk data" in the document Chunks Disk Format of Prometheus. Its variable widths in bits: the delta of
+deltas of times takes 1 bit if it is 0, else a prefix and 14, 17, 20 or 64 bits; values are encoded as in Gorilla
+(T. Pelkonen et al., VLDB 2015, section 4.1.2), with 5 bits for the count of leading zeros.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from shared.kernels import inlined
 XOR = 1
 """The number of this encoding in messages."""
 CHUNK_SAMPLES = 120
-"""As in Prometheus, whose clients may count on it."""
+"""As in Prometheus, whose clients may rely on it."""
 XOR_BITS_MAX = 68 + 13 + 64
-"""Of a time and a value."""
+"""Most bits of a time and a value."""
 XOR_CHUNK_BYTES_MAX = 2 + 2 * VARINT_BYTES_MAX + WORD_BYTES + (XOR_BITS_MAX * CHUNK_SAMPLES + 7) // 8 + WORD_BYTES
 NO_WINDOW = 64
-"""Leading zeros before the first number that has any bits: more than there can be later."""
+"""Initial value of `leading`: more leading zeros than any number has."""
 LEADING_MAX = 31
 
 _0, _1, _2, _3 = (np.uint64(number) for number in range(4))
@@ -41,8 +41,8 @@ _PREFIX_14, _PREFIX_17, _PREFIX_20, _PREFIX_64 = np.int64(0b10), np.int64(0b110)
 
 @inlined(allocates=False)
 def put_time_change(out: Any, at: Any, pending: Any, used: Any, change: Any) -> Any:
-    """Append how much longer, in ms, this step is than the one before: not 0, for which there is one zero. Returns (at,
-    pending, used)."""
+    """Append by how much, in ms, this step is longer than the previous one. Not for 0, which is written as one zero
+    bit. Returns (at, pending, used)."""
     if -8191 <= change <= 8192:
         return put_bits(out, at, pending, used, np.uint64(_PREFIX_14 << 14 | change & 0x3FFF), 16)
     if -65535 <= change <= 65536:
@@ -57,7 +57,7 @@ def put_time_change(out: Any, at: Any, pending: Any, used: Any, change: Any) -> 
 def put_xor(
     out: Any, at: Any, pending: Any, used: Any, zeros: Any, difference: Any, leading: Any, trailing: Any
 ) -> Any:
-    """Append so many zeros, at most one, and a value by the bits (uint64) in which it differs from the one before.
+    """Append `zeros` (0 or 1) zero bits, and a value as the bits (uint64) in which it differs from the previous one.
     `leading`, `trailing`: zeros around the bits that were written last. Returns (at, pending, used, leading,
     trailing)."""
     if difference == _0:
@@ -82,8 +82,8 @@ def put_xor(
 
 @inlined(allocates=False)
 def put_xor_chunk(out: Any, times: Any, values: Any, first: Any, last: Any) -> Any:
-    """Write the samples first ≤ i < last, at least one, of int64 times and the bits of values as int64, from out[0]
-    on. Returns how many bytes there are."""
+    """Write the samples first ≤ i < last (at least one) from out[0] on. `times`: int64; `values`: their bits as int64.
+    Returns the number of bytes."""
     count = last - first
     out[0], out[1] = np.uint8(count >> 8), np.uint8(count & 0xFF)
     at = put_varint(out, 2, zigzag(times[first]))

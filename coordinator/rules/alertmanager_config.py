@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from coordinator import http_client_config, relabelling
-from coordinator.http_client_config import HttpClientConfig
-from coordinator.yaml_fields import Section
+from coordinator.prometheus_config import http_client as http_client_config
+from coordinator.prometheus_config import relabelling
+from coordinator.prometheus_config.http_client import HttpClientConfig
+from coordinator.prometheus_config.yaml_fields import Section
 
 ALERTMANAGERS_MAX = 100
 NOT_SERVED = (

@@ -20,8 +20,8 @@ from typing import Any
 import aiohttp
 import orjson
 
-from coordinator import relabelling
 from coordinator.outgoing import ALERTS, Resolver, blocking
+from coordinator.prometheus_config import relabelling
 from coordinator.rfc_3339 import time_text
 from coordinator.rules.alertmanager_config import Alerting, Alertmanager
 from coordinator.rules.alerts import RESOLVED_KEPT_MS, Alert

@@ -12,9 +12,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from coordinator import regular_files, yaml_fields
+from coordinator import regular_files
+from coordinator.prometheus_config import yaml_fields
+from coordinator.prometheus_config.yaml_fields import Section
 from coordinator.rules.templates import Template, TemplateError
-from coordinator.yaml_fields import Section
 from shared.errors import ConfigError, TriptychError
 from shared.labels import METRIC_NAME
 from shared.promql import parser, printer

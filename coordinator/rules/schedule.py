@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote_plus
 
-from coordinator.config_file import Configuration
+from coordinator.prometheus_config.config_file import Configuration
 from coordinator.rules import alertmanager_config, rule_files
 from coordinator.rules.alertmanager_config import Alerting
 from coordinator.rules.alerts import Alert

@@ -11,8 +11,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 
-from coordinator.links import Links
-from coordinator.pressure import Level, Pressure
+from coordinator.fanout.links import Links
+from coordinator.headers.request_ids import new_id
+from coordinator.limits.pressure import Level, Pressure
 from coordinator.queries.answers import answered
 from coordinator.queries.cost import Costs
 from coordinator.queries.evaluation import (
@@ -31,7 +32,6 @@ from coordinator.queries.joining import AskAgain, Joined
 from coordinator.queries.planner import Plan
 from coordinator.queries.running import RunningQueries, RunningQuery
 from coordinator.queries.whereabouts import Whereabouts
-from coordinator.request_ids import new_id
 from coordinator.rules.alerts import Vector
 from coordinator.rules.together import joined, merged_apart
 from coordinator.rules.vectors import vector_of

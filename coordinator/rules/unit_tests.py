@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from coordinator import yaml_fields
+from coordinator.prometheus_config import yaml_fields
+from coordinator.prometheus_config.yaml_fields import Section
 from coordinator.rules import rule_files
 from coordinator.rules.alerts import ALERT_NAME, Vector
 from coordinator.rules.groups import Group
@@ -21,7 +22,6 @@ from coordinator.rules.memory_storage import MemoryStorage
 from coordinator.rules.rule_files import Defaults, GroupDefinition
 from coordinator.rules.series_notation import parse_labels, parse_points
 from coordinator.rules.vectors import vector_of
-from coordinator.yaml_fields import Section
 from shared.durations import format_duration
 from shared.errors import ConfigError, TriptychError
 from shared.labels import Labels

@@ -17,8 +17,9 @@ from typing import Any
 
 import orjson
 
-from coordinator import regular_files, yaml_fields
+from coordinator import regular_files
 from coordinator.outgoing import blocking
+from coordinator.prometheus_config import yaml_fields
 from coordinator.scraping.fetching import Client, Fetches, FetchFailed, inflated
 from coordinator.scraping.jobs import FileDiscovery, Group, HttpDiscovery, group_of
 from shared.errors import ConfigError

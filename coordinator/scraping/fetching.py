@@ -11,9 +11,9 @@ from typing import Any
 
 import aiohttp
 
-from coordinator.gzip_members import GzipMembers
-from coordinator.http_client_config import HttpClientConfig
 from coordinator.outgoing import Resolver, blocking
+from coordinator.parsing.gzip_members import GzipMembers
+from coordinator.prometheus_config.http_client import HttpClientConfig
 from shared.errors import ConfigError
 from shared.version import version
 

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from coordinator import http_client_config, relabelling
-from coordinator.config_file import Configuration
-from coordinator.http_client_config import HttpClientConfig
-from coordinator.relabelling import Rule
-from coordinator.yaml_fields import Fields, Section
+from coordinator.prometheus_config import http_client as http_client_config
+from coordinator.prometheus_config import relabelling
+from coordinator.prometheus_config.config_file import Configuration
+from coordinator.prometheus_config.http_client import HttpClientConfig
+from coordinator.prometheus_config.relabelling import Rule
+from coordinator.prometheus_config.yaml_fields import Fields, Section
 from shared.errors import ConfigError
 
 JOBS_MAX = 1_000

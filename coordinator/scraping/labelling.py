@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator import relabelling
+from coordinator.prometheus_config import relabelling
 from coordinator.scraping import series_text
 from shared.errors import BadData
 from shared.labels import METRIC_NAME

@@ -8,7 +8,7 @@ import time
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from coordinator.config_file import Configuration
+from coordinator.prometheus_config.config_file import Configuration
 from coordinator.scraping import jobs
 from coordinator.scraping.discovery import Discovery, Files, Url, ordered
 from coordinator.scraping.fetching import KEPT_CONNECTIONS_MAX, Client, Fetches

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
-from coordinator.links import Links
-from coordinator.pressure import Level, Pressure
+from coordinator.fanout.links import Links
+from coordinator.limits.pressure import Level, Pressure
 from coordinator.series import lessons, metadata, remote_write
 from coordinator.series.groups import SampleWrites
 from coordinator.series.remote_write import NO_REFERENCES, Limits

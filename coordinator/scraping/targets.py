@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from coordinator import relabelling
+from coordinator.prometheus_config import relabelling
 from coordinator.scraping.jobs import Group, Job
 from shared.durations import format_duration, parse_duration_ms
 from shared.errors import BadData, TriptychError

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coordinator.exposition_walk import (
+from coordinator.parsing.exposition_walk import (
     CLOSE,
     HASH,
     LINE_FEED,
@@ -26,8 +26,7 @@ from coordinator.exposition_walk import (
     past_blanks,
     token_end,
 )
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.xxh64 import Bytes, equal_bytes
 
 # Columns of the table of samples: where the text of the series begins and ends; which line of the last scrape it is,

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from coordinator.scraping.series_text import Exemplar
 from coordinator.series.time_series_fields import SERIES_BYTES_MAX, put_series
 from proto import remote_write_pb2
-from shared import kernel_types as types
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.protobuf_fields import delimited_head
 from shared.xxh64 import Bytes
 

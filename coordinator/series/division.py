@@ -1,4 +1,4 @@
-"""Writes the samples of a walked request as frames (`shared.sample_frames`, `shared.reference_frames`), by shard."""
+"""Writes the samples of a walked request as frames (`shared.frames.samples`, `shared.frames.references`), by shard."""
 
 # In a kernel's types a numpy integer and an int are one.
 # mypy: disable-error-code="assignment, return-value"
@@ -25,11 +25,10 @@ from coordinator.series.walk import (
     sample,
 )
 from coordinator.series.walked import Walk
-from shared import kernel_types as types
-from shared import reference_frames
-from shared.kernels import inlined, kernel
+from shared.frames import references as reference_frames
+from shared.frames.samples import EXTENDED_MARK, HEADER_WORDS, MARK, TAIL_WORDS, frame_words
+from shared.kernels import inlined, kernel, types
 from shared.protobuf_fields import field_length
-from shared.sample_frames import EXTENDED_MARK, HEADER_WORDS, MARK, TAIL_WORDS, frame_words
 from shared.wire import Frame
 from shared.xxh64 import Bytes, copy_bytes
 
@@ -159,7 +158,7 @@ def _fill_columns(
     floats: np.ndarray,
     octets: np.ndarray,
 ) -> None:
-    """Write the frames of all shards (`shared.sample_frames`), one after another, into `words`. `floats` and `octets`
+    """Write the frames of all shards (`shared.frames.samples`), one after another, into `words`. `floats` and `octets`
     are views of the memory of `words`; `order` and `totals` come from `sort`."""
     first, at = 0, 0
     for shard in range(len(totals)):
@@ -205,7 +204,7 @@ def _fill_references(
     words: np.ndarray,
     floats: np.ndarray,
 ) -> None:
-    """Write the frames of all shards (`shared.reference_frames`), one after another, into `words`. `floats` is a view
+    """Write the frames of all shards (`shared.frames.references`), one after another, into `words`. `floats` is a view
     of the memory of `words`; `order` and `totals` come from `sort`."""
     first, at = 0, 0
     for shard in range(len(totals)):

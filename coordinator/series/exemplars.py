@@ -1,4 +1,4 @@
-"""Checks the exemplars of a remote-write request, and writes them as frames by shard (`shared.exemplar_frames`).
+"""Checks the exemplars of a remote-write request, and writes them as frames by shard (`shared.frames.exemplars`).
 
 Not called for requests without exemplars. The labels of each exemplar are rewritten in canonical form, since even
 well-behaved senders send them unsorted: `trace_id` before `span_id`.
@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.series.walk import END, LABELS, LABELS_END, PLAIN, STATUS, ascends, is_utf8
-from shared import kernel_types as types
 from shared.errors import TooLarge
-from shared.exemplar_frames import HEADER_WORDS, LABEL_CHARACTERS_MAX, MARK, frame_words
-from shared.kernels import kernel
+from shared.frames.exemplars import HEADER_WORDS, LABEL_CHARACTERS_MAX, MARK, frame_words
+from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
+from shared.kernels import kernel, types
 from shared.protobuf_fields import LENGTH_BYTES_MAX, field_length, integer, past_field, put_length
-from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from shared.wire import Frame
 from shared.xxh64 import Bytes, copy_bytes, load64
 

@@ -42,9 +42,8 @@ from coordinator.series.symbols import BEGIN as SYMBOL_BEGIN
 from coordinator.series.symbols import SYMBOL_END
 from coordinator.series.walk import END, LABELS, PLAIN, STATUS, is_utf8
 from coordinator.series.walk_v2 import EXEMPLARS_BEGIN, EXEMPLARS_END, any_field
-from shared import kernel_types as types
-from shared.exemplar_frames import LABEL_CHARACTERS_MAX
-from shared.kernels import inlined, kernel
+from shared.frames.exemplars import LABEL_CHARACTERS_MAX
+from shared.kernels import inlined, kernel, types
 from shared.protobuf_fields import integer
 from shared.xxh64 import Bytes, load64
 

@@ -35,8 +35,7 @@ from coordinator.series.walk_v2 import (
     TYPE,
     UNIT,
 )
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.protobuf_fields import put_length
 from shared.xxh64 import Bytes, copy_16, copy_bytes, xxh64
 

@@ -25,9 +25,9 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from coordinator.calls import Question, WorkerReply
-from coordinator.links import Links
-from coordinator.prompt_futures import PromptFuture
+from coordinator.fanout.calls import Question, WorkerReply
+from coordinator.fanout.links import Links
+from coordinator.fanout.prompt_futures import PromptFuture
 from coordinator.series import known_samples
 from coordinator.series.known_samples import KnownSamples
 from coordinator.series.lessons import Receipt

@@ -1,7 +1,7 @@
 """Groups the decoded histograms of a remote-write request by shard, and writes them as frames for the workers.
 
-Series with a known number are sent by this number (`shared.reference_frames`), other series with their labels
-(`shared.sample_frames`).
+Series with a known number are sent by this number (`shared.frames.references`), other series with their labels
+(`shared.frames.samples`).
 """
 
 # In a kernel's types a numpy integer and an int are one.
@@ -20,15 +20,14 @@ from coordinator.series import division
 from coordinator.series.division import NO_ROWS, Rows
 from coordinator.series.walk import CREATED, LABELS, LABELS_END, NUMBERED
 from coordinator.series.walked import Walk
-from shared import kernel_types as types
+from shared.frames.references import COUNT_SHIFT, HISTOGRAMS_HEADER_WORDS, HISTOGRAMS_MARK, histogram_frame_words
+from shared.frames.samples import EXTENDED_MARK, TAIL_WORDS, TIME_MS_MAX, TIME_MS_MIN, frame_words
 from shared.histograms import frame_writing
 from shared.histograms.batch import STALE_SUM_BITS
 from shared.histograms.decoding import Decoded
 from shared.histograms.references import reference_bits
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.promql.model import STALE_NAN_BITS
-from shared.reference_frames import COUNT_SHIFT, HISTOGRAMS_HEADER_WORDS, HISTOGRAMS_MARK, histogram_frame_words
-from shared.sample_frames import EXTENDED_MARK, TAIL_WORDS, TIME_MS_MAX, TIME_MS_MIN, frame_words
 from shared.wire import Frame
 from shared.xxh64 import Bytes, copy_bytes
 
@@ -244,8 +243,8 @@ def _fill_frames(
     words: np.ndarray,
     octets: np.ndarray,
 ) -> int:
-    """Write the frames with labels (`shared.sample_frames`) of all shards, one after another, into `words`; `octets` is
-    a view of its memory. Returns where the frames end. Space for the bytes of the histograms is left unchanged;
+    """Write the frames with labels (`shared.frames.samples`) of all shards, one after another, into `words`; `octets`
+    is a view of its memory. Returns where the frames end. Space for the bytes of the histograms is left unchanged;
     histogram_bytes[group] is its size."""
     first, at = np.int64(0), np.int64(0)
     for shard in range(len(totals) // 2):
@@ -296,7 +295,7 @@ def _fill_references(
     words: np.ndarray,
     at: int,
 ) -> None:
-    """As `_fill_frames`, for the frames with series numbers (`shared.reference_frames`), from words[at] on."""
+    """As `_fill_frames`, for the frames with series numbers (`shared.frames.references`), from words[at] on."""
     shards = len(totals) // 2
     first = totals[shards - 1, ORDER_END]
     for shard in range(shards):

@@ -20,12 +20,11 @@ from coordinator.series.walk import HISTOGRAMS, PLAIN, STATUS
 from coordinator.series.walk_v2 import HISTOGRAMS_BEGIN, HISTOGRAMS_END, next_field
 from coordinator.series.walked import Walk
 from proto.remote_write_v2_pb2 import HistogramStart
-from shared import kernel_types as types
 from shared.errors import TooLarge
+from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
 from shared.histograms import decoding
 from shared.histograms.decoding import Decoded
-from shared.kernels import kernel
-from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
+from shared.kernels import kernel, types
 from shared.xxh64 import Bytes
 
 HISTOGRAMS_MAX = 1 << 18

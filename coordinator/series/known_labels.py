@@ -25,8 +25,7 @@ import numpy as np
 from coordinator.series.symbols import AS_NAME, AS_VALUE, BEGIN, SYMBOL_END, is_metric_name, reference
 from coordinator.series.tagged_slots import entry, is_tagged, number_in, place_of
 from coordinator.series.walk import END, LABELS
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.protobuf_fields import DELIMITED, field_length
 from shared.xxh64 import Bytes, copy_bytes, load64, xxh64
 

@@ -4,7 +4,7 @@ Such a request is split by shard without building a table of its series. This mo
 `coordinator.series.request_templates` reads those of version 2.0.
 
 One kernel finds each series by comparing all bytes of its labels, and reads the samples. Another kernel writes the
-frames of the shards (`shared.reference_frames`), in which each series has the number that its shard gave it. Several
+frames of the shards (`shared.frames.references`), in which each series has the number that its shard gave it. Several
 requests that are sent together share one frame for each shard. Any other request is left to
 `coordinator.series.remote_write`: one with another field, a series that is unknown or has no samples, a start
 timestamp, or a time out of range. For the requests handled here, that module would produce the same frames.
@@ -25,12 +25,11 @@ from coordinator.series.division import frames_of
 from coordinator.series.series_references import BEGIN, HASH, TABLES, SeriesReferences, Tables, find, find_next, used
 from coordinator.series.series_references import END as END_OF_ROW
 from coordinator.series.walk import sample
-from shared import kernel_types as types
-from shared import reference_frames
+from shared.frames import references as reference_frames
+from shared.frames.samples import TIME_MS_MAX
 from shared.histograms.references import refers
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.protobuf_fields import field_length
-from shared.sample_frames import TIME_MS_MAX
 from shared.wire import Frame
 from shared.xxh64 import Bytes, load64, xxh64
 
@@ -106,7 +105,7 @@ def _read(
     bits: np.ndarray,
     totals: np.ndarray,
 ) -> int:
-    """Read a request: for each series the word of its run (`shared.reference_frames`) and its shard, and for each
+    """Read a request: for each series the word of its run (`shared.frames.references`) and its shard, and for each
     sample its time and the bits of its value. `totals` (zeros before) gets the numbers of series and samples of each
     shard. Returns the number of series, or -1 if the request is of another kind or does not fit into the arrays."""
     at, end, series_count, sample_count = 0, len(body), 0, 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.calls import WorkerReply
+from coordinator.fanout.calls import WorkerReply
 from coordinator.series.division import Rows
 from coordinator.series.series_references import SeriesReferences
 from coordinator.series.walk import LABELS, LABELS_END

@@ -13,12 +13,11 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from coordinator.links import Links
+from coordinator.fanout.links import Links
 from proto import remote_write_pb2
-from shared import kernel_types as types
 from shared.errors import TooLarge
 from shared.hashing import shard_of
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.messages.series import FamilyMetadata, MetadataPut, MetadataPutReply
 from shared.protobuf_fields import field_length
 from shared.wire import Frame, pack, unpack

@@ -6,8 +6,8 @@ import asyncio
 import time
 from collections.abc import Mapping
 
-from coordinator.calls import FanOut
-from coordinator.links import Links
+from coordinator.fanout.calls import FanOut
+from coordinator.fanout.links import Links
 from shared.errors import TriptychError
 from shared.messages.series import MetadataBody, MetadataReply
 from shared.wire import pack, unpack

@@ -40,8 +40,8 @@ from coordinator.series.walked import Walk
 from proto import remote_write_pb2, remote_write_v2_pb2
 from shared import labels
 from shared.errors import BadData, TooLarge
+from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
 from shared.protobuf_fields import delimited_head
-from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from shared.wire import Frame
 
 SERIES_MAX = 1 << 20

@@ -38,8 +38,8 @@ from coordinator.series.walk import (
 )
 from coordinator.series.walk_v2 import METADATA_COLUMNS, REFERENCE_COLUMNS
 from proto import remote_write_v2_pb2
-from shared.allocator import scratch
 from shared.errors import BadData, TooLarge
+from shared.process.allocator import scratch
 from shared.wire import Frame
 
 MESSAGE = "io.prometheus.write.v2.Request"

@@ -33,7 +33,7 @@ from coordinator.series.template_kernels import PROBE_COLUMNS, PROBES, SPARE_BYT
 from coordinator.series.walk import COLUMNS, COUNTS
 from coordinator.series.walk_v2 import REFERENCE_COLUMNS
 from coordinator.series.walked import Walk
-from shared.allocator import scratch
+from shared.process.allocator import scratch
 from shared.xxh64 import xxh64
 
 TEMPLATES_MAX = 1024

@@ -1,7 +1,7 @@
 """The series that were sent to the workers before, with the number that the shard gave to each.
 
 Senders repeat the same series in nearly the same order. A frame for a worker identifies such a series by its number
-instead of its labels (`shared.reference_frames`). `find_next` compares the labels in a request with those of the row
+instead of its labels (`shared.frames.references`). `find_next` compares the labels in a request with those of the row
 after the previous match; `find` looks them up in a hash table. Both compare all bytes, so that a hash alone never
 decides which series a sample belongs to.
 
@@ -25,8 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.series.tagged_slots import entry, is_tagged, number_in, place_of
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.xxh64 import Bytes, copy_bytes, equal_bytes
 
 # Columns of a row: where its labels begin and end, their hash, the number of the series, the era of the shard in which

@@ -18,7 +18,7 @@ REFUSED_SHOWN_MAX = 5
 class SplitRequest:
     """A request split by shard, ready to be sent.
 
-    `parts`: shard → its frames (`shared.sample_frames`, `shared.exemplar_frames`). `samples`, `histograms` and
+    `parts`: shard → its frames (`shared.frames.samples`, `shared.frames.exemplars`). `samples`, `histograms` and
     `exemplars`: how many of each the frames contain. `refused`: messages about the first `REFUSED_SHOWN_MAX` invalid
     series, samples, histograms, exemplars or metadata, of `refused_count` in total. `metadata_keys`: hashes of the
     metadata that came with series, for `metadata.KnownMetadata`. `known`: the whole request, instead of `parts`, if it

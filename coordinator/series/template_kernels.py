@@ -17,9 +17,8 @@ from coordinator.series.known_samples import read_sample
 from coordinator.series.series_references import used
 from coordinator.series.walk import END, FIELDS, HISTOGRAM_BYTES, HISTOGRAMS, NUMBERED, SAMPLES, STARTS, sample
 from coordinator.series.walk_v2 import HISTOGRAMS_BEGIN, HISTOGRAMS_END
-from shared import kernel_types as types
-from shared import reference_frames
-from shared.kernels import inlined, kernel
+from shared.frames import references as reference_frames
+from shared.kernels import inlined, kernel, types
 from shared.protobuf_fields import field_length
 from shared.xxh64 import Bytes, copy_bytes, equal_bytes, load64
 
@@ -53,7 +52,7 @@ class Template(NamedTuple):
     `table`: uint8[], the symbol table as it is in the body. `fixed`: uint8[], for each series the bytes of its
     references field and of its metadata fields, and SPARE_BYTES at the end. `bounds`: int32[n, 2], where each of them
     ends. `rows`: int64[n], the rows in the tables of `series_references`. `hashes`: uint64[n]. `shard_of`: int64[n].
-    `runs`: int64[n], the word of each series' run in a frame if it has one sample (`shared.reference_frames`).
+    `runs`: int64[n], the word of each series' run in a frame if it has one sample (`shared.frames.references`).
     `totals`: int64[shards, 2], the series of each shard, and their samples if each has one.
     """
 

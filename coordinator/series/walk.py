@@ -15,11 +15,10 @@ import numpy as np
 
 from coordinator.series.series_references import BEGIN, HASH, TABLES, Tables, find, find_next, used
 from coordinator.series.series_references import END as END_OF_ROW
-from shared import kernel_types as types
+from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
 from shared.histograms.references import refers
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.protobuf_fields import DELIMITED, LENGTH_BYTES_MAX, field_length, integer, past_field
-from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from shared.xxh64 import Bytes, load64, xxh64
 
 # Columns of a walk's table: where the labels begin and end, where the fields with the samples begin and end, the number

@@ -34,10 +34,9 @@ from coordinator.series.walk import (
     is_utf8,
     sample,
 )
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
+from shared.kernels import inlined, kernel, types
 from shared.protobuf_fields import DELIMITED, LENGTH_BYTES_MAX, integer, past_field
-from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from shared.xxh64 import Bytes
 
 # Columns of the references table: where the references, the exemplars and the histograms of a series begin and end in

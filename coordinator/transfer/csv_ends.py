@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.xxh64 import Bytes
 
 _QUOTE, _COMMA, _LINE_FEED, _RETURN = (np.uint8(ord(c)) for c in '",\n\r')

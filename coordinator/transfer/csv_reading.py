@@ -27,8 +27,8 @@ from coordinator.transfer.json_reading import LabelSets
 from coordinator.transfer.refusals import ROW_US, Refusals
 from coordinator.transfer.series_body import SeriesArrays
 from shared.errors import BadData, TooLarge
+from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
 from shared.labels import METRIC_NAME
-from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 
 ROWS_AT_ONCE, SAMPLES_AT_ONCE = 50_000, 200_000
 LINE_CHARACTERS_MAX = 1 << 20

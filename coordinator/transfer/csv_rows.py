@@ -15,9 +15,8 @@ import numpy as np
 from coordinator.transfer.histograms import histograms_of
 from coordinator.transfer.json_lines import SAMPLE_BYTES_MAX, float_samples
 from coordinator.transfer.slices import Slice
-from shared import kernel_types as types
 from shared.errors import Unavailable
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.labels import LabelFrame
 from shared.promql.model import STALE_NAN_BITS
 from shared.promql.rendering.floats import POWERS, write_float, write_integer

@@ -22,6 +22,7 @@ import orjson
 
 from coordinator.transfer.slices import Slice
 from shared.errors import BadData
+from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
 from shared.histograms.batch import HINT, IS_FLOAT, NO_ZERO, HistogramBatch
 from shared.histograms.fields import (
     BUCKETS_MAX,
@@ -45,7 +46,6 @@ from shared.histograms.fields import (
 from shared.histograms.references import is_reference, rows_of
 from shared.histograms.schemas import CUSTOM
 from shared.protobuf_fields import DELIMITED, FIXED_64, VARINT, varint
-from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 
 COUNTS_END, BUCKETS_END = 1 << 64, 1 << 63
 """Limits below which whole counts are counts of a message: numbers of observations, and of those in a bucket."""

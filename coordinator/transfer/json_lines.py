@@ -17,9 +17,8 @@ import numpy as np
 
 from coordinator.transfer.histograms import histogram_lines
 from coordinator.transfer.slices import Slice
-from shared import kernel_types as types
 from shared.histograms.references import is_reference
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.promql.model import STALE_NAN_BITS, Int, Samples
 from shared.promql.rendering.floats import FLOAT_BYTES_MAX, POWERS, TIME_BYTES_MAX, write_float, write_integer
 from shared.promql.rendering.labels import OFFSETS, PIECES, POOL, copy, label_texts, write_labels

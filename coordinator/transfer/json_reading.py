@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.body_errors import explained
+from coordinator.parsing.body_errors import explained
 from coordinator.series.label_sets import Limits, problem_of, shown
 from coordinator.transfer import line_walk
 from coordinator.transfer.histograms import Histogram, message_of

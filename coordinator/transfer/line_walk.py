@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from coordinator.decimals import DIGITS_MAX, nearest
-from coordinator.json_walk import member, past_space, past_value
-from shared import kernel_types as types
-from shared.kernels import kernel
+from coordinator.parsing.decimals import DIGITS_MAX, nearest
+from coordinator.parsing.json_walk import member, past_space, past_value
+from shared.kernels import kernel, types
 from shared.promql.model import STALE_NAN_BITS
 from shared.xxh64 import Bytes
 

@@ -11,10 +11,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from coordinator.exposition_walk import HASH, LINE_FEED, OPEN, SPACE, TAB, labels_end, line_end, number, past_blanks
+from coordinator.parsing.exposition_walk import (
+    HASH,
+    LINE_FEED,
+    OPEN,
+    SPACE,
+    TAB,
+    labels_end,
+    line_end,
+    number,
+    past_blanks,
+)
 from coordinator.series.tagged_slots import entry, is_tagged, number_in, place_of
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.xxh64 import Bytes, equal_bytes, xxh64
 
 # Columns of the table of rows: which series it is, counted from 0 in the order in which their texts come first, or

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from coordinator.bits import varint_size
 from coordinator.series.time_series_fields import HISTOGRAM_TAG, SERIES_TAG, put_sample, sample_size
-from shared import kernel_types as types
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.protobuf_fields import delimited_head, put_length
 from shared.xxh64 import copy_bytes
 

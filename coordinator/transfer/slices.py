@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coordinator.calls import require_whole
-from coordinator.links import Links
+from coordinator.fanout.calls import require_whole
+from coordinator.fanout.links import Links
 from shared.labels import LabelFrame, Symbols
 from shared.messages import exchange
 from shared.messages.series import Selectors

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from coordinator.gzip_members import GzipMembers
+from coordinator.parsing.gzip_members import GzipMembers
 from shared.errors import BadData, TooLarge
 
 READ_BYTES = 1 << 20

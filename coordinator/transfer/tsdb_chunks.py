@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.transfer.bit_reading import BROKEN_AT, bits, followed, ones
-from shared import kernel_types as types
 from shared.crc32c import CRC_TABLES, crc32c
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 
 MAGIC = 0x85BD40DD
 HEAD_BYTES = 8

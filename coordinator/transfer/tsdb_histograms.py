@@ -21,12 +21,11 @@ from coordinator.bits import put_fixed64, put_number, put_varint, put_word, vari
 from coordinator.remote_read.histogram_chunks import BOUND_SCALE, POWER_BASE
 from coordinator.transfer.bit_reading import BROKEN_AT, bits, followed, signed, unsigned
 from coordinator.transfer.tsdb_chunks import BROKEN, FLOAT_HISTOGRAM, GOOD, OTHER
-from shared import kernel_types as types
 from shared.histograms import fields
 from shared.histograms.batch import HINT_GAUGE, HINT_NOT_RESET, HINT_RESET, STALE_SUM_BITS
 from shared.histograms.fields import BUCKETS_MAX
 from shared.histograms.schemas import CUSTOM
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.protobuf_fields import DELIMITED, FIXED_64, VARINT
 from shared.xxh64 import copy_bytes
 

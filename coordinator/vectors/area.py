@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from coordinator.calls import FanOut, require_whole
-from coordinator.links import Links
-from coordinator.prompt_futures import PromptFuture
+from coordinator.fanout.calls import FanOut, require_whole
+from coordinator.fanout.links import Links
+from coordinator.fanout.prompt_futures import PromptFuture
 from coordinator.vectors.batching import Found, SearchBatches, SearchKind
 from coordinator.vectors.catalogue import DEFAULT
 from coordinator.vectors.collections import Collections

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from coordinator.calls import FanOut
-from coordinator.prompt_futures import PromptFuture
+from coordinator.fanout.calls import FanOut
+from coordinator.fanout.prompt_futures import PromptFuture
 from coordinator.vectors.merging import MergedHits
 from coordinator.vectors.search import vectors_of
 from shared.errors import BadData, DeadlineExceeded

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from coordinator.large_bodies import SLICED_BYTES_MIN, LargeObject
+from coordinator.parsing.large_bodies import SLICED_BYTES_MIN, LargeObject
 from coordinator.vectors import filters
 from coordinator.vectors.decode import IDS_MAX, check_id_count, check_ids, decode_json, texts_of
 from coordinator.vectors.decode_protobuf import ids_of

@@ -14,8 +14,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TypeVar
 
-from coordinator.calls import FanOut
-from coordinator.links import Links
+from coordinator.fanout.calls import FanOut
+from coordinator.fanout.links import Links
 from coordinator.vectors.catalogue import DEFAULT, Catalogue
 from shared import wire
 from shared.config import Settings

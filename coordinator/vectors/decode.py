@@ -2,7 +2,7 @@
 
 JSON is ProtoJSON with attributes flattened (`{"vector": […], "colour": "red"}`); field names are in camelCase or as in
 the .proto. `coordinator.vectors.decode_protobuf` reads binary protobuf; large bodies are read in slices
-(`coordinator.large_bodies`). Every error is a BadData or TooLarge that names the vector and field.
+(`coordinator.parsing.large_bodies`). Every error is a BadData or TooLarge that names the vector and field.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.body_errors import explained_in_quotes
-from coordinator.large_bodies import SLICE_BYTES, SLICED_BYTES_MIN, LargeObject, Slices
+from coordinator.parsing.body_errors import explained_in_quotes
+from coordinator.parsing.large_bodies import SLICE_BYTES, SLICED_BYTES_MIN, LargeObject, Slices
 from coordinator.vectors.json_attributes import check_large_vector, plain_value
 from coordinator.vectors.numbers import COMPONENTS_BYTES_MAX, Buffer, find_unusable, joined, parse_arrays
 from coordinator.vectors.values import (

@@ -10,7 +10,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from coordinator.large_bodies import REST_BYTES_MAX, SLICE_BYTES, SLICED_BYTES_MIN, LargeMessage
+from coordinator.parsing.large_bodies import REST_BYTES_MAX, SLICE_BYTES, SLICED_BYTES_MIN, LargeMessage
 from coordinator.vectors.decode import (
     IDS_MAX,
     VECTORS_MAX,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from coordinator.calls import FanOut
+from coordinator.fanout.calls import FanOut
 from coordinator.vectors.merging import Hits, MergedHits
 from coordinator.vectors.refinements import GroupBy
 from shared.messages.vectors import K_MAX, Condition, SearchBody, Value

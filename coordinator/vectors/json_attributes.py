@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from coordinator.large_bodies import SLICE_BYTES, Members
+from coordinator.parsing.large_bodies import SLICE_BYTES, Members
 from coordinator.vectors.numbers import COMPONENTS_BYTES_MAX
 from coordinator.vectors.values import TEXT_BYTES_MAX, shown
 from shared.errors import BadData

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from coordinator.calls import FanOut, require_whole
-from coordinator.links import Links
+from coordinator.fanout.calls import FanOut, require_whole
+from coordinator.fanout.links import Links
 from coordinator.vectors.axes_search import SHOWN_AXES, AxesSearch, Table
 from coordinator.vectors.collections import Collections
 from coordinator.vectors.infos import unknown_of

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.vectors.ranked_ids import QueryIds, RankedIds
-from shared import kernel_types as types
 from shared import wire
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.messages.vector_text import WordStatistics
 from shared.messages.vectors import Floats, SearchReply, unpack_blobs, unpack_chosen
 from shared.wire import Reply

@@ -12,8 +12,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.messages.vectors import Floats, blob_bounds
 from shared.wire import Frame
 from shared.xxh64 import Bytes

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from coordinator.body_errors import explained_in_quotes
-from coordinator.large_bodies import SLICED_BYTES_MIN, LargeMessage, LargeObject, Slices
+from coordinator.parsing.body_errors import explained_in_quotes
+from coordinator.parsing.large_bodies import SLICED_BYTES_MIN, LargeMessage, LargeObject, Slices
 from coordinator.vectors import filters, fusion, refinements, text
 from coordinator.vectors.catalogue import DEFAULT
 from coordinator.vectors.decode import check_components, decode_json, numbers

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import msgspec
 
-from coordinator.calls import FanOut, WorkerReply, require_whole
-from coordinator.links import Links
+from coordinator.fanout.calls import FanOut, WorkerReply, require_whole
+from coordinator.fanout.links import Links
 from coordinator.vectors.changes import ChangeRequest
 from coordinator.vectors.collections import Collections
 from coordinator.vectors.facets import CountRequest, most_frequent

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from coordinator.body_errors import explained_in_quotes
+from coordinator.parsing.body_errors import explained_in_quotes
 from coordinator.vectors.text_query import Operator, check_cost, parse
 from coordinator.vectors.values import shown
 from proto import vector_pb2

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from coordinator.links import Links
+from coordinator.fanout.links import Links
 from shared import wire
 from shared.messages.vector_text import Highlighting, TextQuery, WordStatistics, idf
 from shared.messages.vectors import Collection, HighlightBody, unpack_blobs

@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.messages.vectors import ARRAY_ELEMENTS_MAX, Floats
 from shared.protobuf_fields import LENGTH_BYTES_MAX, delimited_field, integer, past_field
 from shared.xxh64 import Bytes, copy_bytes

@@ -12,9 +12,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from shared import supervision
 from shared.measurements import Values
-from shared.process_measurements import ProcessMeasurements, put_supervisor
+from shared.process import supervision
+from shared.process.measurements import ProcessMeasurements, put_supervisor
 
 NAME = "coordinator"
 _STANDARD = {

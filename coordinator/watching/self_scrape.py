@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from coordinator.links import Links
-from coordinator.pressure import Level, Pressure
+from coordinator.fanout.links import Links
+from coordinator.limits.pressure import Level, Pressure
 from coordinator.series import metadata, remote_write
 from coordinator.series.groups import SampleWrites
 from coordinator.series.own_samples import STALE, body, sample

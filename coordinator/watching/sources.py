@@ -7,13 +7,14 @@ import platform
 import time
 
 from coordinator.access.gatekeeper import Gatekeeper
-from coordinator.admission import Admission
-from coordinator.config_file import ConfigFile
-from coordinator.connections import Connections
-from coordinator.links import Links
+from coordinator.fanout.links import Links
+from coordinator.limits.admission import Admission
+from coordinator.limits.connections import Connections
+from coordinator.limits.pressure import Pressure
+from coordinator.limits.spool import Spool
 from coordinator.log.area import LogArea
 from coordinator.otlp.known_sets import KnownSets
-from coordinator.pressure import Pressure
+from coordinator.prometheus_config.config_file import ConfigFile
 from coordinator.queries.gate import Gate
 from coordinator.queries.merge import LABELS
 from coordinator.rules.schedule import Rules
@@ -21,7 +22,6 @@ from coordinator.series.groups import SampleWrites
 from coordinator.series.known_labels import KnownLabels
 from coordinator.series.request_templates import RequestTemplates
 from coordinator.series.series_references import SeriesReferences
-from coordinator.spool import Spool
 from coordinator.watching import memory
 from coordinator.watching.host import NAME
 from coordinator.watching.telemetry import Telemetry

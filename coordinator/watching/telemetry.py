@@ -15,8 +15,8 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from coordinator.exposition_format import format_for
-from coordinator.request_kinds import STATUS_PATHS
+from coordinator.headers.exposition_format import format_for
+from coordinator.limits.request_kinds import STATUS_PATHS
 from coordinator.watching.catalogue import METRICS
 from coordinator.watching.metric import Metric
 from shared.errors import TriptychError

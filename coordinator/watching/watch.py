@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from coordinator.links import Links
+from coordinator.fanout.links import Links
 from coordinator.watching.host import Host
 from coordinator.watching.telemetry import Telemetry, render
 from coordinator.watching.workers import WorkerMeasurements

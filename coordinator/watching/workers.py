@@ -6,7 +6,7 @@ import asyncio
 import time
 from contextlib import suppress
 
-from coordinator.links import Links
+from coordinator.fanout.links import Links
 from shared.measurements import Values
 
 INTERVAL_S = 1.0

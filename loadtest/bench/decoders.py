@@ -22,18 +22,18 @@ import psutil
 from aiohttp import streams, web
 from aiohttp.test_utils import make_mocked_request
 
-from coordinator.admission import Holder
 from coordinator.app import build
-from coordinator.clients import Client
 from coordinator.context import Context
 from coordinator.dispatch import Dispatcher, _answered
+from coordinator.limits.admission import Holder
+from coordinator.limits.clients import Client
 from coordinator.queries.gate import Gate
 from loadtest.harness.worst_bodies import WORST
-from shared.allocator import keep_pages
 from shared.config import Settings
 from shared.errors import Unavailable
-from shared.interpreter import collect_seldom, switch_often
 from shared.kernels import compile_all
+from shared.process.allocator import keep_pages
+from shared.process.interpreter import collect_seldom, switch_often
 
 SIZE_BYTES = 63 << 20
 TICK_S = 0.001

@@ -18,8 +18,8 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.allocator import keep_pages
 from shared.labels import LabelFrame, Symbols
+from shared.process.allocator import keep_pages
 from shared.promql.ast import Aggregate, Matcher
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.evaluator import evaluate_partial

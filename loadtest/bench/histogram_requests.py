@@ -31,10 +31,10 @@ from loadtest.bench.native_histograms import BUCKETS, SAMPLES_AT_ONCE, native_re
 from loadtest.harness.remote_write_bodies import UNLIMITED, Symbols
 from proto import remote_write_v2_pb2
 from proto.remote_write_pb2 import WriteRequest
-from shared import allocator
+from shared.frames.samples import parse
 from shared.histograms import decoding
 from shared.kernels import compile_all
-from shared.sample_frames import parse
+from shared.process import allocator
 from shared.wire import Frame
 
 SERIES, REQUESTS, ROUNDS, SHARDS = 500, 12, 20, 8

@@ -29,9 +29,9 @@ from coordinator.series.lessons import Receipt
 from coordinator.series.series_references import SeriesReferences
 from loadtest.bench.native_histograms import SAMPLES, SERIES, STEP_MS, native_requests
 from loadtest.harness.remote_write_bodies import UNLIMITED
-from shared import allocator
 from shared.config import Settings
 from shared.kernels import compile_all
+from shared.process import allocator
 from shared.wire import Frame
 from worker.series import writing
 from worker.series.arrivals import Arrival, parse
@@ -110,9 +110,6 @@ class Worker:
         arrivals = {n: [Arrival(parse(frame)) for request in group for frame in request.get(n, ())] for n in OWN}
         marks.append(clock())
         staged: dict[int, Any] = {number: part.stage(arrivals[number]) for number, part in self.parts.items()}
-        for number, part in self.parts.items():
-            if part.has_new_series:
-                self.parts[number].sync()
         marks.append(clock())
         entries = [(part, entry) for number, part in self.parts.items() for entry in staged[number][1]]
         positions = self.log.write([(entry.wal, entry.frames) for _, entry in entries])

@@ -20,13 +20,13 @@ from loadtest.harness.histogram_messages import body_of, histogram_message
 from loadtest.harness.local_queries import range_query
 from loadtest.harness.memory_source import MemorySource, label_set
 from proto.remote_write_pb2 import WriteRequest
-from shared import allocator
 from shared.config import Settings
 from shared.histograms import buckets, frames, merging, operators, readouts, resets, trimming
 from shared.histograms.batch import HistogramBatch, sealed
 from shared.histograms.decoding import decoded
 from shared.histograms.references import references
 from shared.labels import LabelFrame, Symbols
+from shared.process import allocator
 from shared.promql.model import Grid, Matrix
 from shared.promql.rendering.series import SeriesWriter
 

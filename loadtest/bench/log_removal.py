@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from shared.hashing import hash64
-from shared.log_blocks import block_of
+from shared.log.blocks import block_of
 from shared.messages.log import Batch, KeyPolicy, PoliciesBody
 from worker.logs import cleaning, policies, writing
 from worker.logs.keeper import Keeper

@@ -17,13 +17,13 @@ from types import SimpleNamespace
 from typing import cast
 
 from coordinator.context import Context
-from coordinator.direct_appends import DirectAppends
+from coordinator.direct.appends import DirectAppends
+from coordinator.direct.plain_heads import PlainHead
 from coordinator.log import records
-from coordinator.plain_heads import PlainHead
 from loadtest.bench.log_load import BODIES, KEYS, json_body, keys_from
-from shared import allocator
 from shared.config import Settings
 from shared.messages.log import Batch
+from shared.process import allocator
 from worker.logs import writing
 from worker.logs.keeper import Keeper
 from worker.logs.messages import Message

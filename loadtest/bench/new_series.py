@@ -26,8 +26,8 @@ from coordinator.series import remote_write
 from loadtest.bench.histogram_writes import OWN, SHARDS, TIMEOUT_S, Request, Worker, show
 from loadtest.bench.metrics.payloads import Workload, requests
 from loadtest.harness.remote_write_bodies import UNLIMITED
-from shared import allocator
 from shared.kernels import compile_all
+from shared.process import allocator
 from worker.series import writing
 from worker.series.contents import Contents
 from worker.series.index.index import Index
@@ -52,7 +52,6 @@ STAGES: dict[str, tuple[Any, str]] = {
     "room for them": (Contents, "extend"),
     "a row with their labels": (Registry, "put"),
     "write the row": (Store, "write"),
-    "sync the row": (SeriesPart, "sync"),
     "record of samples": (Journal, "entry"),
     "write the records": (WriteAheadLog, "write"),
     "sync the records": (WriteAheadLog, "sync"),

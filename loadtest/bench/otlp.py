@@ -172,7 +172,7 @@ def stages() -> None:
             prepared.written()
 
         def as_records(body: bytes = body) -> None:
-            logs.batch_of(body, logs.message_of(body), Settings())
+            logs.export_of(body, logs.message_of(body), Settings())
 
         work = as_records if name == "log records" else as_points
         took = []

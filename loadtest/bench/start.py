@@ -25,7 +25,7 @@ from loadtest.bench.metrics.measuring import range_path, wait_visible
 from loadtest.bench.metrics.payloads import REQUEST_SERIES, STEP_MS, Workload, requests
 from loadtest.bench.metrics.sending import send
 from loadtest.bench.metrics.servers import Triptych
-from shared.kernel_cache import VARIABLE
+from shared.kernels.cache import VARIABLE
 
 SERIES, CONNECTIONS = 10_000, 4
 STEPS = 2_000

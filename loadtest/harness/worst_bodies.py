@@ -10,7 +10,7 @@ from functools import partial
 
 import snappy
 
-from coordinator.negotiation import FORM, JSON, PROTOBUF, PROTOBUF_JSON, REMOTE_WRITE
+from coordinator.headers.negotiation import FORM, JSON, PROTOBUF, PROTOBUF_JSON, REMOTE_WRITE
 from coordinator.series.metadata import METADATA_MAX
 from loadtest.harness.histogram_messages import histogram_message
 from loadtest.harness.remote_write_bodies import HEADERS_V2

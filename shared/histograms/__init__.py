@@ -1,5 +1,5 @@
 """Native histograms in arrays: batches of them, their arithmetic, and what is read from them.
 
 Semantics: the native histograms specification, https://prometheus.io/docs/specs/native_histograms. Nothing here knows
-of storage, of HTTP or of queries.
+about storage, HTTP or queries.
 """

@@ -1,8 +1,7 @@
-"""Mapping the buckets of a layout to those of another one: to a smaller schema, a wider zero bucket, fewer boundaries.
+"""Maps the buckets of a layout to those of another one: to a smaller schema, a wider zero bucket, fewer boundaries.
 
-Within a walk a bucket is known by its **key**, an integer in the order of values: 0 for the zero bucket,
-±(index + KEY_OFFSET) for the others. A mapping keeps the order, so rows are added and compared by walking along two
-sorted lists of keys.
+A bucket is identified by its **key**, an integer in the order of values: 0 for the zero bucket, ±(index + KEY_OFFSET)
+for the others. Mapping keeps the order, so rows are added and compared by walking along two sorted lists of keys.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from shared import kernel_types as types
 from shared.histograms.batch import (
     EDGES,
     FLOATS,
@@ -24,7 +22,7 @@ from shared.histograms.batch import (
     LayoutColumns,
 )
 from shared.histograms.schemas import CUSTOM, reduced
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 
 KEY_OFFSET = 1 << 32
 """More than the largest index, which is that of the infinite observations of schema 8."""
@@ -34,7 +32,7 @@ WRITABLE_INTS, WRITABLE_FLOATS = types.int64[::1], types.float64[::1]
 
 @inlined
 def width(layouts: Any, layout: Any) -> Any:
-    """How many buckets a layout has."""
+    """The number of buckets of a layout."""
     return layouts.start[layout + 1] - layouts.start[layout]
 
 
@@ -42,9 +40,9 @@ def width(layouts: Any, layout: Any) -> Any:
 def map_buckets(
     layouts: LayoutColumns, edges: Floats, layout: int, schema: int, threshold: float, bounds: Floats, keys: Ints
 ) -> None:
-    """Fill `keys` with the key of each bucket of a layout, as a layout with this schema, zero threshold and custom
-    boundaries has it. The schema is not larger than the layout's, the threshold not smaller, and the boundaries are
-    among the layout's. A bucket that lies in the wider zero bucket goes there."""
+    """Fill `keys` with the key that each bucket of a layout has in a layout with this schema, zero threshold and custom
+    boundaries. The schema must not be larger than the layout's, the threshold not smaller, and the boundaries must be
+    among the layout's. A bucket that lies within the wider zero bucket becomes part of it."""
     begin, buckets = layouts.start[layout], width(layouts, layout)
     if schema == CUSTOM:
         at = 0
@@ -72,11 +70,11 @@ def common_threshold(
     end: int,
     threshold: float,
 ) -> float:
-    """The smallest zero threshold from `threshold` on that cuts through no populated bucket of the rows
-    members[begin:end] with a smaller one (the specification's section "Zero bucket").
+    """The smallest zero threshold from `threshold` on that cuts no populated bucket of those rows of members[begin:end]
+    that have a smaller threshold (the specification's section "Zero bucket").
 
-    It is raised to the end of a bucket that it cuts. That cuts another one only in a smaller schema, so this ends after
-    as many rounds as there are schemas.
+    It is raised to the end of any bucket that it cuts. The new threshold can cut another bucket only in a smaller
+    schema, so there are at most as many rounds as schemas.
     """
     is_raised = True
     while is_raised:
@@ -98,7 +96,7 @@ def common_threshold(
 
 @kernel(types.int64(FLOATS, types.int64, WRITABLE_FLOATS), error_model="numpy")
 def keep_common(bounds: Floats, kept: int, common: Floats) -> int:
-    """Remove those of common[:kept] that are not among `bounds`; both ascend. Returns how many are left."""
+    """Remove those of common[:kept] that are not among `bounds`; both ascend. Returns the number that is left."""
     left = at = 0
     for i in range(kept):
         while at < bounds.size and bounds[at] < common[i]:
@@ -111,8 +109,8 @@ def keep_common(bounds: Floats, kept: int, common: Floats) -> int:
 
 @kernel(types.int64(WRITABLE_INTS, types.int64, WRITABLE_INTS, types.int64, WRITABLE_INTS), error_model="numpy")
 def unite(keys: Ints, size: int, more: Ints, more_size: int, united: Ints) -> int:
-    """Fill `united` with the keys of both ascending lists, each once. `more` may repeat keys, `keys` does not. Returns
-    how many there are."""
+    """Fill `united` with the keys of both ascending lists, each once. `more` may repeat keys, `keys` may not. Returns
+    their number."""
     i = j = out = 0
     while i < size or j < more_size:
         if j == more_size or (i < size and keys[i] <= more[j]):

@@ -1,12 +1,12 @@
 """Batches of native histograms: columns with a row for each histogram, and the layouts that rows share.
 
 A **layout** says what the counts of a row mean: the schema, the zero threshold, the indexes of the buckets and the
-boundaries of custom ones. Histograms of a series, and often those of many series, have the same layout, so it is kept
-once. The buckets of a layout are in the order of the values they hold: negative ones (from the largest index down), the
-zero bucket, positive ones. Sums, quantiles and trimming are therefore plain walks along the counts of a row. A custom
-layout has no zero bucket.
+boundaries of custom ones. The histograms of a series, and often those of many series, have the same layout, so it is
+kept once. The buckets of a layout are in the order of the values they hold: negative buckets (from the largest index
+down), the zero bucket, positive buckets. Sums, quantiles and trimming are therefore plain walks along the counts of a
+row. A custom layout has no zero bucket.
 
-Counts are float64 as everywhere in PromQL; integers above 2^53 are rounded. All arrays are read-only.
+Counts are float64, as everywhere in PromQL; integers above 2^53 are rounded. All arrays are read-only.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
 from shared.histograms.schemas import CUSTOM, bucket_bound
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 
 STALE_SUM_BITS = 0x7FF0000000000002
-"""The sum of a stale marker. Only these bits say so; other fields of the row mean nothing."""
+"""The bits of the sum of a stale marker. Nothing else marks one; the other fields of the row are meaningless."""
 
 HINT, HINT_UNKNOWN, HINT_RESET, HINT_NOT_RESET, HINT_GAUGE = 3, 0, 1, 2, 3
-"""Of the flags of a row: the mask of the counter reset hint, and its values, as in remote write."""
+"""In the flags of a row: the mask of the counter reset hint, and its values, as in remote write."""
 IS_FLOAT = 4
-"""Of the flags of a row: its counts were sent as floating-point numbers."""
+"""In the flags of a row: its counts were sent as floating-point numbers."""
 
 NO_ZERO = -1
 
@@ -42,11 +41,11 @@ class LayoutColumns(NamedTuple):
     schema: NDArray[np.int8]
     zero_threshold: Floats
     zero_at: NDArray[np.int32]
-    """The place of the zero bucket, which is the number of negative buckets; NO_ZERO in custom layouts."""
+    """The place of the zero bucket, which equals the number of negative buckets; NO_ZERO in custom layouts."""
     start: Ints
     indexes: NDArray[np.int32]
-    """The index of each bucket as the specification counts, so both a negative and a positive one may have the same; 0
-    for the zero bucket."""
+    """The index of each bucket according to the specification, so a negative and a positive bucket may have the same
+    one; 0 for the zero bucket."""
     bound_start: Ints
     bound: Floats
     """The boundaries of custom layout l, ascending, from bound_start[l] to bound_start[l + 1]."""
@@ -54,7 +53,7 @@ class LayoutColumns(NamedTuple):
 
 class HistogramColumns(NamedTuple):
     """Rows in columns; the counts of row r are start[r] to start[r + 1] of `counts`: one for each bucket of its
-    layout. `observations` is the count of all observations, of those of NaN too."""
+    layout. `observations` is the count of all observations, including NaN observations."""
 
     layout: NDArray[np.int32]
     flags: NDArray[np.uint8]
@@ -89,7 +88,7 @@ _Columns = TypeVar("_Columns", bound=tuple[NDArray[Any], ...])
 
 
 def sealed(columns: _Columns) -> _Columns:
-    """The columns, read-only: kernels are compiled for such arrays only."""
+    """The columns, made read-only: kernels are compiled only for such arrays."""
     for array in columns:
         array.flags.writeable = False
     return columns
@@ -97,7 +96,7 @@ def sealed(columns: _Columns) -> _Columns:
 
 @dataclass(frozen=True, eq=False)
 class Layouts:
-    """The layouts of a batch. Two of them may be the same."""
+    """The layouts of a batch. Two of them may be equal."""
 
     columns: LayoutColumns
 
@@ -129,12 +128,12 @@ class HistogramBatch:
 
     @property
     def buckets(self) -> int:
-        """How many buckets all rows have together."""
+        """The total number of buckets of all rows."""
         return len(self.columns.counts)
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all arrays, of the layouts too."""
+        """The bytes of all arrays, including those of the layouts."""
         return self.layouts.nbytes + sum(array.nbytes for array in self.columns)
 
     @property
@@ -190,7 +189,7 @@ class HistogramBatch:
 
 
 def concatenated(batches: list[HistogramBatch]) -> HistogramBatch:
-    """All rows, in order. Layouts are not compared, except that batches with the same `Layouts` keep it."""
+    """All rows, in order. Equal layouts are not merged, but batches that share a `Layouts` still do."""
     tables = list({id(batch.layouts): batch.layouts for batch in batches}.values())
     firsts = np.cumsum([0, *(len(table) for table in tables)])
     first_of = {id(table): first for table, first in zip(tables, firsts[:-1].astype(np.int32), strict=True)}
@@ -211,7 +210,7 @@ def concatenated(batches: list[HistogramBatch]) -> HistogramBatch:
 
 
 def joined_layouts(layouts: list[Layouts]) -> Layouts:
-    """All of them, one after the other."""
+    """The layouts of all tables, one table after another."""
     if len(layouts) == 1:
         return layouts[0]
     tables = [part.columns for part in layouts]
@@ -240,8 +239,8 @@ def _joined_starts(starts: list[Ints]) -> Ints:
 
 @kernel(types.void(LAYOUTS, _EDGES), error_model="numpy")
 def bucket_edges(layouts: LayoutColumns, edges: Floats) -> None:
-    """Fill edges[bucket] with the left and the right boundary of every bucket. One that the zero threshold cuts reaches
-    only to the threshold, since what is nearer to zero is in the zero bucket."""
+    """Fill edges[bucket] with the left and the right boundary of every bucket. A bucket that the zero threshold cuts
+    ends at the threshold, since observations nearer to zero are in the zero bucket."""
     for layout in range(layouts.schema.size):
         begin, end = layouts.start[layout], layouts.start[layout + 1]
         schema, zero = layouts.schema[layout], begin + layouts.zero_at[layout]

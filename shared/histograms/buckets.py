@@ -1,11 +1,10 @@
-"""Taking buckets out of the rows of a batch."""
+"""Removes buckets from the rows of a batch."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
 from shared.histograms.batch import (
     LAYOUTS,
     NO_ZERO,
@@ -19,18 +18,18 @@ from shared.histograms.batch import (
     sealed,
 )
 from shared.histograms.interning import COLLECTION, LayoutCollection, collected, collection, intern, with_more_bounds
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 
 _FLAGS = types.Array(types.boolean, 1, "C", readonly=True)
 
 
 def compacted(batch: HistogramBatch) -> HistogramBatch:
-    """Without the buckets that have no observations."""
+    """The batch without the buckets that have no observations."""
     return without_buckets(batch, batch.columns.counts == 0)
 
 
 def without_buckets(batch: HistogramBatch, dropped: NDArray[np.bool_]) -> HistogramBatch:
-    """Without the buckets that are true in `dropped` (bool[counts]); the zero bucket always stays."""
+    """The batch without the buckets that are true in `dropped` (bool[counts]); the zero bucket always stays."""
     columns = batch.columns
     rows, table = len(batch), batch.layouts.columns
     widest = int(np.diff(table.bound_start).max(initial=0))
@@ -58,8 +57,8 @@ def _keep(
     start: Ints,
     counts: Floats,
 ) -> int:
-    """Fill the columns from `row` on, until all are done or `new` has no room for the boundaries of the next one.
-    Returns the number of the next one."""
+    """Fill the columns from `row` on, until all are done or `new` has no room for the boundaries of the next row.
+    Returns the number of the next row."""
     while row < layout_of.size:
         layout = rows.layout[row]
         bounds = layouts.bound[layouts.bound_start[layout] : layouts.bound_start[layout + 1]]

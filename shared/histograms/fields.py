@@ -1,6 +1,6 @@
-"""The fields of one histogram message, read into buffers; and the faults that a histogram can have."""
+"""Reads the fields of one histogram message into buffers; defines the faults that a histogram can have."""
 
-# In a kernel, a numpy integer and an int have the same type.
+# The types of a kernel do not tell numpy integers from ints.
 # mypy: disable-error-code="assignment, return-value"
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
 from shared.histograms.batch import STALE_SUM_BITS, Floats, Ints
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.protobuf_fields import DELIMITED, FIXED_64, LENGTH_BYTES_MAX, VARINT, integer, past_field
 from shared.xxh64 import Bytes, load64
 
 BUCKETS_MAX = 10_000
-"""Buckets of a histogram, negative and positive together, and as many spans and custom boundaries: sixty times what
-instrumentation libraries make at most by default."""
+"""The most buckets of a histogram, negative and positive together, and the most spans and custom boundaries: sixty
+times the default maximum of instrumentation libraries."""
 
 OBSERVATIONS, OBSERVATIONS_FLOAT, SUM, SCHEMA, ZERO_THRESHOLD, ZERO_COUNT, ZERO_COUNT_FLOAT = range(1, 8)
 NEGATIVE_SPANS, NEGATIVE_DELTAS, NEGATIVE_COUNTS, POSITIVE_SPANS, POSITIVE_DELTAS, POSITIVE_COUNTS = range(8, 14)
@@ -28,7 +27,7 @@ RESET_HINT, TIMESTAMP, CUSTOM_VALUES, START_TIMESTAMP = range(14, 18)
 
 
 _HIGH_BITS = np.uint64(0x8080_8080_8080_8080)
-"""Of eight bytes: none is set if each is a varint."""
+"""The high bits of eight bytes. None is set if each byte is a whole varint."""
 
 
 class Fault(IntEnum):
@@ -75,16 +74,21 @@ FAULTS = {
 """The text of each fault; {seen} and {wanted} are its numbers."""
 
 
+TIMESTAMP_AT, START_AT, HINT_AT, IS_FLOAT_AT, SCHEMA_AT = range(5)
+"""Places in `Message.integers`. IS_FLOAT_AT: 1 if the counts are floats, 0 if they are integers."""
+SUM_AT, THRESHOLD_AT, OBSERVATIONS_AT, ZERO_COUNT_AT = range(4)
+"""Places in `Message.floats`."""
+NEGATIVE_SPANS_AT, POSITIVE_SPANS_AT, NEGATIVES_AT, POSITIVES_AT, BOUNDS_AT = range(5)
+"""Places in `Message.sizes`: those of the spans of each side, the counts of each side, and the custom boundaries."""
+
+
 class Message(NamedTuple):
-    """Buffers for the fields of a message, one after the other, but for the counts of positive buckets, which are read
-    to where they will mostly stay."""
+    """Buffers for the fields of one message after another, except the counts of positive buckets, which are read to
+    where they usually stay."""
 
     integers: Ints
-    """Timestamp, start timestamp, reset hint, whether the counts are floats, schema."""
     floats: Floats
-    """Sum, zero threshold, number of observations, zero count."""
     sizes: Ints
-    """How many there are of each of the five lists that follow."""
     negative_spans: Ints
     positive_spans: Ints
     """int64[…, 2]: offset and length."""
@@ -100,7 +104,7 @@ _FAULT = types.Tuple((types.int64, types.float64, types.float64))
 
 
 def new_message() -> Message:
-    """Buffers without content, of 480 kB."""
+    """Uninitialised buffers of 480 kB."""
     negative, positive = np.empty((2, BUCKETS_MAX, 2), np.int64)
     return Message(
         np.empty(5, np.int64), np.empty(4), np.empty(5, np.int64), negative, positive, *np.empty((2, BUCKETS_MAX))
@@ -109,7 +113,7 @@ def new_message() -> Message:
 
 @inlined(allocates=False)
 def _integer(body: Any, at: Any, end: Any) -> Any:
-    """What `integer` gives; most have one byte."""
+    """`integer`, with a short way for one byte, the most frequent length."""
     if at < end and body[at] < 0x80:
         return np.int64(body[at]), at + 1
     return integer(body, at, end)
@@ -144,47 +148,35 @@ def read_message(
 ) -> tuple[int, float, float]:
     """Read body[at:end] into the buffers, and the counts of positive buckets into `positive_counts`, which has room for
     BUCKETS_MAX. Lists of numbers may be packed or not. Returns (fault or 0, the number seen, the one wanted). A stale
-    marker is read to its end, and may have counts that a histogram may not have."""
+    marker is read to its end, and may have counts that a histogram must not have."""
     integers, floats, sizes = message.integers, message.floats, message.sizes
     integers[:], floats[:], sizes[:] = 0, 0.0, 0
-    integers[3] = -1
+    integers[IS_FLOAT_AT] = -1
     has_deltas = has_counts = False
-    negative = positive = np.int64(0)  # The counts that deltas have led to.
-    below_zero = np.int64(0)  # The first count that is negative.
+    negative = positive = np.int64(0)  # the last counts that deltas have led to
+    below_zero = np.int64(0)  # the first count that is negative
     while at < end:
-        tag, content = _integer(body, at, min(end, at + LENGTH_BYTES_MAX))
-        if content < 0 or tag < 8:
+        tag, value, begin, at = _read_field(body, at, end)
+        if at < 0:
             return Fault.MALFORMED.value, 0.0, 0.0
         field, wire_type = tag >> 3, tag & 7
-        value, begin, following = np.int64(0), content, np.int64(-1)
-        if wire_type == VARINT:
-            value, following = _integer(body, content, end)
-        elif wire_type == DELIMITED:
-            length, begin = _integer(body, content, min(end, content + LENGTH_BYTES_MAX))
-            if begin >= 0 and length <= end - begin:
-                following = begin + length
-        else:
-            following = past_field(body, content, end, wire_type)
-        if following < 0:
-            return Fault.MALFORMED.value, 0.0, 0.0
-        at = following
         if field in (NEGATIVE_SPANS, POSITIVE_SPANS):
-            side = 0 if field == NEGATIVE_SPANS else 1
-            if sizes[side] == BUCKETS_MAX:
+            place = NEGATIVE_SPANS_AT if field == NEGATIVE_SPANS else POSITIVE_SPANS_AT
+            if sizes[place] == BUCKETS_MAX:
                 return Fault.TOO_MANY_SPANS.value, 0.0, float(BUCKETS_MAX)
-            spans = message.negative_spans if side == 0 else message.positive_spans
-            if wire_type != DELIMITED or not _read_span(body, begin, following, spans[sizes[side]]):
+            spans = message.negative_spans if field == NEGATIVE_SPANS else message.positive_spans
+            if wire_type != DELIMITED or not _read_span(body, begin, at, spans[sizes[place]]):
                 return Fault.MALFORMED.value, 0.0, 0.0
-            sizes[side] += 1
+            sizes[place] += 1
         elif field in (NEGATIVE_DELTAS, POSITIVE_DELTAS):
             has_deltas = True
             if wire_type not in (DELIMITED, VARINT):
                 return Fault.MALFORMED.value, 0.0, 0.0
             is_negative = field == NEGATIVE_DELTAS
-            place, counts = (2, message.negative_counts) if is_negative else (3, positive_counts)
+            place, counts = (NEGATIVES_AT, message.negative_counts) if is_negative else (POSITIVES_AT, positive_counts)
             size, last, fault = _read_deltas(
-                body, begin, following, counts, sizes[place], negative if is_negative else positive,
-                BUCKETS_MAX - sizes[2] - sizes[3],
+                body, begin, at, counts, sizes[place], negative if is_negative else positive,
+                BUCKETS_MAX - sizes[NEGATIVES_AT] - sizes[POSITIVES_AT],
             )  # fmt: skip
             if fault == Fault.NEGATIVE_COUNT.value:
                 below_zero, last = (below_zero if below_zero != 0 else last), np.int64(0)
@@ -197,33 +189,61 @@ def read_message(
             sizes[place] = size
         elif field in (NEGATIVE_COUNTS, POSITIVE_COUNTS, CUSTOM_VALUES):
             has_counts = has_counts or field != CUSTOM_VALUES
-            if wire_type not in (DELIMITED, FIXED_64) or (following - begin) % 8 != 0:
+            if wire_type not in (DELIMITED, FIXED_64) or (at - begin) % 8 != 0:
                 return Fault.MALFORMED.value, 0.0, 0.0
-            place = 4 if field == CUSTOM_VALUES else 2 if field == NEGATIVE_COUNTS else 3
-            room = BUCKETS_MAX - (sizes[4] if field == CUSTOM_VALUES else sizes[2] + sizes[3])
-            if (following - begin) // 8 > room:
+            if not _read_floats(body, field, begin, at, message, positive_counts):
                 fault = Fault.TOO_MANY_BOUNDS.value if field == CUSTOM_VALUES else Fault.TOO_MANY_BUCKETS.value
                 return fault, 0.0, float(BUCKETS_MAX)
-            for i in range((following - begin) // 8):
-                number = _double(body, begin + 8 * i)
-                if field == CUSTOM_VALUES:
-                    message.bounds[sizes[4] + i] = number
-                elif field == NEGATIVE_COUNTS:
-                    message.negative_counts[sizes[2] + i] = number
-                else:
-                    positive_counts[sizes[3] + i] = number
-            sizes[place] += (following - begin) // 8
-        elif not _read_number(body, field, wire_type, value, content, integers, floats):
+        elif not _read_number(body, field, wire_type, value, begin, integers, floats):
             return Fault.MALFORMED.value, 0.0, 0.0
-    if integers[3] < 0:
-        integers[3] = int(has_counts)
+    if integers[IS_FLOAT_AT] < 0:
+        integers[IS_FLOAT_AT] = int(has_counts)
     if floats[:1].view(np.int64)[0] == STALE_SUM_BITS:
         return 0, 0.0, 0.0
     if below_zero != 0:
         return Fault.NEGATIVE_COUNT.value, float(below_zero), float(BUCKETS_MAX)
-    if (has_counts and (has_deltas or integers[3] == 0)) or (has_deltas and integers[3] == 1):
+    if (has_counts and (has_deltas or integers[IS_FLOAT_AT] == 0)) or (has_deltas and integers[IS_FLOAT_AT] == 1):
         return Fault.MIXED_COUNTS.value, 0.0, 0.0
     return 0, 0.0, 0.0
+
+
+@inlined(allocates=False)
+def _read_field(body: Any, at: Any, end: Any) -> Any:
+    """(tag, value, begin, following) of the field at `at`: its value if it is a varint; where its content begins, for a
+    delimited one after the length; where the next field begins, or -1 if the message is malformed."""
+    tag, content = _integer(body, at, min(end, at + LENGTH_BYTES_MAX))
+    value, begin, following = np.int64(0), content, np.int64(-1)
+    if content < 0 or tag < 8:
+        return tag, value, begin, following
+    if tag & 7 == VARINT:
+        value, following = _integer(body, content, end)
+    elif tag & 7 == DELIMITED:
+        length, begin = _integer(body, content, min(end, content + LENGTH_BYTES_MAX))
+        if begin >= 0 and length <= end - begin:
+            following = begin + length
+    else:
+        following = past_field(body, content, end, tag & 7)
+    return tag, value, begin, following
+
+
+@inlined(allocates=False)
+def _read_floats(body: Any, field: Any, begin: Any, end: Any, message: Any, positive_counts: Any) -> Any:
+    """Append the float64 numbers in body[begin:end] to the counts or custom boundaries of `field`. False if there are
+    too many."""
+    sizes, count = message.sizes, (end - begin) // 8
+    used = sizes[BOUNDS_AT] if field == CUSTOM_VALUES else sizes[NEGATIVES_AT] + sizes[POSITIVES_AT]
+    if count > BUCKETS_MAX - used:
+        return False
+    for i in range(count):
+        number = _double(body, begin + 8 * i)
+        if field == CUSTOM_VALUES:
+            message.bounds[sizes[BOUNDS_AT] + i] = number
+        elif field == NEGATIVE_COUNTS:
+            message.negative_counts[sizes[NEGATIVES_AT] + i] = number
+        else:
+            positive_counts[sizes[POSITIVES_AT] + i] = number
+    sizes[BOUNDS_AT if field == CUSTOM_VALUES else NEGATIVES_AT if field == NEGATIVE_COUNTS else POSITIVES_AT] += count
+    return True
 
 
 @kernel(
@@ -236,35 +256,35 @@ def read_message(
 def _read_number(
     body: NDArray[np.uint8], field: int, wire_type: int, value: int, content: int, integers: Ints, floats: Floats
 ) -> bool:
-    """Keep a field that is one number: `value`, if it is a varint. False if its wire type is another one. Fields that
-    are unknown are passed over."""
+    """Keep a field that is one number: `value` if it is a varint, otherwise that at `content`. False if it has the
+    wrong wire type. Unknown fields are skipped."""
     if field in (OBSERVATIONS, SCHEMA, ZERO_COUNT, RESET_HINT, TIMESTAMP, START_TIMESTAMP):
         if wire_type != VARINT:
             return False
         if field == OBSERVATIONS:
-            floats[2], integers[3] = _unsigned(value), 0
+            floats[OBSERVATIONS_AT], integers[IS_FLOAT_AT] = _unsigned(value), 0
         elif field == ZERO_COUNT:
-            floats[3] = _unsigned(value)
+            floats[ZERO_COUNT_AT] = _unsigned(value)
         elif field == SCHEMA:
-            integers[4] = _signed(value)
+            integers[SCHEMA_AT] = _signed(value)
         elif field == RESET_HINT:
-            integers[2] = value if 0 <= value <= 3 else 0
+            integers[HINT_AT] = value if 0 <= value <= 3 else 0
         else:
-            integers[0 if field == TIMESTAMP else 1] = value
+            integers[TIMESTAMP_AT if field == TIMESTAMP else START_AT] = value
     elif field in (OBSERVATIONS_FLOAT, SUM, ZERO_THRESHOLD, ZERO_COUNT_FLOAT):
         if wire_type != FIXED_64:
             return False
         number = _double(body, content)
         if field == OBSERVATIONS_FLOAT:
-            floats[2], integers[3] = number, 1
+            floats[OBSERVATIONS_AT], integers[IS_FLOAT_AT] = number, 1
         else:
-            floats[0 if field == SUM else 1 if field == ZERO_THRESHOLD else 3] = number
+            floats[SUM_AT if field == SUM else THRESHOLD_AT if field == ZERO_THRESHOLD else ZERO_COUNT_AT] = number
     return True
 
 
 @kernel(types.boolean(Bytes, types.int64, types.int64, _INT64), first=True, forceinline=True, allocates=False)
 def _read_span(body: NDArray[np.uint8], at: int, end: int, span: Ints) -> bool:
-    """Read a span's offset and length; False if the message is malformed."""
+    """Read a span's offset and length. False if the message is malformed."""
     span[:] = 0
     while at < end:
         tag, content = _integer(body, at, min(end, at + LENGTH_BYTES_MAX))
@@ -300,13 +320,13 @@ def _read_span(body: NDArray[np.uint8], at: int, end: int, span: Ints) -> bool:
 def _read_deltas(
     body: NDArray[np.uint8], at: int, end: int, counts: Floats, size: int, count: int, room: int
 ) -> tuple[int, int, int]:
-    """Append the counts that the deltas in body[at:end] lead to from `count`, at most `room`. Returns (how many counts
-    there are now, the last one, fault or 0); a count above 2^63 turns negative, which is a fault."""
+    """Append the counts that the deltas in body[at:end] lead to from `count`, at most `room`. Returns (the new number
+    of counts, the last one, fault or 0); a count above 2^63 turns negative, which is a fault."""
     first: Any = size
     while at < end:
         if at + 8 <= end and size - first + 8 <= room and load64(body, at) & _HIGH_BITS == np.uint64(0):
             last, lowest = count, np.int64(0)
-            for i in range(8):  # without a way out, so that it is unrolled
+            for i in range(8):  # without an early exit, so that it is unrolled
                 low = np.int64(body[at + i])
                 last += (low >> 1) ^ -(low & 1)
                 lowest |= last

@@ -1,12 +1,12 @@
-"""Where what stands in a frame of histograms (`frames.py`), for those who write one and those who read one.
+"""The layout of a frame of histograms (`frames.py`), for its writers and readers.
 
-A frame is a header and twelve arrays, each from a word of 8 bytes on, with zeros behind it up to the next. The header:
-version, the codes of the types of `observations` and of `counts`, and two zeros in a byte each, two more zeros of 2
-bytes; uint32 numbers of rows, of layouts, of the buckets and of the boundaries of all layouts; the uint64 number of the
-counts of all rows. All is in the order of bytes of x86-64.
+A frame is a header and twelve arrays. Each array begins at a word of 8 bytes, with zeros after the array before. The
+header: a byte each for the version, the code of the type of `observations` and that of `counts`; five zero bytes; the
+numbers of rows, of layouts, of the buckets of all layouts and of the boundaries of all layouts, as uint32; the number
+of the counts of all rows, as uint64. The byte order is little-endian.
 """
 
-# In a kernel's types a numpy integer and an int are one.
+# The types of a kernel do not tell numpy integers from ints.
 # mypy: disable-error-code="assignment, return-value"
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shared import kernel_types as types
 from shared.histograms.batch import INTS, Ints
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 
 VERSION = 1
 HEADER_WORDS = 4
@@ -28,30 +27,30 @@ CODES = 4
 
 _BYTE, _HALF, _LOW = 0xFF, 32, 0xFFFF_FFFF
 _TWO_52, EXPONENT_52 = 2.0**52, 0x433
-"""Added to 2^52, a whole number from 0 to below 2^52 is the lower 52 bits of the sum."""
+"""If a whole number from 0 to below 2^52 is added to 2^52, it is the lower 52 bits of the sum."""
 
 
 class Sections(NamedTuple):
-    """The numbers in the header of a frame, and behind them the word at which each of its arrays begins; `end` is the
-    word behind the last one."""
+    """The numbers in the header of a frame, and then the word at which each of its arrays begins. `end` is the word
+    after the last array."""
 
     rows: int
     layouts: int
     buckets: int
     bounds: int
     counts: int
-    """Of all rows together."""
+    """Of all rows."""
     count_code: int
     observation_code: int
 
     zero_thresholds: int
     """float64 of each layout."""
     bound_at: int
-    """float64 boundaries, of one layout after another."""
+    """float64 boundaries, one layout after another."""
     sums: int
     """float64 of each row."""
     counts_at: int
-    """Of one row after another, in the order of the buckets of its layout."""
+    """One row after another, each in the order of the buckets of its layout."""
     observations: int
     """Of each row."""
     zero_places: int
@@ -61,7 +60,7 @@ class Sections(NamedTuple):
     bound_sizes: int
     """int32 of each layout: how many boundaries it has."""
     indexes: int
-    """int32 of the buckets of one layout after another."""
+    """int32 of each bucket, one layout after another."""
     layout: int
     """int32 of each row: the number of its layout."""
     schemas: int
@@ -76,13 +75,13 @@ SECTIONS = types.NamedUniTuple(types.int64, len(Sections._fields), Sections)
 
 @inlined(allocates=False)
 def size_of(code: Any) -> Any:
-    """The bytes of a number of the type with this code."""
+    """The size in bytes of a number of the type with this code."""
     return np.int64(1) << code
 
 
 @inlined(allocates=False)
 def _after(place: Any, items: Any, size: Any) -> Any:
-    """The word behind an array of so many items of this size in bytes."""
+    """The word after an array of so many items of this size in bytes."""
     return place + ((items * size + 7) >> 3)
 
 
@@ -111,19 +110,19 @@ def arranged(
 
 
 @inlined(allocates=False)
-def put_header(words: Any, own: Sections) -> None:
+def put_header(words: Any, frame: Sections) -> None:
     """Write the header of a frame to these words, and zeros to the last word of each of its arrays."""
-    for following in own[8:]:
-        words[following - 1] = 0
-    words[0] = VERSION | own.observation_code << 8 | own.count_code << 16
-    words[1] = own.rows | own.layouts << _HALF
-    words[2] = own.buckets | own.bounds << _HALF
-    words[3] = own.counts
+    for next_array in frame[8:]:
+        words[next_array - 1] = 0
+    words[0] = VERSION | frame.observation_code << 8 | frame.count_code << 16
+    words[1] = frame.rows | frame.layouts << _HALF
+    words[2] = frame.buckets | frame.bounds << _HALF
+    words[3] = frame.counts
 
 
 @kernel(SECTIONS(INTS), first=True, allocates=False, error_model="numpy")
 def sections(words: Ints) -> Sections:
-    """Those of the frame that these words begin with, from its header, which must be there."""
+    """The sections of the frame that begins with these words, from its header, which must be complete."""
     first, second, third = words[0], words[1], words[2]
     return arranged(
         second & _LOW, second >> _HALF & _LOW, third & _LOW, third >> _HALF & _LOW, words[3],
@@ -136,15 +135,15 @@ NO_SECTIONS = Sections(*[-1] * len(Sections._fields))
 
 @kernel(SECTIONS(INTS), first=True, allocates=False, error_model="numpy")
 def sections_within(words: Ints) -> Sections:
-    """What `sections` gives, or NO_SECTIONS if these words do not begin with a frame that is known and whole."""
+    """`sections`, or NO_SECTIONS if these words do not begin with a complete frame of a known version."""
     if words.size < HEADER_WORDS or words[0] & _BYTE != VERSION:
         return NO_SECTIONS
     if max(words[0] >> 8 & _BYTE, words[0] >> 16 & _BYTE) >= CODES:
         return NO_SECTIONS
     if words[3] < 0 or words[3] > 8 * words.size:
         return NO_SECTIONS
-    own = sections(words)
-    return own if own.end <= words.size else NO_SECTIONS
+    frame = sections(words)
+    return frame if frame.end <= words.size else NO_SECTIONS
 
 
 @inlined(allocates=False)
@@ -183,15 +182,15 @@ def get_numbers(words: Any, code: Any, start: Any, out: Any) -> None:
 
 @inlined(allocates=False)
 def digits_of(values: Any) -> Any:
-    """What tells the narrowest type of these numbers (`frame_writing`): −1 unless they are whole and from 0 to below
-    2^52."""
-    digits, others = np.int64(0), np.int64(0)
-    for i in range(values.size):  # without a way out, so that it is vectorized
-        moved = values[i] + _TWO_52
-        digits |= np.float64(moved).view(np.int64)
-        # -0.0 too, which has to stay; NaN is not equal to itself.
-        others |= np.int64(moved - _TWO_52 != values[i]) | np.float64(values[i]).view(np.int64) >> 63
-    return np.int64(-1) if others != 0 else digits
+    """The bits that determine the narrowest type of these numbers (`frame_writing`): the bitwise or of their sums with
+    2^52, or −1 unless all are whole and from 0 to below 2^52."""
+    digits, misfits = np.int64(0), np.int64(0)
+    for i in range(values.size):  # without an early exit, so that it is vectorised
+        total = values[i] + _TWO_52
+        digits |= np.float64(total).view(np.int64)
+        # Also set by -0.0, which has to be preserved, and by NaN, which is not equal to itself.
+        misfits |= np.int64(total - _TWO_52 != values[i]) | np.float64(values[i]).view(np.int64) >> 63
+    return np.int64(-1) if misfits != 0 else digits
 
 
 @inlined(allocates=False)

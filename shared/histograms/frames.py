@@ -1,6 +1,6 @@
 """Batches of histograms as bytes: the arrays one after another, on the wire between processes and in the journal.
 
-The counts, which take most of the room, are written as the narrowest type that holds them exactly: most are whole
+The counts, which take most of the space, are written as the narrowest type that holds them exactly: most are whole
 numbers below 2^16. Layouts that no row has are left out.
 """
 
@@ -25,11 +25,11 @@ from shared.histograms.frame_writing import BYTES, Plan
 from shared.histograms.schemas import CUSTOM, SCHEMA_MAX, SCHEMA_MIN
 
 INDEX_MAX = np.iinfo(np.int32).max - 1
-"""Of a bucket; real ones are far smaller."""
+"""The largest index of a bucket; real ones are far smaller."""
 Frame = bytes | bytearray | memoryview
 
 _NUMBERS = ("<u1", "<u2", "<u4", "<f8")
-"""The types of counts by their code."""
+"""The types of counts, by code."""
 
 
 def encode(batch: HistogramBatch) -> Frame:
@@ -48,21 +48,21 @@ def decode(frame: Frame) -> HistogramBatch:
     if len(octets) % 8:
         raise ValueError(f"{len(octets)} bytes are no histograms, which take a multiple of 8")
     words = np.require(octets.view(np.int64), requirements="A")
-    own = sections_within(words)
-    if own.end != len(words):
+    sections = sections_within(words)
+    if sections.end != len(words):
         raise ValueError(f"{len(octets)} bytes are no whole frame of histograms of version {VERSION}")
-    rows, layouts, buckets, bounds, counts = own[:5]
+    rows, layouts, buckets, bounds, counts = sections[:5]
 
     def array(name: str, place: int, items: int) -> NDArray[Any]:
         return words[place:].view(name)[:items]
 
-    numbers = array(_NUMBERS[own.count_code], own.counts_at, counts)
-    observations = array(_NUMBERS[own.observation_code], own.observations, rows)
-    sizes, bound_sizes = (array("<i4", place, layouts) for place in (own.layout_sizes, own.bound_sizes))
-    layout, sums = array("<i4", own.layout, rows), array("<f8", own.sums, rows)
-    schema, zero_at = array("<i1", own.schemas, layouts), array("<i4", own.zero_places, layouts)
-    thresholds, bound = array("<f8", own.zero_thresholds, layouts), array("<f8", own.bound_at, bounds)
-    indexes, flags = array("<i4", own.indexes, buckets), array("<u1", own.flags, rows)
+    numbers = array(_NUMBERS[sections.count_code], sections.counts_at, counts)
+    observations = array(_NUMBERS[sections.observation_code], sections.observations, rows)
+    sizes, bound_sizes = (array("<i4", place, layouts) for place in (sections.layout_sizes, sections.bound_sizes))
+    layout, sums = array("<i4", sections.layout, rows), array("<f8", sections.sums, rows)
+    schema, zero_at = array("<i1", sections.schemas, layouts), array("<i4", sections.zero_places, layouts)
+    thresholds, bound = array("<f8", sections.zero_thresholds, layouts), array("<f8", sections.bound_at, bounds)
+    indexes, flags = array("<i4", sections.indexes, buckets), array("<u1", sections.flags, rows)
     starts, bound_starts = _starts(sizes), _starts(bound_sizes)
     if min(sizes.min(initial=0), bound_sizes.min(initial=0), layout.min(initial=0)) < 0:
         raise ValueError("histograms have layouts of negative size")
@@ -82,8 +82,8 @@ def decode(frame: Frame) -> HistogramBatch:
 
 
 def _are_layouts(table: LayoutColumns) -> bool:
-    """Whether all of them have a known schema, a zero bucket if they are not custom, and if they are, indexes of their
-    boundaries: kernels rely on that."""
+    """Whether every layout has a known schema and, if it is custom, indexes within its boundaries, otherwise a zero
+    bucket. Kernels rely on this."""
     is_custom, sizes = table.schema == CUSTOM, np.diff(table.start)
     is_known = is_custom | ((table.schema >= SCHEMA_MIN) & (table.schema <= SCHEMA_MAX))
     has_zero = np.where(is_custom, table.zero_at == NO_ZERO, (table.zero_at >= 0) & (table.zero_at < sizes))
@@ -93,7 +93,7 @@ def _are_layouts(table: LayoutColumns) -> bool:
 
 
 def with_used_layouts(batch: HistogramBatch) -> HistogramBatch:
-    """The same rows, with the layouts that some row has only, each in its old order."""
+    """The same rows with only the layouts that some row has, in their old order."""
     columns, table = batch.columns, batch.layouts.columns
     is_used = np.zeros(len(batch.layouts), np.bool_)
     is_used[columns.layout] = True
@@ -111,7 +111,7 @@ def with_used_layouts(batch: HistogramBatch) -> HistogramBatch:
 
 
 def _ragged(start: Ints, taken: Ints) -> tuple[Ints, Ints]:
-    """(where each taken part begins in the result, the place of each of its items before)."""
+    """(where each taken part begins in the result, the old place of each of its items)."""
     starts = _starts(np.diff(start)[taken])
     return starts, np.arange(starts[-1]) + np.repeat(start[taken] - starts[:-1], np.diff(starts))
 
@@ -121,5 +121,5 @@ def _starts(sizes: NDArray[Any]) -> Ints:
 
 
 def _owned(columns: Any) -> Any:
-    """The columns as arrays that are aligned and do not keep the frame."""
+    """Copies of the columns, which are aligned and do not keep the frame in memory."""
     return type(columns)(*(np.array(array) for array in columns))

@@ -1,7 +1,7 @@
-"""Collecting distinct layouts: a kernel writes a candidate behind the layouts collected so far, and interns it.
+"""Collects distinct layouts: a kernel writes a candidate after the layouts collected so far, and interns it.
 
-The table is open addressing with linear probing, at most half full. After some probes in vain a layout is kept
-without a slot, so that layouts that were chosen to collide cost no more than others; a layout may be kept twice then.
+The hash table uses open addressing with linear probing, and is at most half full. After PROBES_MAX unsuccessful probes,
+a layout is kept without a slot, so that layouts chosen to collide cost no more than others. It may then be kept twice.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
 from shared.histograms.batch import LAYOUTS, Floats, HistogramBatch, Ints, LayoutColumns, Layouts, sealed
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 
 
 class LayoutCollection(NamedTuple):
-    """Writable columns of layouts, with room for more; see LayoutColumns. used[0]: how many there are."""
+    """Writable columns of layouts, with room for more; see LayoutColumns. used[0]: the number of layouts."""
 
     schema: NDArray[np.int8]
     zero_threshold: Floats
@@ -45,8 +44,8 @@ PROBES_MAX = 32
 
 
 def collection(layouts: int, buckets: int, bounds: int) -> LayoutCollection:
-    """An empty collection with room for so many layouts, and for so many buckets and custom boundaries in all, the last
-    candidate included."""
+    """An empty collection with room for so many layouts, and for so many buckets and custom boundaries in total, the
+    last candidate included."""
     return LayoutCollection(
         np.empty(layouts, np.int8),
         np.empty(layouts),
@@ -66,17 +65,17 @@ def with_more_bounds(layouts: LayoutCollection) -> LayoutCollection:
 
 
 def with_room(layouts: LayoutCollection, more: int, buckets: int, bounds: int) -> LayoutCollection:
-    """The same collection, or a larger copy that has room for so many more layouts, which have so many buckets and
-    custom boundaries in all, and one more without buckets."""
+    """The same collection, or a larger copy, that has room for so many more layouts with so many buckets and custom
+    boundaries in total, and for one more layout without buckets."""
     used = layouts.used.item(0)
     rooms = (
         (len(layouts.schema), used + more + 1),
         (len(layouts.indexes), layouts.start.item(used) + buckets + 1),
         (len(layouts.bound), layouts.bound_start.item(used) + bounds + 1),
     )
-    if all(has >= need for has, need in rooms):
+    if all(capacity >= needed for capacity, needed in rooms):
         return layouts
-    larger = collection(*(max(has, need + need // 2) for has, need in rooms))
+    larger = collection(*(max(capacity, needed + needed // 2) for capacity, needed in rooms))
     columns: Any = zip(larger, views(layouts).columns, strict=False)
     for new, old in columns:
         new[: len(old)] = old
@@ -86,7 +85,7 @@ def with_room(layouts: LayoutCollection, more: int, buckets: int, bounds: int) -
 
 
 def views(layouts: LayoutCollection) -> Layouts:
-    """The layouts collected so far. What is added later does not change them."""
+    """The layouts collected so far, as views. Layouts added later do not change them."""
     return Layouts(sealed(_columns(layouts)))
 
 
@@ -104,7 +103,7 @@ def _columns(layouts: LayoutCollection) -> LayoutColumns:
 
 
 def collected(layouts: LayoutCollection) -> Layouts:
-    """The distinct layouts, in arrays of their size."""
+    """The distinct layouts, copied to arrays of exactly their size."""
     columns: Any = (column.copy() for column in _columns(layouts))
     return Layouts(sealed(LayoutColumns(*columns)))
 
@@ -119,7 +118,7 @@ def _digest(
         ^ np.uint64(np.float64(threshold).view(np.int64))
         ^ np.uint64(np.int64(zero_at))
     )
-    # Indexes that follow each other, as most do, are known from where they begin.
+    # Consecutive indexes, by far the most common, are determined by the first of them.
     expected = np.int64(0)
     indexes = layouts.indexes[begin : begin + buckets]
     for i in range(buckets):
@@ -144,8 +143,8 @@ def _digest(
 def intern(
     layouts: LayoutCollection, schema: int, zero_threshold: float, zero_at: int, buckets: int, bounds: int
 ) -> int:
-    """The number of the layout whose bucket indexes and custom boundaries were written behind the last one, at
-    indexes[start[used]:] and bound[bound_start[used]:]: a new one, or that of the same layout."""
+    """The number of the layout whose bucket indexes and custom boundaries have been written after the last layout, at
+    indexes[start[used]:] and bound[bound_start[used]:]: a new number, or that of an equal layout."""
     used = layouts.used[0]
     begin, bound_begin = layouts.start[used], layouts.bound_start[used]
     threshold = np.float64(zero_threshold) + 0.0  # -0.0 becomes 0.0
@@ -176,7 +175,7 @@ def intern(
 def _is_candidate(
     layouts: LayoutCollection, other: int, schema: int, threshold: float, zero_at: int, buckets: int, bounds: int
 ) -> bool:
-    """Whether a collected layout is the same as the candidate."""
+    """Whether a collected layout equals the candidate."""
     begin, bound_begin = layouts.start[layouts.used[0]], layouts.bound_start[layouts.used[0]]
     other_begin, other_bound = layouts.start[other], layouts.bound_start[other]
     if (
@@ -189,7 +188,7 @@ def _is_candidate(
         return False
     differences = 0
     indexes, other_indexes = layouts.indexes[begin : begin + buckets], layouts.indexes[other_begin:]
-    for i in range(buckets):  # without a way out, so that it is vectorized
+    for i in range(buckets):  # without an early exit, so that it is vectorised
         differences |= indexes[i] ^ other_indexes[i]
     for i in range(bounds):
         differences |= layouts.bound[other_bound + i] != layouts.bound[bound_begin + i]
@@ -198,7 +197,7 @@ def _is_candidate(
 
 @kernel(types.void(COLLECTION), first=True, allocates=False, error_model="numpy")
 def _fill_slots(layouts: LayoutCollection) -> None:
-    """Make the hash table, empty before, of a collection whose layouts are all distinct."""
+    """Fill the hash table, empty before, of a collection whose layouts are all distinct."""
     mask = layouts.slots.size - 1
     for layout in range(layouts.used[0]):
         begin, bound_begin = layouts.start[layout], layouts.bound_start[layout]
@@ -214,7 +213,7 @@ def _fill_slots(layouts: LayoutCollection) -> None:
 
 
 def with_distinct_layouts(batch: HistogramBatch) -> HistogramBatch:
-    """The same rows, with each layout that some row has once, in the order of the old ones."""
+    """The same rows, with each layout that some row has only once, in their old order."""
     columns, table = batch.columns, batch.layouts.columns
     is_used = np.zeros(len(batch.layouts), np.bool_)
     is_used[columns.layout] = True

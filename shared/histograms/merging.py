@@ -1,8 +1,8 @@
-"""Sums of groups of histograms: the one kernel behind addition, subtraction, `sum`, `avg` and what rates add up.
+"""Sums of groups of histograms: the one kernel behind addition, subtraction, `sum`, `avg` and rates.
 
-Rows of a group are brought to a common layout: the smallest schema, the zero threshold that suits all of them, and of
-custom boundaries those that all of them have. Source: the specification's section "Compatibility between histograms";
-that custom boundaries are reconciled so is shown by Prometheus's conformance scripts.
+Rows of a group are brought to a common layout: the smallest schema, a zero threshold that suits all of them, and the
+custom boundaries that all of them have. Sources: the specification's section "Compatibility between histograms", and
+Prometheus's conformance scripts for custom boundaries.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
 from shared.histograms import alignment
 from shared.histograms.alignment import WRITABLE_FLOATS, WRITABLE_INTS, map_buckets, width
 from shared.histograms.batch import (
@@ -40,10 +39,10 @@ from shared.histograms.batch import (
 )
 from shared.histograms.interning import COLLECTION, LayoutCollection, collected, collection, intern, with_more_bounds
 from shared.histograms.schemas import CUSTOM
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 
 MIXED, RECONCILED, CONFLICTING = 1, 2, 4
-"""Notes of a group: it has both exponential and custom buckets, and its result is an empty histogram; its custom
+"""Notes on a group: it has both exponential and custom buckets, and its result is an empty histogram; its custom
 boundaries differ; one row says that the counter was reset, and another that it was not."""
 
 _BYTES = types.uint8[::1]
@@ -51,7 +50,7 @@ _TARGETS = types.int32[::1]
 
 
 class Merged(NamedTuple):
-    """A row and the notes (uint8[groups]) of each group."""
+    """A row for each group, and the notes on each (uint8[groups])."""
 
     batch: HistogramBatch
     notes: NDArray[np.uint8]
@@ -60,11 +59,11 @@ class Merged(NamedTuple):
 def summed(
     batch: HistogramBatch, members: Ints, group_start: Ints, weights: NDArray[np.float64] | None = None
 ) -> Merged:
-    """The sum of the rows members[group_start[g]:group_start[g + 1]] of each group g, each times its weight (1 without
-    `weights`, which has one for each of `members`), compensated as in `sum` over floats. Every group has a row, and no
-    row is a stale marker.
+    """The sum of the rows members[group_start[g]:group_start[g + 1]] of each group g, compensated as in `sum` over
+    floats. Each row is multiplied by its weight (one for each of `members`; without `weights`, 1). Every group must
+    have a row, and no row may be a stale marker.
 
-    A result is a gauge if a row is one; otherwise its reset hint is the one that all rows have, or unknown.
+    A result is a gauge if any row is one. Otherwise its reset hint is the one that all rows have, or unknown.
     """
     sums, _, notes = _summed(batch, members, group_start, weights, keeps_losses=False)
     return Merged(sums, notes)
@@ -73,8 +72,8 @@ def summed(
 def summed_in_parts(
     batch: HistogramBatch, members: Ints, group_start: Ints, weights: NDArray[np.float64] | None = None
 ) -> tuple[HistogramBatch, HistogramBatch, NDArray[np.uint8]]:
-    """(sums, what rounding lost of them, notes): `summed` for sums that are to be added up with others. Added up
-    together with its losses, a sum is as exact as one of all rows at once. Both have a row of the same layout for each
+    """(sums, what rounding lost of them, notes): `summed` for sums that are to be added to others. Added up together
+    with their losses, they are as exact as one sum of all rows. Sums and losses have a row of the same layout for each
     group."""
     return _summed(batch, members, group_start, weights, keeps_losses=True)
 
@@ -87,7 +86,8 @@ def _summed(
     *,
     keeps_losses: bool,
 ) -> tuple[HistogramBatch, HistogramBatch, NDArray[np.uint8]]:
-    """(sums, losses, notes). Without `keeps_losses`, the losses are in the sums, and their rows mean nothing."""
+    """(sums, losses, notes). Without `keeps_losses`, the losses are added to the sums, and their rows are
+    meaningless."""
     groups = len(group_start) - 1
     members, group_start = read_only(members, np.int64), read_only(group_start, np.int64)
     if groups and np.diff(group_start).min() < 1:
@@ -119,10 +119,10 @@ def _summed(
 
 
 def _common_layouts(batch: HistogramBatch, members: Ints, group_start: Ints) -> tuple[Layouts, Any, Any]:
-    """(the batch's layouts and new ones, int32[groups]: the layout of each result, uint8[groups]: notes)."""
+    """(the batch's layouts followed by new ones, int32[groups]: the layout of each result, uint8[groups]: notes)."""
     columns, groups = batch.columns, len(group_start) - 1
     layout = columns.layout[members]
-    changes = np.ones(len(members), np.bool_)  # Where the layout is not the one before it in the group.
+    changes = np.ones(len(members), np.bool_)  # where the layout is not that of the previous member of the group
     changes[1:] = layout[1:] != layout[:-1]
     changes[group_start[:-1]] = True
     mixes = np.add.reduceat(changes, group_start[:-1]) > 1 if groups else np.zeros(0, np.bool_)
@@ -162,22 +162,12 @@ def _common_layouts(batch: HistogramBatch, members: Ints, group_start: Ints) -> 
     error_model="numpy",
 )
 def _plan(
-    layouts: LayoutColumns,
-    edges: Floats,
-    rows: HistogramColumns,
-    members: Ints,
-    group_start: Ints,
-    next_group: int,
-    new: LayoutCollection,
-    targets: Any,
-    notes: Any,
-    keys: Ints,
-    spare: Ints,
-    mapped: Ints,
-) -> int:
-    """Find the layout of each group's sum from `next_group` on, and collect in `new` those that are not the layout of
-    all its rows; their number is counted on from the layouts there are. Returns the number of the next group, for
-    which `new` may lack room for custom boundaries. `keys`, `spare` and `mapped` are buffers."""
+    layouts: LayoutColumns, edges: Floats, rows: HistogramColumns, members: Ints, group_start: Ints, next_group: int,
+    new: LayoutCollection, targets: Any, notes: Any, keys: Ints, spare: Ints, mapped: Ints,
+) -> int:  # fmt: skip
+    """Determine the layout of each group's sum from `next_group` on. Those that are not the layout of all rows of the
+    group are collected in `new`, and numbered after the existing layouts. Returns the number of groups, or that of a
+    group for whose custom boundaries `new` lacks room. `keys`, `spare` and `mapped` are buffers."""
     for g in range(next_group, targets.size):
         begin, end = group_start[g], group_start[g + 1]
         first = rows.layout[members[begin]]
@@ -234,20 +224,20 @@ def _plan(
 
 @inlined
 def _has_layouts_of_previous(rows: Any, members: Any, group_start: Any, g: Any) -> Any:
-    """Whether the rows of group g have the same layouts as those of group g-1, one by one."""
+    """Whether the rows of group g have the same layouts as those of group g-1, in the same order."""
     begin, end = group_start[g], group_start[g + 1]
     before = group_start[g - 1]
     if end - begin != begin - before:
         return False
-    same = True
+    are_same = True
     for i in range(end - begin):
-        same &= rows.layout[members[begin + i]] == rows.layout[members[before + i]]
-    return same
+        are_same &= rows.layout[members[begin + i]] == rows.layout[members[before + i]]
+    return are_same
 
 
 @inlined
 def _common_bounds(layouts: Any, rows: Any, members: Any, common: Any) -> Any:
-    """Fill `common` with the custom boundaries that all rows have; returns how many there are."""
+    """Fill `common` with the custom boundaries that all rows have. Returns their number."""
     kept, previous = 0, -1
     for i in range(members.size):
         layout = rows.layout[members[i]]
@@ -262,8 +252,18 @@ def _common_bounds(layouts: Any, rows: Any, members: Any, common: Any) -> Any:
 
 
 @inlined
+def _find_places(keys: Any, mapped: Any, place: Any) -> None:
+    """Fill place[i] with the place of mapped[i] among the ascending `keys`, which contain it."""
+    at = 0
+    for i in range(place.size):
+        while keys[at] < mapped[i]:
+            at += 1
+        place[i] = at
+
+
+@inlined
 def _add(total: Any, compensation: Any, x: Any) -> Any:
-    """Neumaier's compensated sum: (the total with x, its compensation)."""
+    """A step of Neumaier's compensated sum: (the total with x, its compensation)."""
     new = total + x
     if np.isinf(new):
         return new, 0.0
@@ -281,33 +281,16 @@ def _add(total: Any, compensation: Any, x: Any) -> Any:
     error_model="numpy",
 )  # fmt: skip
 def _add_up(
-    layouts: LayoutColumns,
-    edges: Floats,
-    rows: HistogramColumns,
-    members: Ints,
-    group_start: Ints,
-    weights: Floats,
-    targets: Any,
-    notes: Any,
-    flags: Any,
-    observations: Floats,
-    total: Floats,
-    start: Ints,
-    counts: Floats,
-    lost_observations: Floats,
-    lost_total: Floats,
-    lost_counts: Floats,
-    keeps_losses: bool,
-    keys: Ints,
-    mapped: Ints,
-    places: Any,
-    placed_in: Any,
-) -> None:
-    """Add the rows of each group in its layout targets[g]. Sums and losses are 0 before. Unless the losses are to be
-    kept, they are added to the sums, and `lost_counts` is a buffer like `keys` and `mapped`.
+    layouts: LayoutColumns, edges: Floats, rows: HistogramColumns, members: Ints, group_start: Ints, weights: Floats,
+    targets: Any, notes: Any, flags: Any, observations: Floats, total: Floats, start: Ints, counts: Floats,
+    lost_observations: Floats, lost_total: Floats, lost_counts: Floats, keeps_losses: bool, keys: Ints, mapped: Ints,
+    places: Any, placed_in: Any,
+) -> None:  # fmt: skip
+    """Add up the rows of each group in its layout targets[g]. Sums and losses must be 0 at first. Without
+    `keeps_losses`, the losses are added to the sums, and `lost_counts` is a buffer like `keys` and `mapped`.
 
-    `places`: for each bucket of a layout, its place in the layout placed_in[layout] (-1 before); groups with the same
-    result follow each other, as the steps of the same series do."""
+    `places`: for each bucket of a layout, its place in the layout placed_in[layout] (-1 at first). It is reused while
+    consecutive groups have the same result layout, as the steps of one series do."""
     keys_of = -1
     for g in range(targets.size):
         begin, end = group_start[g], group_start[g + 1]
@@ -338,11 +321,7 @@ def _add_up(
                     map_buckets(layouts, edges, target, schema, threshold, bounds, keys)
                     keys_of = target
                 map_buckets(layouts, edges, layout, schema, threshold, bounds, mapped)
-                at = 0
-                for i in range(place.size):
-                    while keys[at] < mapped[i]:
-                        at += 1
-                    place[i] = at
+                _find_places(keys, mapped, place)
                 placed_in[layout] = target
             for i in range(place.size):
                 at = place[i]
@@ -361,7 +340,7 @@ def _add_up(
 
 @inlined
 def _hint_of(hints: Any) -> Any:
-    """The reset hint of a sum, from the set of those of its rows (bit h: hint h occurs)."""
+    """The reset hint of a sum, from the set of the hints of its rows (bit h: hint h occurs)."""
     if hints & (1 << HINT_GAUGE):
         return HINT_GAUGE
     if hints == 1 << HINT_RESET:

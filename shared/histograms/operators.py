@@ -1,7 +1,6 @@
 """The operators between histograms, and between histograms and numbers: `+ - * / ==`, and the average of a group.
 
-Source: the specification's section "PromQL". What an operation warns of is up to its caller, who gets the notes of
-`merging`.
+Source: the specification's section "PromQL". Warnings are left to the caller, which gets the notes of `merging`.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
 from shared.histograms.batch import (
     FLOATS,
     HINT,
@@ -28,16 +26,17 @@ from shared.histograms.batch import (
 )
 from shared.histograms.buckets import without_buckets
 from shared.histograms.merging import Merged, summed
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 
 
 def added(left: HistogramBatch, right: HistogramBatch) -> Merged:
-    """Row by row, left + right. Expects as many rows on both sides, and no stale markers."""
+    """Row by row, left + right. Expects the same number of rows on both sides, and no stale markers."""
     return added_rows(*_in_one_batch(left, right))
 
 
 def subtracted(left: HistogramBatch, right: HistogramBatch) -> Merged:
-    """Row by row, left - right, which is a gauge. Expects as many rows on both sides, and no stale markers."""
+    """Row by row, left - right, which is a gauge. Expects the same number of rows on both sides, and no stale
+    markers."""
     return subtracted_rows(*_in_one_batch(left, right))
 
 
@@ -65,8 +64,8 @@ def _combined(batch: HistogramBatch, left: Ints, right: Ints, weight: float) -> 
 
 
 def averaged(batch: HistogramBatch, members: Ints, group_start: Ints) -> Merged:
-    """The sum of each group, as `merging.summed` makes it, divided by the number of its rows. Where the sum would
-    overflow, the rows are divided before they are added up."""
+    """The sum of each group (`merging.summed`), divided by the number of its rows. If the sum would overflow, the rows
+    are divided before they are added up."""
     sizes = np.diff(group_start).astype(np.float64)
     sums, notes = summed(batch, members, group_start)
     means = scaled_by_rows(sums, 1.0, sizes)
@@ -79,15 +78,15 @@ def averaged(batch: HistogramBatch, members: Ints, group_start: Ints) -> Merged:
 
 
 def scaled(batch: HistogramBatch, factors: Floats) -> HistogramBatch:
-    """Each row times its factor (float64[rows]). A negative factor makes a gauge of it. Regular buckets without
+    """Each row times its factor (float64[rows]). A negative factor turns it into a gauge. Regular buckets without
     observations stay empty whatever the factor."""
     return _as_gauges(scaled_by_rows(_without_empty(batch, factors), factors, 1.0), factors < 0)
 
 
 def divided(batch: HistogramBatch, divisors: Floats) -> HistogramBatch:
-    """Each row divided by its divisor (float64[rows]). A negative one makes a gauge of it. Division by zero leaves no
-    regular buckets, and infinities or NaN as count, sum and zero bucket. Regular buckets without observations stay
-    empty whatever the divisor."""
+    """Each row divided by its divisor (float64[rows]). A negative divisor turns it into a gauge. Division by zero
+    leaves no regular buckets, and infinities or NaN as count, sum and zero bucket. Regular buckets without observations
+    stay empty whatever the divisor."""
     quotients = _as_gauges(scaled_by_rows(_without_empty(batch, divisors), 1.0, divisors), divisors < 0)
     if not (divisors == 0).any():
         return quotients
@@ -95,8 +94,8 @@ def divided(batch: HistogramBatch, divisors: Floats) -> HistogramBatch:
 
 
 def _without_empty(batch: HistogramBatch, numbers: Floats) -> HistogramBatch:
-    """Without the empty buckets of the rows whose number (float64[rows]) is infinite or NaN: that they are there says
-    nothing about observations, and nothing is to become NaN only because they are."""
+    """The batch without the empty buckets of the rows whose number (float64[rows]) is infinite or NaN: the presence of
+    an empty bucket says nothing about observations, and must not turn anything into NaN."""
     is_finite = np.isfinite(numbers)
     if is_finite.all():
         return batch
@@ -151,7 +150,7 @@ def zero_rows(batch: HistogramBatch) -> NDArray[np.bool_]:
 
 
 def all_by_row(values: NDArray[np.bool_], start: Ints) -> NDArray[np.bool_]:
-    """bool[rows]: whether all values of a row are true; so it is for a row without values."""
+    """bool[rows]: whether all values of a row are true, as for a row without values."""
     result = np.ones(len(start) - 1, np.bool_)
     if not values.all():
         _unmark_false(values, start, result)
@@ -167,7 +166,7 @@ def _unmark_false(values: NDArray[np.bool_], start: Ints, result: NDArray[np.boo
 
 def equal(left: HistogramBatch, right: HistogramBatch) -> NDArray[np.bool_]:
     """bool[rows]: whether the rows are the same histogram: schema, zero threshold, custom boundaries, count, sum and
-    all buckets, of which those that are not there have no observations. Flags do not count; NaN equals NaN."""
+    all buckets. A missing bucket equals one without observations. Flags are ignored; NaN equals NaN."""
     if len(left) != len(right):
         raise ValueError(f"{len(left)} histograms cannot be compared with {len(right)}")
     result = np.empty(len(left), np.bool_)
@@ -184,10 +183,10 @@ def _same(x: float, y: float) -> bool:
 def _same_all(x: Floats, y: Floats) -> bool:
     if x.size != y.size:
         return False
-    same = True
+    are_equal = True
     for i in range(x.size):
-        same &= x[i] == y[i]
-    return same
+        are_equal &= x[i] == y[i]
+    return are_equal
 
 
 @kernel(types.void(LAYOUTS, ROWS, LAYOUTS, ROWS, types.boolean[::1]), error_model="numpy")
@@ -221,7 +220,7 @@ def _same_buckets(
     right: HistogramColumns,
     row: int,
 ) -> bool:
-    """Whether the populated buckets of two rows with the same schema are the same, one after the other."""
+    """Whether two rows with the same schema have the same populated buckets, with equal counts."""
     a, b = left.layout[row], right.layout[row]
     i, j = left.start[row], right.start[row]
     a_shift, b_shift = left_layouts.start[a] - i, right_layouts.start[b] - j

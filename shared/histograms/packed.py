@@ -1,6 +1,6 @@
-"""Histograms as they came: the words of frames (`shared.histograms.frames`), checked but not decoded.
+"""Histograms as received: the words of frames (`shared.histograms.frames`), checked but not decoded.
 
-Whoever keeps histograms or passes them on needs no count of theirs. A worker writes these words to its journal and
+Keeping histograms or passing them on does not require their counts. A worker writes these words to its journal and
 copies them into its head.
 """
 
@@ -13,13 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
 from shared.histograms import frames
 from shared.histograms.batch import INTS, NO_ZERO, HistogramBatch, Ints, concatenated
 from shared.histograms.frame_layout import NO_SECTIONS, SECTIONS, Sections, sections_within
 from shared.histograms.frames import INDEX_MAX, Frame
 from shared.histograms.schemas import CUSTOM, SCHEMA_MAX, SCHEMA_MIN
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 
 _FACTS = types.Array(types.int64, 1, "C")
 SECTIONS_COUNT = len(Sections._fields)
@@ -27,19 +26,19 @@ SECTIONS_COUNT = len(Sections._fields)
 
 @kernel(SECTIONS(INTS), first=True, allocates=False, error_model="numpy")
 def _checked(words: Ints) -> Sections:
-    """Those of the frame that these words begin with, or NO_SECTIONS if there is none that `frames.decode` would
-    take."""
-    own = sections_within(words)
-    if own.end < 0:
+    """The sections of the frame that begins with these words, or NO_SECTIONS if there is none that `frames.decode`
+    would accept."""
+    sections = sections_within(words)
+    if sections.end < 0:
         return NO_SECTIONS
     ints, octets = words.view(np.int32), words.view(np.int8)
-    sizes, bound_sizes = ints[2 * own.layout_sizes :], ints[2 * own.bound_sizes :]
-    zero_places, indexes = ints[2 * own.zero_places :], ints[2 * own.indexes :]
+    sizes, bound_sizes = ints[2 * sections.layout_sizes :], ints[2 * sections.bound_sizes :]
+    zero_places, indexes = ints[2 * sections.zero_places :], ints[2 * sections.indexes :]
     bucket, bounds, faults = np.int64(0), np.int64(0), np.int64(0)
-    for layout in range(own.layouts):
-        schema, zero_at = octets[8 * own.schemas + layout], zero_places[layout]
+    for layout in range(sections.layouts):
+        schema, zero_at = octets[8 * sections.schemas + layout], zero_places[layout]
         size, bound_size = np.int64(sizes[layout]), np.int64(bound_sizes[layout])
-        if min(size, bound_size) < 0 or bucket + size > own.buckets:
+        if min(size, bound_size) < 0 or bucket + size > sections.buckets:
             return NO_SECTIONS
         first, last = np.int64(-INDEX_MAX), np.int64(INDEX_MAX)
         if schema == CUSTOM:
@@ -51,29 +50,30 @@ def _checked(words: Ints) -> Sections:
             faults += (indexes[i] < first) | (indexes[i] > last)
         bucket += size
         bounds += bound_size
-    counts, own_layouts = np.int64(0), ints[2 * own.layout :]
-    for row in range(own.rows):
-        layout = own_layouts[row]
-        if layout < 0 or layout >= own.layouts:
+    counts, layout_of_row = np.int64(0), ints[2 * sections.layout :]
+    for row in range(sections.rows):
+        layout = layout_of_row[row]
+        if layout < 0 or layout >= sections.layouts:
             return NO_SECTIONS
         counts += sizes[layout]
-    if faults or bucket != own.buckets or bounds != own.bounds or counts != own.counts:
+    if faults or bucket != sections.buckets or bounds != sections.bounds or counts != sections.counts:
         return NO_SECTIONS
-    return own
+    return sections
 
 
 @kernel(types.int64(INTS, types.int64, _FACTS), first=True, allocates=False, error_model="numpy")
 def check(words: Ints, begin: int, facts: Ints) -> int:
-    """Where the frame ends that begins at this word, or -1 if there is none that `frames.decode` would take. Its
-    sections go to `facts`: an array, since a tuple of as many numbers takes Python longer than all the rest."""
-    own = _checked(words[begin:])
+    """The end of the frame that begins at this word, or -1 if there is none that `frames.decode` would accept. Its
+    sections are written to `facts`, an array, since a tuple of that many numbers costs Python more than all the
+    rest."""
+    sections = _checked(words[begin:])
     for i in range(len(facts)):
-        facts[i] = own[i]
-    return begin + own.end if own.end >= 0 else own.end
+        facts[i] = sections[i]
+    return begin + sections.end if sections.end >= 0 else sections.end
 
 
 class PackedFrame(NamedTuple):
-    """A whole frame: int64[words], and what they are."""
+    """A complete frame: int64[words], and its sections."""
 
     words: Ints
     sections: Sections
@@ -81,32 +81,32 @@ class PackedFrame(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedHistograms:
-    """The histograms of whole frames: row r is a row of the first frame, or else of the next."""
+    """The histograms of complete frames. Rows are numbered from one frame to the next."""
 
     frames: tuple[PackedFrame, ...]
     rows: int
 
     @classmethod
     def of_words(cls, words: Ints) -> PackedHistograms:
-        """Those of the frames, at least one, that these words are, and of which views are kept. Raises ValueError if
-        they are anything else."""
-        found, at, rows = list[PackedFrame](), 0, 0
+        """The histograms of the frames, at least one, that these words consist of. Keeps views of the words. Raises
+        ValueError if they are anything else."""
+        packed, at, rows = list[PackedFrame](), 0, 0
         facts = np.empty(SECTIONS_COUNT, dtype=np.int64)
-        while at < len(words) or not found:
+        while at < len(words) or not packed:
             end = check(words, at, facts)
             if end < 0:
                 raise ValueError(f"{words.nbytes} bytes hold something else than histograms from byte {8 * at} on")
-            own = Sections._make(facts.tolist())
-            found.append(PackedFrame(words[at:end], own))
-            rows += own.rows
+            sections = Sections._make(facts.tolist())
+            packed.append(PackedFrame(words[at:end], sections))
+            rows += sections.rows
             at = end
-        return cls(tuple(found), rows)
+        return cls(tuple(packed), rows)
 
     @classmethod
     def of_checked(cls, words: Ints, sections: Sequence[int]) -> PackedHistograms:
-        """As `of_words`, if `check` has given these sections for the first frame of the words: mostly the only one."""
-        own = Sections._make(sections)
-        return cls((PackedFrame(words, own),), own.rows) if own.end == len(words) else cls.of_words(words)
+        """As `of_words`; `sections`: what `check` returned for the first frame of the words, usually the only one."""
+        first = Sections._make(sections)
+        return cls((PackedFrame(words, first),), first.rows) if first.end == len(words) else cls.of_words(words)
 
     @classmethod
     def of(cls, batch: HistogramBatch) -> PackedHistograms:
@@ -124,7 +124,7 @@ class PackedHistograms:
         return [frame.words.data for frame in self.frames]
 
     def unpacked(self) -> HistogramBatch:
-        """The same histograms decoded."""
+        """The same histograms, decoded."""
         batches = [frames.decode(frame.words.data) for frame in self.frames]
         return batches[0] if len(batches) == 1 else concatenated(batches)
 
@@ -137,5 +137,5 @@ def joined(parts: Sequence[PackedHistograms]) -> PackedHistograms:
 
 
 def aligned_words(octets: memoryview) -> NDArray[np.int64]:
-    """The bytes, a multiple of 8 of them, as words: a view where they lie at the address of a word, or else a copy."""
+    """The bytes, whose number is a multiple of 8, as words: a view if they are aligned, otherwise a copy."""
     return np.require(np.frombuffer(octets, np.int64), requirements="A")

@@ -1,8 +1,8 @@
-"""What is read from native histograms: quantiles, fractions, standard variances; and the interpolation they share.
+"""Values computed from native histograms: averages, quantiles, fractions, variances; and the interpolation they share.
 
 Source: the specification's sections "Interpolation within a bucket" and "Functions", and the conformance scripts for
-custom buckets. Observations in exponential buckets are taken to lie evenly on a logarithmic scale, those in the zero
-bucket and in custom buckets evenly on a linear one.
+custom buckets. Observations are assumed to be distributed evenly within a bucket: on a logarithmic scale in exponential
+buckets, on a linear scale in the zero bucket and in custom buckets.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
 from shared.histograms.batch import (
     EDGES,
     FLOATS,
@@ -26,10 +25,10 @@ from shared.histograms.batch import (
     read_only,
 )
 from shared.histograms.schemas import CUSTOM
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 
 SKEWED, NO_RANK = 1, 2
-"""Notes of a quantile: there are observations of NaN, which count as larger than all others; the rank falls among them,
+"""Notes on a quantile: there are NaN observations, which count as larger than all others; the rank falls among them,
 and the quantile is NaN."""
 
 _RESULTS = types.float64[::1]
@@ -44,8 +43,8 @@ def averages(batch: HistogramBatch) -> Floats:
 def quantiles(batch: HistogramBatch, q: Floats) -> tuple[Floats, NDArray[np.uint8]]:
     """(float64[rows]: the q[row]-quantile of each row, uint8[rows]: notes).
 
-    -∞ for q < 0, +∞ for q > 1, and NaN without observations. The rank is counted from the nearer end: where it falls
-    between two buckets, the result is the end of the lower one for q < 0.5, else the beginning of the higher one.
+    -∞ for q < 0, +∞ for q > 1, and NaN without observations. The rank is counted from the nearer end: if it falls
+    between two buckets, the result is the end of the lower one for q < 0.5, otherwise the beginning of the higher one.
     """
     result, notes = np.empty(len(batch)), np.zeros(len(batch), np.uint8)
     _quantiles(batch.layouts.columns, batch.layouts.edges, batch.columns, read_only(q, np.float64), result, notes)
@@ -54,7 +53,7 @@ def quantiles(batch: HistogramBatch, q: Floats) -> tuple[Floats, NDArray[np.uint
 
 def fractions(batch: HistogramBatch, lower: Floats, upper: Floats) -> Floats:
     """float64[rows]: the share of the observations of each row between lower[row] and upper[row]; NaN without
-    observations. Those of NaN are never between."""
+    observations. NaN observations are never between."""
     result = np.empty(len(batch))
     _fractions(
         batch.layouts.columns, batch.layouts.edges, batch.columns, read_only(lower, np.float64),
@@ -64,15 +63,15 @@ def fractions(batch: HistogramBatch, lower: Floats, upper: Floats) -> Floats:
 
 
 def variances(batch: HistogramBatch) -> Floats:
-    """float64[rows]: the estimated variance, where each observation is the mean of its bucket: the geometric one in
-    exponential buckets, the arithmetic one in others; NaN without observations."""
+    """float64[rows]: the estimated variance, with the mean of its bucket for each observation: the geometric mean in
+    exponential buckets, the arithmetic mean in others; NaN without observations."""
     result = np.empty(len(batch))
     _variances(batch.layouts.columns, batch.layouts.edges, batch.columns, result)
     return result
 
 
 def deviations(batch: HistogramBatch) -> Floats:
-    """float64[rows]: the square root of the variance; NaN if that is negative, as it is where counts are."""
+    """float64[rows]: the square root of the variance; NaN if that is negative, as negative counts make it."""
     with np.errstate(invalid="ignore"):
         return np.asarray(np.sqrt(variances(batch)))
 
@@ -98,8 +97,8 @@ def sides(layouts: Any, rows: Any, row: Any) -> Any:
 def assumed_edges(
     left: float, right: float, is_custom: bool, is_zero: bool, negative: bool, positive: bool
 ) -> tuple[float, float]:
-    """The boundaries between which observations are assumed: the zero bucket has one side if all other observations
-    are on that side, and the lowest custom bucket begins at 0 if it ends above 0."""
+    """The boundaries between which observations are assumed: the zero bucket has only one side if all other
+    observations are on that side, and the lowest custom bucket begins at 0 if it ends above 0."""
     if is_zero and negative != positive:
         return (0.0, right) if positive else (left, 0.0)
     if is_custom and left == -np.inf and 0 < right < np.inf:
@@ -112,8 +111,8 @@ def assumed_edges(
     error_model="numpy",
 )
 def share_below(x: float, left: float, right: float, is_linear: bool) -> float:
-    """The share of a bucket's observations that are at most x. An infinite bucket is not divided: those of the lowest
-    one are below every number, and those of the highest one above."""
+    """The share of a bucket's observations that are at most x. An infinite bucket is not divided: the observations of
+    the lowest one are below every number, and those of the highest one above."""
     if x >= right:
         return 1.0
     if x <= left:
@@ -178,7 +177,7 @@ def _quantile(layouts: LayoutColumns, edges: Floats, rows: HistogramColumns, row
     buckets = rows.start[row + 1] - first
     is_custom, zero = layouts.schema[layout] == CUSTOM, layouts.zero_at[layout]
     has_nan = np.isnan(rows.sum[row])
-    # Observations of NaN are counted but in no bucket, so ranks from above would be wrong with them.
+    # NaN observations are counted but are in no bucket, so ranks from above would be wrong with them.
     is_from_below = has_nan or q < 0.5
     rank = (q if is_from_below else 1.0 - q) * rows.observations[row]
     passed, at = 0.0, -1
@@ -238,7 +237,7 @@ def _fractions(
 
 @kernel(types.float64(types.float64, types.float64, types.boolean), error_model="numpy")
 def bucket_mean(left: float, right: float, is_linear: bool) -> float:
-    """The mean of a bucket's boundaries: the arithmetic one if it is linear, else the geometric one."""
+    """The mean of a bucket's boundaries: arithmetic if it is linear, otherwise geometric."""
     if is_linear:
         return (left + right) / 2
     mean = math.sqrt(abs(left)) * math.sqrt(abs(right))

@@ -1,5 +1,8 @@
-"""Counter resets between neighbouring histograms of a series (the specification's section "Counter reset
-considerations"; custom boundaries that differ are reconciled first, as the conformance scripts show)."""
+"""Counter resets between neighbouring histograms of a series.
+
+Source: the specification's section "Counter reset considerations". Custom boundaries that differ are reconciled first,
+as the conformance scripts show.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
 from shared.histograms import alignment
 from shared.histograms.alignment import WRITABLE_FLOATS, WRITABLE_INTS, map_buckets, width
 from shared.histograms.batch import (
@@ -27,13 +29,13 @@ from shared.histograms.batch import (
     read_only,
 )
 from shared.histograms.schemas import CUSTOM
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 
 
 def resets(batch: HistogramBatch, previous: Ints, current: Ints) -> NDArray[np.bool_]:
-    """Whether the counter was reset between row previous[i] and row current[i] (bool[…]): the reset hint of the current
-    row decides where it knows, otherwise the numbers do. A gauge is looked at as if it were a counter. No row is a
-    stale marker.
+    """Whether the counter was reset between row previous[i] and row current[i] (bool[…]). The reset hint of the current
+    row decides if it is known, otherwise the numbers do. A gauge is treated like a counter. No row may be a stale
+    marker.
     """
     result = np.empty(len(current), np.bool_)
     table = batch.layouts.columns
@@ -103,7 +105,7 @@ def _differs_by_reset(
     new_keys: Ints,
     common: Floats,
 ) -> bool:
-    """Whether the change from one layout to another is no loss of resolution, or a bucket falls."""
+    """Whether the change of the layout is more than a loss of resolution, or the count of a bucket falls."""
     a, b = rows.layout[old], rows.layout[new]
     schema, threshold = layouts.schema[b], layouts.zero_threshold[b]
     if (layouts.schema[a] == CUSTOM) != (schema == CUSTOM):
@@ -133,7 +135,7 @@ def _differs_by_reset(
 
 @inlined
 def _any_key_falls(old_keys: Any, old: Any, new_keys: Any, new: Any) -> Any:
-    """Whether the counts of a key are less in `new` than in `old`; keys ascend and may repeat."""
+    """Whether the total count of some key is less in `new` than in `old`; keys ascend and may repeat."""
     i = j = 0
     while i < old_keys.size:
         key, before, after = old_keys[i], 0.0, 0.0

@@ -1,7 +1,7 @@
 """Schemas of native histograms, and the boundaries of their buckets.
 
 A standard schema n (-4 to 8) divides the positive numbers at the powers of 2^(2^-n): bucket i is (bound(i-1), bound(i)]
-and its negative mirror image. Schema -53 has boundaries of its own. Source: the specification's section "Schema".
+and its negative mirror image. Schema -53 has custom boundaries. Source: the specification's section "Schema".
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ SUBNORMAL_EXPONENT = -1074
 
 
 def _exp2(x: float) -> float:
-    """2^x by the reduction and the polynomial of FreeBSD's `e_exp.c`, which errs by less than one unit in the last
-    place. Prometheus computes its boundaries so, and answers show them with all digits: the correctly rounded ones
-    would differ from its text in every second boundary."""
-    whole = int(x + math.copysign(0.5, x))
-    high = (x - whole) * 6.93147180369123816490e-01
-    low = (whole - x) * 1.90821492927058770002e-10
-    rest = high - low
-    square = rest * rest
+    """2^x by the reduction and the polynomial of FreeBSD's `e_exp.c`, with an error of less than one unit in the last
+    place. Prometheus computes its boundaries in this way, and responses show them with all digits: correctly rounded
+    ones would differ from its text in every second boundary."""
+    exponent = int(x + math.copysign(0.5, x))
+    high = (x - exponent) * 6.93147180369123816490e-01
+    low = (exponent - x) * 1.90821492927058770002e-10
+    reduced_x = high - low
+    square = reduced_x * reduced_x
     series = 0.0
     for coefficient in (
         4.13813679705723846039e-08,
@@ -40,8 +40,8 @@ def _exp2(x: float) -> float:
         1.66666666666666657415e-01,
     ):
         series = coefficient + square * series
-    c = rest - square * series
-    return math.ldexp(1 - ((low - (rest * c) / (2 - c)) - high), whole)
+    c = reduced_x - square * series
+    return math.ldexp(1 - ((low - (reduced_x * c) / (2 - c)) - high), exponent)
 
 
 def _boundaries() -> NDArray[np.float64]:
@@ -62,7 +62,7 @@ BOUNDARIES = _boundaries()
 @inlined
 def bucket_bound(schema: Any, index: Any) -> Any:
     """The upper boundary of the positive bucket with this index, for a standard schema. The bucket that contains the
-    largest float64 ends there, and the one after it at infinity."""
+    largest float64 ends at it, and the next one at infinity."""
     if schema > 0:
         size = np.int64(1) << np.int64(schema)
         fraction = BOUNDARIES[size - 1 + (index & (size - 1))]
@@ -83,8 +83,8 @@ def reduced(index: Any, levels: Any) -> Any:
 
 @inlined
 def index_range(schema: Any) -> Any:
-    """(the first, the last) index of a bucket that can have observations: from the one with the smallest positive
-    float64 to the one above the largest float64, with the infinite observations."""
+    """(the first, the last) index of a bucket that can have observations: from the bucket of the smallest positive
+    float64 to the one above the largest float64, which has the infinite observations."""
     if schema >= 0:
         return np.int64(SUBNORMAL_EXPONENT) << np.int64(schema), (np.int64(_EXPONENT_END) << np.int64(schema)) + 1
     return reduced(SUBNORMAL_EXPONENT, -schema), (np.int64(_EXPONENT_END) >> np.int64(-schema)) + 1

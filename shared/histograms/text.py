@@ -1,6 +1,5 @@
-"""Native histograms as answers show them: the object of the JSON answers, and the text that `count_values` makes labels
-of. Both leave out buckets without observations. The objects of whole answers are written by
-`shared.promql.rendering.histograms`.
+"""Native histograms as responses show them: the JSON object, and the text that `count_values` turns into a label value.
+Both leave out buckets without observations. `shared.promql.rendering.histograms` writes the objects of whole responses.
 
 Sources: the specification's sections "Instant and range queries" and "Template expansion".
 """
@@ -18,15 +17,15 @@ from numpy.typing import NDArray
 from shared.histograms.batch import NO_ZERO, HistogramBatch
 
 OPEN_LEFT, OPEN_RIGHT, CLOSED = 0, 1, 3
-"""The rules of boundaries; 2, both open, no schema has."""
+"""The boundary rules. No schema has rule 2, both open."""
 
 _BRACKETS = {OPEN_LEFT: "({},{}]", OPEN_RIGHT: "[{},{})", CLOSED: "[{},{}]"}
 _GENERAL_DIGITS, _REPR_DIGITS = 6, 16
-"""Numbers with more digits before the point have an exponent, in `general_number` and in Python's `repr`. In all else
-the two are the same."""
+"""Numbers with more digits before the point get an exponent, in `general_number` and in Python's `repr`. Otherwise the
+two agree."""
 
 Bucket = tuple[int, float, float, float]
-"""Boundary rule, left boundary, right boundary, count."""
+"""(boundary rule, left boundary, right boundary, count)."""
 
 
 def populated_buckets(batch: HistogramBatch, row: int) -> Iterator[Bucket]:
@@ -41,18 +40,19 @@ def populated_buckets(batch: HistogramBatch, row: int) -> Iterator[Bucket]:
 
 
 def answer_object(batch: HistogramBatch, row: int) -> dict[str, Any]:
-    """The object of a JSON answer: `count`, `sum` and, if there are any, `buckets`."""
-    shown = {
+    """The object in a JSON response: `count`, `sum` and, if there are any, `buckets`."""
+    histogram = {
         "count": answer_number(float(batch.columns.observations[row])),
         "sum": answer_number(float(batch.columns.sum[row])),
     }
     buckets = [[rule, *map(answer_number, numbers)] for rule, *numbers in populated_buckets(batch, row)]
-    return shown | {"buckets": buckets} if buckets else shown
+    return histogram | {"buckets": buckets} if buckets else histogram
 
 
 def plain_texts(batch: HistogramBatch, rows: NDArray[np.int64]) -> list[str]:
-    """`{count:3, sum:2.5, [-0.01,0.01]:1, (1,2]:2}` of each of the rows. Equal rows are written once, and so are equal
-    numbers, and the interval of a bucket that several rows have. Takes memory of some hundred bytes a bucket."""
+    """The text of each of the rows, such as `{count:3, sum:2.5, [-0.01,0.01]:1, (1,2]:2}`. Equal rows, equal numbers,
+    and the intervals of buckets that several rows have are formatted only once. Takes some hundred bytes of memory for
+    each bucket."""
     distinct, index = _distinct(batch, rows)
     batch = batch.take(distinct)
     columns, table = batch.columns, batch.layouts.columns
@@ -73,8 +73,8 @@ def plain_texts(batch: HistogramBatch, rows: NDArray[np.int64]) -> list[str]:
 
 
 def _distinct(batch: HistogramBatch, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[int]]:
-    """(the first of the rows of each kind, the number of each row's kind): rows of a kind have the same layout and the
-    same bits in all numbers."""
+    """(the first row of each kind, the number of each row's kind): rows of a kind have the same layout and the same
+    bits in all numbers."""
     columns = batch.columns
     numbers: dict[tuple[int, bytes, bytes], int] = {}
     index = []
@@ -98,28 +98,29 @@ def _intervals(batch: HistogramBatch, buckets: NDArray[np.int64], layout: NDArra
 
 
 def _general_numbers(values: NDArray[np.float64]) -> list[str]:
-    """`general_number` of each; equal ones are written once."""
+    """`general_number` of each value; equal values are formatted once."""
     distinct, index = np.unique(np.ascontiguousarray(values).view(np.int64), return_inverse=True)
     texts = [general_number(value) for value in distinct.view(np.float64).tolist()]
     return [texts[i] for i in index.tolist()]
 
 
 def answer_number(value: float) -> str:
-    """The shortest text of a float64 in JSON answers: positional, but with an exponent below 1e-6 and from 1e21 on."""
+    """The shortest text of a float64 in JSON responses: positional, but below 1e-6 and from 1e21 on with an
+    exponent."""
     return _number(value, is_positional=value == 0 or 1e-6 <= abs(value) < 1e21)
 
 
 def general_number(value: float) -> str:
-    """The shortest text of a float64 that C's and Go's `%g` make: an exponent below 1e-4 and from 1e6 on."""
+    """The shortest text of a float64 in the notation of C's and Go's `%g`: an exponent below 1e-4 and from 1e6 on."""
     if not math.isfinite(value):
         return _number(value, is_positional=True)
     shortest = repr(value)
     if not 10**_GENERAL_DIGITS <= abs(value) < 10**_REPR_DIGITS:
         return shortest.removesuffix(".0")
-    whole, _, fraction = shortest.lstrip("-").partition(".")
-    digits = (whole + fraction).rstrip("0")
+    integer_digits, _, fraction = shortest.lstrip("-").partition(".")
+    digits = (integer_digits + fraction).rstrip("0")
     mantissa = digits[0] + ("." + digits[1:] if len(digits) > 1 else "")
-    return f"{'-' if value < 0 else ''}{mantissa}e+{len(whole) - 1:02d}"
+    return f"{'-' if value < 0 else ''}{mantissa}e+{len(integer_digits) - 1:02d}"
 
 
 def _number(value: float, *, is_positional: bool) -> str:

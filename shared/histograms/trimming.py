@@ -1,13 +1,12 @@
 """The operators `</` and `>/`, which remove the observations of histograms above or below a number.
 
-What exactly they do to count and sum is shown by the conformance scripts only.
+Only the conformance scripts show their exact effect on count and sum.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from shared import kernel_types as types
 from shared.histograms.batch import (
     EDGES,
     FLOATS,
@@ -22,7 +21,7 @@ from shared.histograms.batch import (
 )
 from shared.histograms.readouts import assumed_edges, bucket_mean, share_below, sides
 from shared.histograms.schemas import CUSTOM
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 
 _RESULTS = types.float64[::1]
 
@@ -32,8 +31,8 @@ def trimmed(batch: HistogramBatch, limits: Floats, *, keeps_below: bool) -> Hist
     below it (`>/`).
 
     A bucket that the limit cuts keeps a share by interpolation; an infinite custom bucket is not divided. A row that
-    loses observations gets the count of the remaining ones, and as sum that of the means of what remains of each
-    bucket; observations of NaN are lost then. Other rows, and those whose limit is NaN, stay as they are.
+    loses observations gets the count of the remaining ones, and a sum computed from the mean of what remains of each
+    bucket; it also loses its NaN observations. Other rows, and those whose limit is NaN, stay unchanged.
     """
     columns = batch.columns
     counts = np.empty(len(columns.counts))
@@ -58,7 +57,7 @@ def _kept_share(limit: float, left: float, right: float, is_linear: bool, keeps_
 
 @kernel(types.float64(types.float64, types.float64, types.boolean, types.boolean), error_model="numpy")
 def _kept_mean(left: float, right: float, is_linear: bool, is_custom: bool) -> float:
-    """The mean of what is kept of a bucket; the finite end of an infinite custom one."""
+    """The mean of what is kept of a bucket; the finite end of an infinite custom bucket."""
     if is_custom and (left == -np.inf or right == np.inf):
         return right if left == -np.inf else left
     return bucket_mean(left, right, is_linear)
@@ -83,7 +82,7 @@ def _trim(
             negative, positive = sides(layouts, rows, row)
         shift = layouts.start[layout] - rows.start[row]
         loses = False
-        left_over = total = 0.0
+        remaining = total = 0.0
         for i in range(rows.start[row], rows.start[row + 1]):
             count, is_zero = rows.counts[i], not is_custom and i == zero
             counts[i] = count
@@ -102,7 +101,7 @@ def _trim(
                     right = min(right, limit)
                 else:
                     left = max(left, limit)
-                left_over += counts[i]
+                remaining += counts[i]
                 total += counts[i] * _kept_mean(left, right, is_linear, is_custom)
-        observations[row] = left_over if loses else rows.observations[row]
+        observations[row] = remaining if loses else rows.observations[row]
         sums[row] = total if loses else rows.sum[row]

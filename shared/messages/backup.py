@@ -12,8 +12,8 @@ _ID = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 
 class ViewBody(msgspec.Struct):
-    """`view`: the name of the view's directory in `VIEWS`. `skip_head`: samples that are not in blocks yet are left
-    out. Raises ValueError for a name that is a path."""
+    """`view`: the name of the view's directory in `VIEWS`. `skip_head`: leave out samples that are not in blocks yet.
+    Raises ValueError for a name that is a path."""
 
     view: str
     skip_head: bool = False

@@ -1,19 +1,19 @@
-"""Message of the worker method series.cardinality: how many series there are by metric, by label and by label value."""
+"""Messages of the worker method series.cardinality: the number of series by metric, by label and by label value."""
 
 from __future__ import annotations
 
 import msgspec
 
+from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
 from shared.messages.series import Selectors
-from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 
 
 class CardinalityBody(msgspec.Struct):
     """Counts the series that match any selector. If a range of times is given, only those with samples in it count.
 
-    `focus`: the label whose values are counted, too. `kept`, `text_bytes_max`: entries of a ranking, and bytes of their
-    texts, that a worker sends. `hashes_max`: hashes of label values that it sends, so that values which several workers
-    have are counted once; 0: none.
+    `focus`: a label whose values are counted as well. `kept`, `text_bytes_max`: the most entries of a ranking, and
+    bytes of their texts, that a worker sends. `hashes_max`: the most hashes of label values that it sends, so that
+    values which several workers have are counted once; 0: none.
     """
 
     selectors: Selectors
@@ -31,8 +31,8 @@ class CardinalityBody(msgspec.Struct):
 
 
 class Ranking(msgspec.Struct):
-    """Those with the most series, most first. `labels`: the name of the label of each, if they are of several labels.
-    `grown`: how many of the series are new. `rest_max`: what one that is left out has at most."""
+    """The entries with the most series, in descending order. `labels`: the label of each, if there are several labels.
+    `grown`: how many of the series are new. `rest_max`: the most series that an entry which is left out can have."""
 
     names: list[str] = []
     labels: list[str] = []
@@ -42,8 +42,8 @@ class Ranking(msgspec.Struct):
 
 
 class LabelName(msgspec.Struct, array_like=True):
-    """`values`: how many different values there are; `hashes`: of how many of them, those with the lowest hashes, the
-    hashes are in the frame; `series`: how many series have the label; `size_bytes`: of its value in all of them."""
+    """`values`: the number of distinct values. `hashes`: how many of their hashes, the lowest ones, are in the frame.
+    `series`: how many series have the label. `size_bytes`: the total size of its values in all of them."""
 
     name: str
     values: int
@@ -53,10 +53,10 @@ class LabelName(msgspec.Struct, array_like=True):
 
 
 class CardinalityReply(msgspec.Struct):
-    """`label_pairs`: labels of all counted series together. `grown`: how many of the series came after `grown_from`, in
-    Unix seconds. `label_names_left_out`: how many label names there are beside `label_names`. `chunks`, `earliest_ms`,
-    `latest_ms`: of all samples in memory. The reply's frame has the hashes of the values, uint64[n]: those of each
-    label name after those of the one before."""
+    """`label_pairs`: the labels of all counted series, in total. `grown`: how many of the series are newer than
+    `grown_from`, in Unix seconds. `label_names_left_out`: how many label names `label_names` lacks. `chunks`,
+    `earliest_ms`, `latest_ms`: of all samples in memory. The reply's frame has the hashes of the values, uint64[n], one
+    label name after another."""
 
     series: int
     label_pairs: int

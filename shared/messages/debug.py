@@ -6,7 +6,7 @@ import msgspec
 
 
 class ProfileBody(msgspec.Struct, array_like=True, frozen=True):
-    """See `shared.profiling.profile`."""
+    """See `shared.process.profiling.profile`."""
 
     seconds: float
     by_processor: bool

@@ -1,8 +1,8 @@
 """Encodes values that workers send to the coordinator: a small `Shape`, and arrays as raw frames without conversion.
 
 Presence and dropped names travel as bits; a matrix without gaps sends none. Decoded arrays are views of the received
-frames. Histograms are one frame more (`shared.histograms.frames`). A value may also travel as the text that the answer
-will contain (`shared.promql.rendering`).
+frames. Histograms are one more frame (`shared.histograms.frames`). A value may also travel as the text that the
+response will contain (`shared.promql.rendering`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from shared.wire import Frame
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A value as text of the answer, with its series in the order of their label sets. `cells`: how many numbers
-    the value held."""
+    """A value as text of the response, with its series in the order of their label sets. `cells`: how many numbers the
+    value held."""
 
     texts: list[Text]
     cells: int
@@ -43,7 +43,7 @@ Vector = TypeVar("Vector", Matrix, RangeVector, Partial, Matrix | RangeVector, M
 
 
 def encode(value: Shipped) -> tuple[Shape, list[Frame]]:
-    """(the value's shape, its frames). Of its histograms, those are sent that a present value is."""
+    """(the value's shape, its frames). Only the histograms that present values refer to are sent."""
     if isinstance(value, Rendered):
         return _encode_text(value)
     value = without_unused(value)
@@ -56,7 +56,7 @@ def encode(value: Shipped) -> tuple[Shape, list[Frame]]:
 
 
 def without_unused(value: Vector) -> Vector:
-    """The value with the histograms that some present value is, each once."""
+    """The value with only the histograms that present values refer to, each once."""
     if isinstance(value, RangeVector):
         samples = value.samples
         if samples.histograms is None:
@@ -66,11 +66,11 @@ def without_unused(value: Vector) -> Vector:
     if value.histograms is None:
         return value
     if isinstance(value, Matrix):
-        # Where nothing is present, the value may be anything, also bits that refer to no row.
+        # Absent values are arbitrary, and may look like references to rows that do not exist.
         values, histograms = references.used_only(np.where(value.present, value.values, 0.0), value.histograms)
         return replace(value, values=values, histograms=histograms)
     planes = np.stack(list(value.planes.values()))
-    planes[references.is_reference(planes) & ~value.present] = 0.0  # others are neutral elements there
+    planes[references.is_reference(planes) & ~value.present] = 0.0  # all other absent values are neutral elements
     planes, histograms = references.used_only(planes, value.histograms)
     return replace(value, planes=dict(zip(value.planes, planes, strict=True)), histograms=histograms)
 
@@ -123,15 +123,15 @@ def _decode_text(shape: Shape, frames: Sequence[Frame]) -> Rendered:
     ends, label_ends = (np.require(_array(frame, np.int64), requirements="A") for frame in frames[:2])
     texts, first = [], 0
     for frame, series in zip(frames[2:], shape.series, strict=True):
-        own = slice(first, first + series)
-        texts.append(Text(_array(frame, np.uint8), ends[own], label_ends[own]))
-        first += series
+        last = first + series
+        texts.append(Text(_array(frame, np.uint8), ends[first:last], label_ends[first:last]))
+        first = last
     assert first == len(ends) == len(label_ends), "every series has an end in its text"
     return Rendered(texts, shape.cells)
 
 
 def decode(shape: Shape, frames: Sequence[Frame], symbols: Symbols, labels: LabelFrame | None = None) -> Shipped:
-    """Inverse of `encode`. The label codes are those of `symbols`; `labels`: what the frames have, decoded before."""
+    """Inverse of `encode`. Label codes are codes of `symbols`. `labels`: those of the frames, if already decoded."""
     assert len(frames) == shape.frames, f"{shape.kind} announces {shape.frames} frames and has {len(frames)}"
     if shape.kind == "text":
         return _decode_text(shape, frames)
@@ -168,12 +168,12 @@ def decode(shape: Shape, frames: Sequence[Frame], symbols: Symbols, labels: Labe
 
 
 def cells(value: Shipped) -> int:
-    """How many numbers a value holds; a histogram has one for each bucket, and one more."""
+    """How many numbers a value holds: one for each sample, and one more for each bucket of a histogram."""
     return value.cells if isinstance(value, Rendered | Partial) else cells_of_series(value)
 
 
 def shown(value: Matrix | RangeVector) -> int:
-    """How many numbers an answer with this value has: the buckets of a histogram count as often as it is shown."""
+    """How many numbers a response with this value has: the buckets of a histogram count each time it is shown."""
     samples = value.samples if isinstance(value, RangeVector) else value
     if samples.histograms is None:
         return samples.values.size
@@ -183,7 +183,7 @@ def shown(value: Matrix | RangeVector) -> int:
 
 
 def _assert_rows(values: Float, histograms: HistogramBatch | None) -> None:
-    """Kernels read the rows that values refer to without a look at their number."""
+    """Kernels read the rows that values refer to without a bounds check."""
     if histograms is not None:
         rows = references.rows_of(values[references.is_reference(values)])
         assert rows.max(initial=-1) < len(histograms), "a value refers to a histogram that was not sent"
@@ -193,9 +193,9 @@ def label_hashes(labels: LabelFrame) -> NDArray[np.uint64]:
     """uint64[series]: equal label sets have equal hashes, in every process."""
     hashes = np.zeros(labels.size, dtype=np.uint64)
     for name, column in labels.columns.items():
-        used, local = distinct(column)
-        pairs = [hash64(f"{name}\xff{text}".encode()) if text else 0 for text in labels.symbols.texts(used)]
-        hashes += np.array(pairs, dtype=np.uint64)[local]
+        codes, code_indices = distinct(column)
+        pair_hashes = [hash64(f"{name}\xff{text}".encode()) if text else 0 for text in labels.symbols.texts(codes)]
+        hashes += np.array(pair_hashes, dtype=np.uint64)[code_indices]
     return hashes
 
 
@@ -211,8 +211,8 @@ def hashes_of(shape: Shape, frames: Sequence[Frame]) -> NDArray[np.uint64]:
 
 
 def joined(values: Sequence[Matrix | RangeVector], labels: LabelFrame | None = None) -> Matrix | RangeVector:
-    """The answers of several workers as one value. No series is in two answers, and all use one symbol table. `labels`:
-    those of all values, joined before."""
+    """The values from several workers as one. No series is in two of them, and all use one symbol table. `labels`:
+    those of all values, if already joined."""
     if len(values) == 1:
         return values[0]
     if labels is None:
@@ -228,7 +228,7 @@ def joined(values: Sequence[Matrix | RangeVector], labels: LabelFrame | None = N
 
 
 def joined_samples(parts: Sequence[Samples]) -> Samples:
-    """The samples of the series of the first part, then those of the others."""
+    """The samples of all parts, one part after another."""
     offsets, total = [np.zeros(1, dtype=np.int64)], 0
     for part in parts:
         offsets.append(part.offsets[1:] + total)
@@ -254,7 +254,7 @@ def remarks(annotations: Annotations) -> tuple[Remark, ...]:
 
 
 def add_remarks(annotations: Annotations, sub_query_remarks: Sequence[Remark], start: int) -> None:
-    """Add a sub-query's remarks. `start` is the offset of its text in the query's text."""
+    """Add a sub-query's remarks. `start`: the offset of its text in the query's text."""
     for remark in sub_query_remarks:
         offset = None if remark.offset is None else remark.offset + start
         annotations.add(Annotation(remark.level, remark.text, offset))

@@ -1,7 +1,7 @@
 """Messages of the log methods.
 
-A *group* is the batches that one message carries, with consecutive sequence numbers; its id is the first of them. A
-group's part on a shard is one frame of blocks of records (shared.log_blocks).
+A *group* is the batches that one message carries, with consecutive sequence numbers; its id is the first number. A
+group's part on a shard is one frame of blocks of records (shared.log.blocks).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ SEQUENCE_MAX = (1 << 64) - 1
 KEY_BYTES_MAX = 65_535
 """A key is copied into every row of its records, so it must be short."""
 PRODUCER_ANSWERS_MAX = 8
-"""Answers remembered for one producer, which may have this many batches under way."""
+"""Replies remembered for one producer, which may have this many batches in flight."""
 
 Span = tuple[int, int]
 """Sequence numbers start ≤ n < end."""
@@ -23,8 +23,8 @@ class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One append: `count` records from sequence number `start`, which become readable all together or not at all.
 
     `shards` are the shards that take part. `producer` and `producer_seq` make the append idempotent. `time_ms`: when it
-    was appended, in Unix ms, never less than that of a batch with lower numbers; 0: unknown, as records that were
-    appended before records kept their time.
+    was appended, in Unix ms, never less than that of a batch with lower numbers; 0: unknown, because the records were
+    appended before records had times.
     """
 
     start: int
@@ -36,12 +36,12 @@ class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class AppendBody(msgspec.Struct):
-    """Method log.append. Parts: for each shard [its blocks (shared.log_blocks)], one block for each batch in which the
+    """Method log.append. Parts: for each shard [its blocks (shared.log.blocks)], one block for each batch in which the
     shard takes part, in the order of `batches`.
 
-    `closed`: every group below this number is decided, so no more records below it will come. `settled`: every batch
-    below this number is whole and on the disk of every shard concerned, so it need not be examined after a crash.
-    `durable`: answer when the records are on disk. `life`: of the coordinator (RecoverBody).
+    `closed`: every group below this number is decided, so no more records below it will arrive. `settled`: every batch
+    below this number is complete and on the disk of every shard concerned, so it need not be examined after a crash.
+    `durable`: reply once the records are on disk. `life`: that of the coordinator (RecoverBody).
     """
 
     segment: int
@@ -55,7 +55,7 @@ class AppendBody(msgspec.Struct):
 
 class RevokeBody(msgspec.Struct):
     """Method log.revoke: remove the batches within `spans` from the group, and refuse the group if it arrives later.
-    `life`: of the coordinator (RecoverBody)."""
+    `life`: that of the coordinator (RecoverBody)."""
 
     segment: int
     group: int
@@ -65,8 +65,8 @@ class RevokeBody(msgspec.Struct):
 
 class RecoverBody(msgspec.Struct):
     """Method log.recover: refuse groups below `epoch` from now on, and report the groups at or above `settled`. `life`
-    increases with each start of a coordinator: messages with a lower one are refused from now on, even if both
-    coordinators give the same numbers because the state was lost in between."""
+    increases with each start of a coordinator. Messages with a lower one are refused from now on, even if both
+    coordinators assign the same numbers because the state was lost in between."""
 
     epoch: int
     settled: int
@@ -81,7 +81,7 @@ class HeldGroup(msgspec.Struct, array_like=True):
 
 
 class HeldSegment(msgspec.Struct, array_like=True):
-    """What a shard holds of one segment. `start`: the lowest group. `time_ms`: when it was appended; 0: unknown."""
+    """What a shard holds of one segment. `start`: the lowest group. `time_ms`: when that was appended; 0: unknown."""
 
     segment: int
     records: int
@@ -93,7 +93,7 @@ class HeldSegment(msgspec.Struct, array_like=True):
 class RecoverReply(msgspec.Struct):
     """Reply to log.recover: shard → what it holds. `next`: above every sequence number that the shard has seen.
     `dropped`: every segment below this one has been dropped there. `damaged`: shards that have lost unknown records.
-    `times_ms`: of the newest record there (Batch)."""
+    `times_ms`: the time of the newest record there (Batch)."""
 
     next: dict[int, int]
     settled: dict[int, int]
@@ -122,8 +122,8 @@ class Range(msgspec.Struct):
 
 
 class Search(msgspec.Struct, frozen=True):
-    """What the values of records must have: a match of the pattern `grep`, none of `grep_not`, JSON that satisfies the
-    condition `where` (shared.log_search)."""
+    """What the values of records must have: a match of the pattern `grep`, no match of `grep_not`, JSON that satisfies
+    the condition `where` (shared.log_search)."""
 
     grep: str | None = None
     grep_not: str | None = None
@@ -186,7 +186,7 @@ class TrimBody(msgspec.Struct):
 
 
 class TrimReply(msgspec.Struct):
-    """`records`: how many of the range there were; None if there was no time to count them all."""
+    """`records`: how many records the range had; None if there was not enough time to count them all."""
 
     records: int | None
 
@@ -205,8 +205,8 @@ class FirstAtReply(msgspec.Struct):
 
 
 class KeyPolicy(msgspec.Struct, frozen=True, array_like=True):
-    """Of each key with `prefix`, and with no longer prefix of another policy, `keep_newest` records are kept (0: all),
-    if they are not older than `max_age_ms` (0: however old)."""
+    """For each key with `prefix`, unless it has a longer prefix of another policy, the `keep_newest` newest records are
+    kept (0: all), unless they are older than `max_age_ms` (0: no limit)."""
 
     prefix: bytes
     keep_newest: int = 0
@@ -214,9 +214,9 @@ class KeyPolicy(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PoliciesBody(msgspec.Struct):
-    """Method log.policies (one shard): apply the policies to the records below `upto`, which are settled, for a moment.
-    `too_old`: for each policy the number below which records are older than it allows, at most `upto`. `is_new`: begin
-    a pass; otherwise go on with the one that has begun. `closed`: as in AppendBody. `expired`: as `too_old`, of
+    """Method log.policies (one shard): apply the policies for a short time to the records below `upto`, which are
+    settled. `too_old`: for each policy, the number below which records are older than it allows, at most `upto`.
+    `is_new`: begin a pass; otherwise continue the current one. `closed`: as in AppendBody. `expired`: as `too_old`, for
     tombstones that are the newest records of their keys."""
 
     policies: list[KeyPolicy]
@@ -255,12 +255,12 @@ class CursorReply(msgspec.Struct):
 
 
 class ProducerBody(msgspec.Struct):
-    """Method log.producer, on the shard of the producer's id: the answers that the shard remembers."""
+    """Method log.producer, on the shard of the producer's id: the replies that the shard remembers."""
 
     producer: str
 
 
 class ProducerReply(msgspec.Struct):
-    """(producer_seq, start, count) of each answer, ascending by `start`."""
+    """(producer_seq, start, count) of each remembered reply, ascending by `start`."""
 
     answers: list[tuple[int, int, int]]

@@ -1,4 +1,4 @@
-"""Messages of the methods that consumer groups of the log need."""
+"""Messages of the methods for consumer groups of the log."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class GroupBody(msgspec.Struct):
 
 class StoredGroup(msgspec.Struct, array_like=True):
     """A group as its shard stores it. `revision`: rises with each change, and is never used again for a group of this
-    name, not even after the group was deleted. `document`: the rest, which only the coordinator understands. `members`
-    and `prefix` are copies, for lists."""
+    name, not even after the group has been deleted. `document`: the group's data, which only the coordinator
+    understands. `members` and `prefix` are copies of parts of it, for lists."""
 
     revision: int
     members: int
@@ -25,14 +25,14 @@ class StoredGroup(msgspec.Struct, array_like=True):
 
 
 class GroupReply(msgspec.Struct):
-    """Reply to log.group_get. `floor`: the revision that a group has before its first change, if there is none."""
+    """Reply to log.group_get. `floor`: if there is no group, the revision that it has before its first change."""
 
     group: StoredGroup | None
     floor: int
 
 
 class GroupPutBody(msgspec.Struct):
-    """Method log.group_put: store the group if its revision is `expected` now; there being none counts as `floor`."""
+    """Method log.group_put: store the group if its current revision is `expected`; that of no group is `floor`."""
 
     name: str
     expected: int
@@ -57,11 +57,12 @@ class NamesReply(msgspec.Struct):
 
 
 class SlotsBody(msgspec.Struct):
-    """Method log.group_read: of each shard, records of the keys with `prefix` within `range` that are in wanted slots,
-    ascending, at most limits[shard] and about `page_bytes`. Method log.group_count: how many there are in all shards.
+    """Method log.group_read: the records of each shard that have a key with `prefix`, are within `range` and are in
+    wanted slots, ascending, at most limits[shard] and about `page_bytes`. Method log.group_count: their number in all
+    shards.
 
-    `starts`: uint64[slots] little-endian, the first sequence number wanted of each slot (shared.log_slots); `shards`:
-    of the whole log.
+    `starts`: uint64[slots] little-endian, the first wanted sequence number of each slot (shared.log.slots). `shards`:
+    the number of shards of the log.
     """
 
     range: Range
@@ -81,7 +82,7 @@ class SlotsReply(msgspec.Struct):
 
 class LagBody(msgspec.Struct):
     """Method log.group_lag: up to `limit` distinct keys greater than `after`, ascending, with the number of their
-    records within `range`, of each slot from its start on. The rest is as in `SlotsBody`."""
+    records within `range` and from the start of their slot on. The other fields are as in `SlotsBody`."""
 
     range: Range
     prefix: bytes

@@ -8,15 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import log_blocks, log_headers
 from shared.errors import Internal
+from shared.log import blocks as log_blocks
+from shared.log import headers as log_headers
 from shared.wire import Frame, size_of
 
 
 class Records:
-    """Records as columns: `sequences`, and `values` and `keys` as bytes one after the other with their lengths. `keys`
-    is empty if all records have the requested key. `times`: when each was appended (Batch.time_ms); by default
-    unknown. `headed`: whether each of `values` begins with headers (shared.log_headers); by default none does."""
+    """Records as columns: `sequences`, and `values` and `keys` as concatenated bytes with their lengths. `keys` is
+    empty if all records have the requested key. `times`: when each was appended (Batch.time_ms); by default unknown.
+    `headed`: whether each of `values` begins with headers (shared.log.headers); by default none does."""
 
     __slots__ = ("headed", "key_lengths", "keys", "sequences", "times", "value_lengths", "values")
 
@@ -127,14 +128,14 @@ class Records:
         )
 
     def value_list(self) -> list[bytes]:
-        """The records' values; one that has headers is a HeadedValue."""
+        """The records' values; a value with headers is a HeadedValue."""
         values = self.stored_values()
         for at in np.flatnonzero(self.headed).tolist():
             values[at] = log_headers.split(values[at])
         return values
 
     def stored_values(self) -> list[bytes]:
-        """The records' values with the headers in front of some."""
+        """The records' values, including the headers that some begin with."""
         return _cut(self.values, self.value_lengths)
 
     def key_list(self) -> list[bytes]:
@@ -143,7 +144,7 @@ class Records:
 
 
 class Page(NamedTuple):
-    """Records and how far they are complete; see `ScanReply`."""
+    """Records, and how far they are complete; see `ScanReply`."""
 
     records: Records
     next: int
@@ -152,10 +153,10 @@ class Page(NamedTuple):
 
 def check_progress(page: Page, start: int, end: int, reverse: bool = False) -> None:
     """Raises Internal unless the page of start ≤ number < end is the last one, or the range of the next page is smaller
-    than this: so a reader that follows `next` comes to an end."""
+    than this one, so that a reader that follows `next` reaches the end."""
     moves_on = start <= page.next < end if reverse else start < page.next <= end
-    is_whole = page.done and page.next == (start if reverse else end)
-    if not moves_on and not is_whole:
+    is_last = page.done and page.next == (start if reverse else end)
+    if not moves_on and not is_last:
         right = f"from {start} to below {end}" if reverse else f"above {start} and at most {end}"
         raise Internal(f"a page of the log from {start} to {end} goes on at {page.next}; it must be {right}")
 
@@ -187,7 +188,7 @@ def merge_pages(pages: Sequence[Page], limit: int) -> Page:
 
 
 def _taken(octets: Frame, lengths: NDArray[np.uint32], places: NDArray[np.int64]) -> tuple[Frame, NDArray[np.uint32]]:
-    """(the texts at these positions of texts that stand one after the other, their lengths)."""
+    """(the texts at these positions among concatenated texts, their lengths)."""
     table = np.zeros((len(lengths), log_blocks.COLUMNS), np.int64)
     table[:, log_blocks.VALUE] = np.cumsum(lengths, dtype=np.int64) - lengths
     table[:, log_blocks.VALUE_LENGTH] = lengths

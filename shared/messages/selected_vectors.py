@@ -7,10 +7,10 @@ import msgspec
 from shared.messages.vectors import Collection, Condition, Value
 
 PAGE_MAX = 10_000
-"""Vectors of one page of a scroll."""
+"""The most vectors in one page of a scroll."""
 
 KINDS = ("bool", "number", "string", "none")
-"""Kinds of values in the order of a scroll by a field. Vectors without a value that has an order come last, also in a
+"""Kinds of values in the order of a scroll by a field. Vectors without an orderable value come last, even in a
 descending scroll."""
 
 
@@ -24,8 +24,8 @@ def kind_of(value: Value | None) -> str:
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
-    """A vector's place in the order of a scroll: by the field's value (None: it has none, or the scroll is by id),
-    equal ones by the id's bytes."""
+    """A vector's place in the order of a scroll: by the field's value (None: it has none, or the scroll is by id), then
+    by the id's bytes."""
 
     value: Value | None
     id: bytes
@@ -63,7 +63,7 @@ class SelectionReply(msgspec.Struct):
 
 class PageReply(SelectionReply):
     """Frames: [ids, id lengths, attributes, attribute lengths, vectors float32[n, dimension] or empty], in order; the
-    last three are empty if no field is asked for. `values`: of the field that orders the scroll; empty in one by id.
+    last three are empty if no field is requested. `values`: of the field that orders the scroll; empty if it is by id.
 
     `end`: the position up to which the worker's vectors are in the page; None: there are no more.
     """
@@ -81,15 +81,15 @@ class FacetsBody(msgspec.Struct):
 
 
 class FacetsReply(SelectionReply):
-    """`counts[i]` selected vectors have `values[i]`; the values are distinct, and in no order."""
+    """`counts[i]` selected vectors have `values[i]`. The values are distinct, in no particular order."""
 
     values: list[Value] = []
     counts: list[int] = []
 
 
 class UpdateBody(msgspec.Struct):
-    """Method vector.update: set and remove attributes of the selected vectors; where a shard has a part [ids, id
-    lengths], of those of them. `set`: a msgpack map, or no bytes."""
+    """Method vector.update: set and remove attributes of the selected vectors; if a shard has a part [ids, id lengths],
+    only of those among them. `set`: a msgpack map, or no bytes."""
 
     collection: Collection
     filter: Condition | None

@@ -13,11 +13,12 @@ Selectors = list[tuple[Matcher, ...]]
 
 class WriteReply(msgspec.Struct):
     """Reply to series.write, whose part frames are one or more frames of samples or exemplars per shard
-    (shared.sample_frames, shared.reference_frames, shared.exemplar_frames).
+    (shared.frames.samples, shared.frames.references, shared.frames.exemplars).
 
-    `samples`: how many were stored. `epochs`: shard → the epoch of its numbers of series. `stale`: shard → which of its
-    frames, counted from 0, were not stored because their numbers are of another epoch. `numbered`: shard → which of its
-    frames had labels of series; the numbers of these series are the reply's frames, in this order, int32[runs] each.
+    `samples`: how many were stored. `epochs`: shard → the epoch of its series numbers. `stale`: shard → which of its
+    frames, counted from 0, were not stored because their series numbers are of another epoch. `numbered`: shard → which
+    of its frames had labels of series; the numbers of these series are the reply's frames, in this order, int32[runs]
+    each.
     """
 
     samples: int
@@ -54,8 +55,8 @@ class ListReply(msgspec.Struct):
 
 
 class ExemplarsReply(msgspec.Struct):
-    """Reply to series.exemplars, whose body is a SelectBody with a limit of exemplars. The frames are those of the
-    label sets (`LabelFrame.to_frames`) of the series that have some, int64[series] counts, and int64[n] times,
+    """Reply to series.exemplars, whose body is a SelectBody with a limit on exemplars. The frames are those of the
+    label sets (`LabelFrame.to_frames`) of the series that have exemplars, int64[series] counts, and int64[n] times,
     float64[n] values, int64[n + 1] offsets and uint8 bytes of the labels of all exemplars, by series and in the order
     of time. `cut`: whether the limit left some out."""
 

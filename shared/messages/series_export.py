@@ -9,9 +9,9 @@ from shared.messages.sub_queries import Shape
 
 
 class Cursor(msgspec.Struct, array_like=True, frozen=True):
-    """Where the next slice of a shard begins: behind the series with the permanent id `after`. `from_ms` None: at the
-    beginning of a series; otherwise it begins at this time of the series `after` + 1, whose earlier samples are in the
-    slice before. `span_ms`: how long a piece of that series fitted into a slice."""
+    """Where the next slice of a shard begins: after the series with the permanent id `after`. `from_ms` None: at the
+    beginning of a series; otherwise at this time of the series `after` + 1, whose earlier samples are in the previous
+    slice. `span_ms`: how long a piece of that series fitted into a slice."""
 
     after: int = -1
     from_ms: int | None = None
@@ -19,7 +19,7 @@ class Cursor(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ExportBody(msgspec.Struct):
-    """Asks for the next slice of one shard: series that match any selector, with their samples start ≤ t ≤ end in Unix
+    """Requests the next slice of one shard: series that match any selector, with their samples start ≤ t ≤ end in Unix
     ms. `samples`: how many a slice should have; `bytes_max`: what the worker may hold for it."""
 
     selectors: Selectors
@@ -32,7 +32,7 @@ class ExportBody(msgspec.Struct):
 
 class ExportReply(msgspec.Struct):
     """The slice, a range vector in the reply's frames (`shared.messages.exchange`), staleness markers included, and
-    where the next one begins; `following` None: this was the last."""
+    where the next one begins. `following` None: this was the last slice."""
 
     shape: Shape
     following: Cursor | None

@@ -7,17 +7,16 @@ from typing import Literal
 import msgspec
 
 Mode = Literal["value", "partial", "relabelled", "presence", "samples", "series", "info", "newest"]
-"""What a sub-query returns: its value; the partial form of its top aggregation; the same with the hashes of the label
-sets that were aggregated, if a label function made them; the partial form of the aggregation that tells whether it has
-any series (`types.presence`); for a range selector whose function cannot run in the workers, the samples of its series
+"""What a sub-query returns: its value; the partial form of its top aggregation; the same with the hashes of the
+aggregated label sets, if a label function made these; the partial form of the aggregation that tells whether it has any
+series (`types.presence`); for a range selector whose function cannot run in the workers, the samples of its series
 between the ends of the grid, or only the series that have any there; for `timestamp` of the info series of `info`, its
-value, but NaN where a sample is a histogram; or, for a selector at one time, the sample that it chooses of each series,
-with the time of the sample."""
-
+value, but NaN where a sample is a histogram; or, for a selector at one time, the sample of each series that it selects,
+with the sample's own timestamp."""
 
 Form = Literal["arrays", "vector", "matrix"]
 """The form in which a worker may return the value if the sub-query is the whole query: arrays, or the text of the
-answer's series as an instant vector or a matrix. If text is allowed, a worker may still return arrays."""
+response's series as an instant vector or a matrix. If text is allowed, a worker may still return arrays."""
 
 
 class SubQuery(msgspec.Struct, array_like=True, frozen=True):
@@ -34,9 +33,9 @@ class SubQuery(msgspec.Struct, array_like=True, frozen=True):
 
 class EvaluateBody(msgspec.Struct, array_like=True, frozen=True):
     """The request. The grid is that of the whole query: `start()`, `end()`, `step()` and `range()` refer to it.
-    `samples_max`, `bytes_max`: what the query may hold at a time in one worker; 0 bytes are no bound.
-    `is_alone`: no other worker is asked, so a text is the whole answer however short it is. `explains`: the reply is
-    to say what was read of each shard."""
+    `samples_max`, `bytes_max`: what the query may hold at a time in one worker; 0 bytes: no limit. `is_alone`: no other
+    worker is asked, so a text is the complete response however short it is. `explains`: the reply should say what was
+    read from each shard."""
 
     start_ms: int
     end_ms: int
@@ -52,7 +51,7 @@ class EvaluateBody(msgspec.Struct, array_like=True, frozen=True):
 
 class Shape(msgspec.Struct, array_like=True, frozen=True):
     """How a value is laid out in its frames (`shared.messages.exchange`). `planes`: names of a partial's planes.
-    `histograms`: one more frame has those that values refer to; `hashed`: the last frame has the hashes of label sets.
+    `histograms`: one more frame has those that values refer to. `hashed`: the last frame has the hashes of label sets.
     For a text, `series` has the number of series in each of its frames, and `cells` how many numbers the value held."""
 
     kind: Literal["matrix", "range", "partial", "text"]
@@ -74,7 +73,7 @@ class Remark(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ShardRead(msgspec.Struct, array_like=True, frozen=True):
-    """What a sub-query read of one shard, with what had to be read again. `elapsed_ms`: for reading alone."""
+    """What a sub-query read from one shard, repeated reads included. `elapsed_ms`: the time for reading alone."""
 
     shard: int
     series: int
@@ -83,10 +82,10 @@ class ShardRead(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SubQueryReply(msgspec.Struct, array_like=True, frozen=True):
-    """One sub-query's answer; its frames follow those of the sub-queries before it. In `samples_read`, a histogram
-    counts as one and one more for each bucket; `buckets_read` says how many of them were for buckets. `has_matched`:
-    some series matches a selector, with samples in the time that was asked for or without. `shard_reads`: if asked
-    for."""
+    """The reply to one sub-query, whose frames follow those of the sub-queries before it. In `samples_read`, a
+    histogram counts as one sample plus one for each bucket; `buckets_read` is the part that was for buckets.
+    `has_matched`: some series matches a selector, even if it has no samples in the requested time. `shard_reads`: if
+    requested."""
 
     shape: Shape
     remarks: tuple[Remark, ...]
@@ -99,7 +98,7 @@ class SubQueryReply(msgspec.Struct, array_like=True, frozen=True):
 
 
 class EvaluateReply(msgspec.Struct, array_like=True, frozen=True):
-    """`samples_peak`: the most samples that were held at a time."""
+    """`samples_peak`: the most samples held at a time."""
 
     answers: tuple[SubQueryReply, ...]
     samples_peak: int = 0

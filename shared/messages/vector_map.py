@@ -1,7 +1,7 @@
-"""Messages of the map of a collection, whose calculation visits the workers several times, and of the names of its
+"""Messages for the map of a collection, whose computation calls the workers several times, and for the names of its
 attributes.
 
-The sample is drawn once (vector.sample). The other methods name its vectors in their parts, [ids, id lengths] for each
+The sample is drawn once (vector.sample). The other methods list its vectors in their parts, [ids, id lengths] for each
 shard, and leave out those that have been deleted since.
 """
 
@@ -15,12 +15,12 @@ from shared.messages.vectors import Collection, Condition, Value
 SAMPLE_MAX = 5000
 """Vectors of a map."""
 NAMES_MAX = 1000
-"""Names of attributes that a worker tells."""
+"""The most names of attributes that a worker reports."""
 
 
 class SampleBody(msgspec.Struct):
-    """Method vector.sample: the `limit` selected vectors whose ids have the lowest hashes: the same ones each time,
-    however the vectors are divided among workers. `attribute`: see `CoordinatesBody`."""
+    """Method vector.sample: the `limit` selected vectors whose ids have the lowest hashes, which are the same ones each
+    time, however the vectors are divided among workers. `attribute`: see `CoordinatesBody`."""
 
     collection: Collection
     filter: Condition | None
@@ -58,8 +58,8 @@ class SpreadBody(msgspec.Struct):
 
 
 class CoordinatesBody(msgspec.Struct):
-    """Method vector.coordinates: where the vectors are on two axes. Frames: as in `SpreadBody`. `attribute`: whose
-    values are wanted, empty for none."""
+    """Method vector.coordinates: where the vectors are on two axes. Frames: as in `SpreadBody`. `attribute`: the one
+    whose values to return; empty for none."""
 
     collection: Collection
     scale: float
@@ -68,8 +68,8 @@ class CoordinatesBody(msgspec.Struct):
 
 class CoordinatesReply(msgspec.Struct):
     """Frames: [ids, id lengths, coordinates float32[n, a]]. `values`: of the attribute, None for a vector without it;
-    of an array the first element, of a long text the beginning. `squares`: the squared lengths of the vectors together,
-    divided and less the mean as in `SpreadBody`."""
+    the first element of an array, the beginning of a long text. `squares`: the sum of the squared lengths of the
+    vectors, divided and less the mean as in `SpreadBody`."""
 
     values: list[Value | None]
     squares: float
@@ -82,7 +82,8 @@ class AttributesBody(msgspec.Struct):
 
 
 class AttributesReply(msgspec.Struct):
-    """Name → type → how many vectors have a value of it, for the first NAMES_MAX names; `names`: how many there are."""
+    """`attributes`: name → type → how many vectors have a value of that type, for the first NAMES_MAX names. `names`:
+    the number of all names."""
 
     attributes: dict[str, dict[str, int]]
     names: int

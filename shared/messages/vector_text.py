@@ -1,4 +1,4 @@
-"""Text fields of a collection, queries in their words, and the messages about both."""
+"""Text fields of a collection, text queries, and the messages about both."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ LANGUAGES = (
     "arabic", "danish", "dutch", "english", "finnish", "french", "german", "greek", "hungarian", "italian",
     "norwegian", "portuguese", "romanian", "russian", "spanish", "swedish", "tamil", "turkish",
 )  # fmt: skip
-"""Those that tantivy has a stemmer for (Snowball's)."""
+"""The languages for which tantivy has a stemmer (Snowball)."""
 STOP_WORD_LANGUAGES = tuple(
     language for language in LANGUAGES if language not in ("arabic", "greek", "romanian", "tamil", "turkish")
 )
-"""Those of LANGUAGES that tantivy has a list of stop words for."""
+"""Those of LANGUAGES for which tantivy has a list of stop words."""
 
 
 class TextField(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """An attribute indexed for BM25, and how its text becomes words: always in lower case; with accents removed if
-    `ascii_folding`; without the `language`'s stop words if `stop_words`; and reduced to their stems if `stemming`
+    """An attribute indexed for BM25, and how its text is split into words: always in lower case; with accents removed
+    if `ascii_folding`; without the stop words of `language` if `stop_words`; and reduced to their stems if `stemming`
     (None: if there is a language)."""
 
     field: str
@@ -49,8 +49,8 @@ class WordStatistics(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TextQuery(msgspec.Struct, frozen=True):
-    """`fields`: (field, boost) each. `statistics`: those of all workers, for scores that can be compared between them;
-    None: each worker scores by its own."""
+    """`fields`: (field, boost) each. `statistics`: those of all workers, so that scores can be compared between
+    workers; None: each worker uses its own."""
 
     fields: tuple[tuple[str, float], ...]
     clauses: tuple[TextClause, ...]
@@ -58,8 +58,8 @@ class TextQuery(msgspec.Struct, frozen=True):
 
 
 class Highlighting(msgspec.Struct, frozen=True):
-    """How matches are shown: at most `fragments` pieces of each field's text, of about `fragment_chars` characters,
-    with `pre_tag` and `post_tag` around each matching word. `escape_html`: the text between the tags is escaped."""
+    """How matches are shown: at most `fragments` pieces of each field's text, of about `fragment_chars` characters
+    each, with `pre_tag` and `post_tag` around each matching word. `escape_html`: escape the text between the tags."""
 
     fields: tuple[str, ...]
     pre_tag: str

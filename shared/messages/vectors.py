@@ -1,7 +1,7 @@
-"""Messages of the vector methods, and the columns of ids, attributes and vectors that travel beside them.
+"""Messages of the vector methods, and the columns of ids, attributes and vectors that travel with them.
 
-Ids and attributes travel as two frames each: the bytes one after the other, and uint32 lengths. Vectors travel as one
-float32 frame, row by row.
+Ids and attributes travel as two frames each: the concatenated bytes, and uint32 lengths. Vectors travel as one float32
+frame, row by row.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ INDEXES = ("lists", "graph")
 ID_BYTES_MAX = 64
 DIMENSION_MAX = 16_384  # embeddings in use have at most 12,288 components
 HALF_MOST = 65_504.0
-"""The greatest number that float16 has."""
+"""The largest finite float16."""
 K_MAX = 10_000
 READ_WHOLE = 10_000
-"""Ids that are read at once whatever their vectors take; of more, the bytes are bounded."""
+"""Up to this many ids are read at once whatever the size of their vectors; for more, the bytes are bounded."""
 VECTOR_FIELD = "vector"
 ARRAY_ELEMENTS_MAX = 1024
 ATTRIBUTES_MAX = 256
-"""Of one vector, without its components."""
+"""The most attributes of one vector, not counting its components."""
 
 Floats = NDArray[np.float32]
 Value = str | int | float | bool
@@ -38,7 +38,7 @@ Attribute = Value | list[Value]
 
 
 def usual_index(storage: str) -> str:
-    """The index of collections that do not ask for one."""
+    """The index of collections that do not request one."""
     return "graph" if storage == "b1" else "lists"
 
 
@@ -46,7 +46,7 @@ class Collection(msgspec.Struct, frozen=True):
     """What the shards must know about a collection. Every write carries it, so a shard gets it with its first vector.
 
     `id` is never reused. `text`: the attributes indexed for BM25; a name alone stands for a field with the defaults of
-    `TextField`, and the usual index is left out, so that the documents of earlier releases stay as they are, byte by
+    `TextField`. That, and the omission of the usual index, keep the documents of earlier releases unchanged byte by
     byte.
     """
 
@@ -75,8 +75,9 @@ class Condition(msgspec.Struct, frozen=True, array_like=True):
     values), exists (with `field` only), or and, or, not (with `children`). A comparison holds for an array if it holds
     for one of its elements; neq is the opposite of eq.
 
-    Only the coordinator asks for `has` and `within`, of many values: the value, or some element, or every element, is
-    one of them. Texts are compared as they are there, also those that are datetimes."""
+    Only the coordinator makes `has` and `within` (with `field` and many values): the value is one of them, or of an
+    array some element (`has`) or every element (`within`). They compare texts literally, even those that are
+    datetimes."""
 
     op: str
     field: str = ""
@@ -92,7 +93,7 @@ class UpsertBody(msgspec.Struct):
 
 class IdsBody(msgspec.Struct):
     """Methods vector.delete and vector.get. Parts: [ids, id lengths] for each shard. `fields`: see SearchBody.
-    `bytes_max`: a read of more in one worker is refused, 0: none is; `ids_total`: of the whole request."""
+    `bytes_max`: a larger read in one worker is refused; 0: no limit. `ids_total`: the ids of the whole request."""
 
     collection: Collection
     fields: tuple[str, ...] | None = None
@@ -124,7 +125,7 @@ class SearchBody(msgspec.Struct):
     """Frames: [queries float32[q, dimension]], which has no rows if the search is by text only.
 
     `fields`: None for every attribute, including the vector; empty for ids and scores only. `shards_asked`: how many
-    shards take part in the whole search. `expansion`: how far an index looks; 0: as many as give `recall`.
+    shards take part in the whole search. `expansion`: how far an index searches; 0: as far as `recall` requires.
     """
 
     collection: Collection
@@ -145,7 +146,7 @@ class SearchReply(msgspec.Struct):
     float32[n, dimension] or empty]. A higher similarity means nearer, whatever the metric. With a text query, one more
     list follows: the hits by text. `unknown`: the filter's fields that no vector of this worker has. `vectors`: how
     many vectors this worker has. `nearest`: for some of the unknown fields, a field with a similar name.
-    `words`: statistics of the text query's words, if it came without those of all workers and others are asked too.
+    `words`: statistics of the text query's words, if it came without those of all workers and is sent to others too.
     """
 
     unknown: tuple[str, ...] = ()
@@ -165,8 +166,8 @@ class HighlightBody(msgspec.Struct):
 
 class CollectionStats(msgspec.Struct):
     """Statistics of one collection in one worker. `dead`: rows of replaced and deleted vectors, until the index is
-    rebuilt. `expansion`: how far a search looks by default; 0 until it has been measured. `queries_measured`:
-    how many real queries it was measured with; 0: queries made from the vectors."""
+    rebuilt. `expansion`: how far an index searches by default; 0 until it has been measured. `queries_measured`: how
+    many real queries it was measured with; 0: it was measured with queries made from the vectors."""
 
     collection: int
     vectors: int
@@ -182,7 +183,7 @@ class StatsReply(msgspec.Struct):
 
 
 def pack_blobs(blobs: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Byte strings as two frames: their bytes one after the other, and their lengths as uint32."""
+    """Byte strings as two frames: their concatenated bytes, and their lengths as uint32."""
     lengths = np.fromiter(map(len, blobs), dtype=np.uint32, count=len(blobs))
     return b"".join(blobs), lengths.tobytes()
 

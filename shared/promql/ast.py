@@ -1,8 +1,7 @@
 """The syntax tree of PromQL: frozen dataclasses, one for each kind of expression.
 
-Source: https://prometheus.io/docs/prometheus/latest/querying/basics/ and …/operators/. Every node has its `span`,
-half-open character offsets into the query text, for the positions of errors and annotations. Spans do not take part in
-equality.
+Source: https://prometheus.io/docs/prometheus/latest/querying/basics/ and …/operators/. The `span` of a node is a pair
+of half-open character offsets into the query text, for the positions of errors and annotations. Equality ignores spans.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ class Matcher:
 
 @dataclass(frozen=True, slots=True)
 class DurationLiteral:
-    """A duration in milliseconds, which may be negative inside an expression. `is_number`: it was written as plain
-    seconds."""
+    """A duration in milliseconds, which may be negative inside an expression. `is_number`: it was written as a number
+    of seconds."""
 
     ms: float
     is_number: bool = field(default=False, compare=False)
@@ -71,8 +70,8 @@ class DurationCall:
 DurationExpr = DurationLiteral | DurationUnary | DurationBinary | DurationCall
 
 Duration = int | DurationExpr
-"""An integer is in milliseconds. `resolve_durations` turns all durations into integers, so the engine sees only
-these."""
+"""An integer is in milliseconds. `resolve_durations` turns all durations into integers, so the engine sees nothing
+else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,7 @@ class StringLiteral:
 
 @dataclass(frozen=True, slots=True)
 class VectorSelector:
-    """`matchers` are complete: a metric name written before the braces is its first matcher (`__name__`, `=`)."""
+    """`matchers` is complete: a metric name before the braces is the first matcher (`__name__`, `=`)."""
 
     name: str | None
     matchers: tuple[Matcher, ...]
@@ -186,7 +185,7 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A leaf that the planner inserts in place of `expr`. Its value is the merged answer of the shards to sub-query
+    """A leaf that the planner inserts in place of `expr`. Its value is merged from the shards' replies to sub-query
     `index`."""
 
     index: int
@@ -211,7 +210,7 @@ Expr = (
 
 
 def children(expr: Expr) -> Iterator[Expr]:
-    """The expressions that this one is made of."""
+    """The direct sub-expressions."""
     for part in fields(expr):
         if part.name in ("lhs", "rhs", "expr", "vector", "param", "args"):
             value = getattr(expr, part.name)

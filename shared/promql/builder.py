@@ -1,7 +1,7 @@
 """Builds the tree from the grammar's rules: one callback for each rule, called when the parser reduces it.
 
-Callbacks are pure, so one parser serves all threads. Expressions are passed as `Typed`, with their type, height and
-first type error, durations with their height. A syntax error is raised at once as a Fault.
+Callbacks are pure, so one parser serves all threads. They pass expressions as `Typed`, with type, height and first type
+error, and durations as `Length`, with their height. A syntax error is raised at once as a Fault.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ _MODIFIER_ORDER: Final = ("bool", "match", "group", "fill")
 
 @dataclass(frozen=True, slots=True)
 class Operator:
+    """An operator with the modifiers parsed so far. `matched`: they include labels or fill values. `last`: the place of
+    the last modifier in _MODIFIER_ORDER."""
+
     op: str
     span: Span
     return_bool: bool = False
@@ -70,6 +73,8 @@ class Modifier:
 
 @v_args(inline=True)
 class Builder(SelectorRules):
+    """The callbacks of all rules of the grammar."""
+
     def start(self, expr: Typed) -> Typed:
         return expr
 
@@ -94,8 +99,8 @@ class Builder(SelectorRules):
         word, offset = modifier.token.lower(), start(modifier.token)
         order, matching = _MODIFIER_ORDER.index(modifier.kind), operator.matching
         if order < operator.last or (order == operator.last and modifier.kind != "fill"):
-            wanted = "bool, then on or ignoring, then group_left or group_right, then fill"
-            raise Fault(f'unexpected "{word}", expected modifiers once each and in this order: {wanted}', offset)
+            order_text = "bool, then on or ignoring, then group_left or group_right, then fill"
+            raise Fault(f'unexpected "{word}", expected modifiers once each and in this order: {order_text}', offset)
         if modifier.kind == "bool":
             if operator.op not in COMPARISONS:
                 raise Fault("bool modifier can only be used on comparison operators", offset)
@@ -199,10 +204,10 @@ class Builder(SelectorRules):
         raise Fault("trailing commas not allowed in function call args", start(comma))
 
     def call(self, name: Token, arguments: Arguments) -> Typed:
-        args, closed = arguments
-        span, func = (start(name), closed), ALIASES.get(name, str(name))
+        args, closing_end = arguments
+        span, func = (start(name), closing_end), ALIASES.get(name, str(name))
         if func == "info" and len(args) == 2 and isinstance(args[1].expr, VectorSelector):
-            args[1] = args[1]._replace(fault=None)  # only this selector may match everything
+            args[1] = args[1]._replace(fault=None)  # unlike any other selector, this one may match everything
         fault = first_fault(*(arg.fault for arg in args)) or call_fault(func, args, span)
         returns = FUNCTIONS[func].returns if func in FUNCTIONS else ValueType.VECTOR
         expr = Call(func, tuple(arg.expr for arg in args), span=span)
@@ -218,8 +223,8 @@ class Builder(SelectorRules):
         return self._aggregate(op, grouping, arguments)
 
     def _aggregate(self, token: Token, grouping: tuple[bool, Labels], arguments: Arguments) -> Typed:
-        (args, closed), (without, labels) = arguments, grouping
-        op, span = token.lower(), (start(token), max(closed, labels.end))
+        (args, closing_end), (without, labels) = arguments, grouping
+        op, span = token.lower(), (start(token), max(closing_end, labels.end))
         fault = first_fault(*(arg.fault for arg in args)) or aggregate_fault(op, args, span)
         if not args:
             return Typed(StringLiteral("", span=span), ValueType.VECTOR, 1, fault)

@@ -44,10 +44,10 @@ class Length(NamedTuple):
 
 
 def resolve_durations(expr: Expr, grid: Grid) -> Expr:
-    """`expr` with every duration as an integer of milliseconds; `grid` is the whole query's.
+    """`expr` with every duration as an integer of milliseconds; `grid` is that of the whole query.
 
-    Returns the same object if there was nothing to resolve. Raises NotExecutable if a range or a step is not positive,
-    or a result is out of range or undefined.
+    Returns the same object if there is nothing to resolve. Raises NotExecutable if a range or a step is not positive,
+    or if a result is out of range or undefined.
     """
     match expr:
         case VectorSelector(offset=offset):
@@ -109,9 +109,9 @@ def _milliseconds(duration: Duration, grid: Grid) -> int:
 
 
 def evaluate_ms(duration: DurationExpr, grid: Grid | None = None) -> int:
-    """The milliseconds of a duration expression, rounded; `grid` may be None if neither step() nor range() occurs.
+    """The milliseconds of a duration expression, rounded. `grid` may be None if neither step() nor range() occurs.
 
-    Raises ValueError for a division by zero and for a result that 64-bit nanoseconds cannot hold.
+    Raises ValueError for a division by zero, and for a result that does not fit into 64-bit nanoseconds.
     """
     ms = _seconds(duration, grid) * 1000
     if not abs(ms) <= DURATION_MS_MAX:

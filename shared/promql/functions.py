@@ -1,4 +1,4 @@
-"""PromQL's functions and aggregation operators: their signatures, and the facts that planner and engine need.
+"""PromQL's functions and aggregation operators: their signatures, and what the planner and the engine need to know.
 
 Source: https://prometheus.io/docs/prometheus/latest/querying/functions/ and …/operators/ (3.14, with the experimental
 functions). Functions of native histograms are included: they take any vector and return nothing for floats. The
@@ -17,30 +17,30 @@ UNBOUNDED: Final = -1
 
 
 class Scope(enum.Enum):
-    """The series that a function must see to compute one series of its answer."""
+    """The series that a function must see to compute one series of its result."""
 
     NONE = "no series"
     """The function takes scalars only."""
     ONE = "one series"
-    """Each series of the answer comes from one series of the argument."""
+    """Each series of the result comes from one series of the argument."""
     RELABELLED = "one series, whose labels change"
-    """As `ONE`, but two series of the answer may become equal, which must be refused."""
+    """As `ONE`, but two series of the result may become equal, which must be refused."""
     ARGUMENT = "all series of the argument"
-    """The answer depends on all series together: on whether there is any, on their order, on a histogram's buckets."""
+    """The result depends on all series together: on whether there are any, on their order, on a histogram's buckets."""
     BEYOND_ARGUMENT = "series beside the argument's"
     """The function also reads series that its argument does not select."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A function's types, and the facts that decide how a call is planned and evaluated.
+    """A function's types, and the properties that decide how a call is planned and evaluated.
 
-    `variadic` 0: exactly `args`; n > 0: the last type comes 0 to n times; -1: any number of times.
-    `depends_on_time`: the value may differ between steps even where the values of the arguments do not.
-    `of_samples`: over a plain selector, the function asks about the selected samples instead of their values.
+    `variadic` 0: exactly `args`; n > 0: the last type occurs 0 to n times; -1: any number of times.
+    `depends_on_time`: the value may differ between steps even if the values of the arguments do not.
+    `of_samples`: over a plain selector, the function reads the selected samples' timestamps instead of their values.
     `unevaluated_from`: arguments from this index on are not evaluated.
-    `keeps_name`: the answer of a function of range vectors keeps the metric names.
-    `gives_order`: the function orders the answer of an instant query, and warns about its use in a range query.
+    `keeps_name`: the result of a function of range vectors keeps the metric names.
+    `gives_order`: the function orders the result of an instant query, and warns about its use in a range query.
     `modifiers`: which of `anchored` and `smoothed` the function's range selector may have.
     """
 
@@ -137,7 +137,7 @@ FUNCTIONS: Final[dict[str, Signature]] = {
 }
 
 ALIASES: Final = {"holt_winters": "double_exponential_smoothing"}
-"""Older names; the parser's `Call.func` always has the newer one."""
+"""Older names. The parser puts the newer one into `Call.func`."""
 
 
 def functions_with(modifier: str) -> list[str]:
@@ -161,7 +161,7 @@ AGGREGATORS: Final[dict[str, ValueType | None]] = {
     "topk": _S,
     "count_values": _T,
 }
-"""Aggregation operators and the type of their parameter, None if they take none."""
+"""Aggregation operators and the type of their parameter; None if they have none."""
 
 ORDERING_AGGREGATORS: Final = frozenset({"bottomk", "topk"})
-"""Aggregation operators that order the answer of an instant query."""
+"""Aggregation operators that order the result of an instant query."""

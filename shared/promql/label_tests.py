@@ -1,4 +1,4 @@
-"""Selectors over label sets that are at hand as mappings, such as those of rules and targets."""
+"""Selectors applied to label sets in the form of mappings, such as those of rules and targets."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Test = Callable[[Mapping[str, str]], bool]
 
 
 def label_test(matchers: Sequence[Matcher]) -> Test:
-    """Whether all matchers hold; a label that is missing is the empty string. Raises ParseError for a pattern."""
+    """A test that all matchers hold; a missing label is the empty string. Raises ValueError for an invalid pattern."""
     tests = [(matcher, Regex(matcher.value) if matcher.op in ("=~", "!~") else None) for matcher in matchers]
     return lambda labels: all(_holds(labels.get(matcher.name, ""), matcher, pattern) for matcher, pattern in tests)
 
 
 def _holds(value: str, matcher: Matcher, pattern: Regex | None) -> bool:
-    is_equal = value == matcher.value if pattern is None else pattern.matches(value)
-    return is_equal == (matcher.op in ("=", "=~"))
+    is_match = value == matcher.value if pattern is None else pattern.matches(value)
+    return is_match == (matcher.op in ("=", "=~"))

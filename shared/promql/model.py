@@ -21,9 +21,9 @@ METADATA_LABELS = ("__name__", "__type__", "__unit__")
 """The metric name, and the labels that a series loses together with it (Prometheus's type and unit labels)."""
 
 ANNOTATIONS_MAX = 1_000
-"""Warnings, and as many infos, that an evaluation keeps at most: far more than an answer lists. A parameter that
-changes at every step of a subquery, or very many metrics, would cause millions of them, which are in no account of
-memory."""
+"""An evaluation keeps at most this many warnings, and as many infos: far more than a response lists. Without the limit,
+a parameter that changes at every step of a subquery, or a great number of metrics, would cause millions of them, which
+no account of memory covers."""
 
 STALE_NAN_BITS = 0x7FF0000000000002
 """The bits of the NaN that marks a series as ended (Prometheus's staleness marker)."""
@@ -31,8 +31,8 @@ STALE_NAN_BITS = 0x7FF0000000000002
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The evaluation timestamps: start, start + step … ≤ end, in Unix milliseconds. An instant query's is one time,
-    with a step of 0; a range query may have one time as well, but its step is at least 1."""
+    """The evaluation timestamps: start, start + step … ≤ end, in Unix milliseconds. An instant query has one timestamp
+    and a step of 0. A range query may also have one timestamp, but its step is at least 1."""
 
     start_ms: int
     end_ms: int
@@ -46,7 +46,7 @@ class Grid:
 
     @property
     def instant(self) -> bool:
-        """Whether the grid is an instant query's. For such a query, `step()` and `range()` are 0."""
+        """Whether this is the grid of an instant query, for which `step()` and `range()` are 0."""
         return self.step_ms == 0
 
     def times_ms(self) -> Int:
@@ -73,7 +73,7 @@ class Samples:
 
     @property
     def buckets(self) -> int:
-        """How many buckets the histograms have, all together."""
+        """The total number of buckets of all histograms."""
         return 0 if self.histograms is None else self.histograms.buckets
 
 
@@ -94,7 +94,7 @@ class Source(Protocol):
     def select(self, matchers: Sequence[Matcher], start_ms: int, end_ms: int, symbols: Symbols) -> SeriesSelection:
         """Series matching all `matchers` that may have samples with start_ms ≤ t ≤ end_ms.
 
-        Label codes of the selection are codes of `symbols`. Raises BadData for a regular expression RE2 refuses.
+        Label codes of the selection are codes of `symbols`. Raises BadData for a regular expression that RE2 refuses.
         """
         ...
 
@@ -117,8 +117,8 @@ class Matrix:
 
     `values`: float64[n, steps]; `present`: bool[n, steps] (a NaN is a value, absence is the mask);
     `drop_name`: bool[n], series whose metric name is to be dropped at the end of the evaluation.
-    Where `present` is false the value is unspecified. A value that is a histogram is a reference to a row of
-    `histograms`, which is None where all are floats; several values may refer to one row.
+    Where `present` is false, the value is unspecified. A value that is a histogram is a reference to a row of
+    `histograms`, which is None if all values are floats. Several values may refer to one row.
     """
 
     labels: LabelFrame
@@ -130,7 +130,7 @@ class Matrix:
 
 @dataclass(slots=True)
 class RangeVector:
-    """A range vector at one instant (the answer to `m[5m]` or a subquery as an instant query)."""
+    """A range vector at one instant (the result of `m[5m]` or of a subquery as an instant query)."""
 
     labels: LabelFrame
     samples: Samples
@@ -141,7 +141,7 @@ Value = Scalar | String | Matrix | RangeVector
 
 
 def cells(value: Value) -> int:
-    """How many numbers the series of a value have; a histogram has one for each bucket, and one more."""
+    """How many numbers the series of a value hold: one for each sample, and one more for each bucket of a histogram."""
     if isinstance(value, Matrix):
         return value.values.size + (0 if value.histograms is None else value.histograms.buckets)
     return len(value.samples.values) + value.samples.buckets if isinstance(value, RangeVector) else 0
@@ -149,8 +149,8 @@ def cells(value: Value) -> int:
 
 @dataclass(slots=True)
 class Annotation:
-    """A remark on the result. `text` is Prometheus's whole text without the position; `offset` a character offset into
-    the query text, or None where the remark has no position."""
+    """A remark on the result. `text` is Prometheus's full text without the position. `offset` is a character offset
+    into the query text, or None if the remark has no position."""
 
     level: str  # "warning" or "info"
     text: str
@@ -159,8 +159,8 @@ class Annotation:
 
 @dataclass(slots=True)
 class Annotations:
-    """The remarks gathered during one evaluation: each (level, text, offset) once, in order of appearance; of each
-    level, the first ANNOTATIONS_MAX."""
+    """The remarks gathered during one evaluation: each (level, text, offset) once, in order of appearance, and only the
+    first ANNOTATIONS_MAX of each level."""
 
     items: dict[tuple[str, str, int | None], Annotation] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)

@@ -1,7 +1,7 @@
 """PromQL's binary operators, by kind.
 
-Source: https://prometheus.io/docs/prometheus/latest/querying/operators/. Their precedence is in grammar.lark, and what
-they compute is in `engine/binary.py` and `engine/setops.py`.
+Source: https://prometheus.io/docs/prometheus/latest/querying/operators/. Their precedence is defined in grammar.lark;
+`engine/binary.py` and `engine/setops.py` evaluate them.
 """
 
 from __future__ import annotations
@@ -15,4 +15,4 @@ TRIMS: Final = frozenset({"</", ">/"})
 SET_OPERATORS: Final = frozenset({"and", "or", "unless"})
 
 SCALAR_OPERATORS: Final = ARITHMETIC | COMPARISONS
-"""Operators of which either operand may be a scalar."""
+"""Operators either of whose operands may be a scalar."""

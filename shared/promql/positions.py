@@ -6,7 +6,7 @@ from shared.errors import NotExecutable, ParseError
 
 
 def line_column(text: str, offset: int) -> tuple[int, int]:
-    """Line and column of a character offset, both from 1. An offset past the end counts as the position after the last
+    """(line, column) of a character offset, both from 1. An offset past the end means the position after the last
     character."""
     offset = min(offset, len(text))
     line_start = text.rfind("\n", 0, offset) + 1
@@ -14,11 +14,11 @@ def line_column(text: str, offset: int) -> tuple[int, int]:
 
 
 class Fault(Exception):
-    """An error in a query and its offset, raised where the text is not available; `located` turns it into an error for
+    """An error in a query and its offset, raised where the text is not available. `located` turns it into an error for
     the client.
 
-    `executable` False: the text is not PromQL. True: it is, but a type, a function or its size is wrong. `offset` None:
-    Prometheus detects this error at evaluation and reports it without a position.
+    `executable` False: the text is not PromQL. True: it is PromQL, but a type, a function or the size is wrong.
+    `offset` None: Prometheus detects this error at evaluation, and reports it without a position.
     """
 
     def __init__(self, message: str, offset: int | None, *, executable: bool = False) -> None:

@@ -142,8 +142,8 @@ def _selector(expr: VectorSelector) -> str:
         named = Matcher(METRIC_NAME, "=", name)
         plain = _METRIC_NAME.fullmatch(name) is not None and name.lower() not in _NOT_METRICS
         if plain and matchers[:1] == [named]:
-            rest = ", ".join(_matcher(matcher) for matcher in matchers[1:])
-            return f"{name}{{{rest}}}" if rest else name
+            other_matchers = ", ".join(_matcher(matcher) for matcher in matchers[1:])
+            return f"{name}{{{other_matchers}}}" if other_matchers else name
         return "{" + ", ".join(quote(name) if matcher == named else _matcher(matcher) for matcher in matchers) + "}"
     return "{" + ", ".join(_matcher(matcher) for matcher in matchers) + "}"
 
@@ -164,9 +164,8 @@ def _shift(at: At | None, offset: Duration) -> str:
         text = f" @ {at.at}()" if isinstance(at.at, str) else f" @ {Decimal(at.at) / 1000:.3f}"
     if isinstance(offset, int):
         return f"{text} offset {format_duration(offset)}" if offset else text
-    bare = isinstance(offset, DurationCall)
-    written = duration_text(offset)
-    return f"{text} offset {written}" if bare else f"{text} offset ({written})"
+    offset_text = duration_text(offset)
+    return f"{text} offset {offset_text}" if isinstance(offset, DurationCall) else f"{text} offset ({offset_text})"
 
 
 def _subquery_suffix(expr: Subquery) -> str:
@@ -184,11 +183,11 @@ def duration_text(duration: Duration) -> str:
 
 
 def _duration(duration: DurationExpr) -> tuple[str, int]:
-    """The text of a duration expression, and its precedence."""
+    """(text, precedence) of a duration expression."""
     match duration:
         case DurationLiteral(ms=ms, is_number=is_number):
-            whole = not is_number and ms == int(ms)
-            return (format_duration(int(ms)) if whole else format_number(ms / 1000)), _ATOM
+            is_whole_ms = not is_number and ms == int(ms)
+            return (format_duration(int(ms)) if is_whole_ms else format_number(ms / 1000)), _ATOM
         case DurationCall(func=func, args=args):
             name = func if func in ("step", "range") else f"{func}_of"
             return f"{name}({', '.join(_duration(arg)[0] for arg in args)})", _ATOM
@@ -207,7 +206,7 @@ def _bound(duration: DurationExpr, at_least: int) -> str:
 
 
 def format_number(value: float, *, is_duration: bool = False) -> str:
-    """The shortest decimal text of a number, without an exponent; if `is_duration`, whole milliseconds as a
+    """The shortest decimal text of a number, without an exponent. If `is_duration`, whole milliseconds are written as a
     duration."""
     if math.isnan(value):
         return "NaN"
@@ -249,22 +248,22 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def pretty(expr: Expr) -> str:
-    """The text, over several lines where one would be longer than LINE_WIDTH, as /api/v1/format_query returns it."""
+    """The text as /api/v1/format_query returns it: a node longer than LINE_WIDTH is spread over several lines."""
     return "\n".join(_Layout().lines(expr, 0))
 
 
 class _Layout:
-    """Remembers the width of each node on one line, so that a layout takes time linear in the size of the tree."""
+    """Caches the width of each node on one line, so that a layout takes time linear in the size of the tree."""
 
     def __init__(self) -> None:
         self._widths: dict[int, int] = {}
 
     def width(self, expr: Expr) -> int:
-        known = self._widths.get(id(expr))
-        if known is None:
-            known = sum(len(piece) if isinstance(piece, str) else self.width(piece) for piece in _pieces(expr))
-            self._widths[id(expr)] = known
-        return known
+        width = self._widths.get(id(expr))
+        if width is None:
+            width = sum(len(piece) if isinstance(piece, str) else self.width(piece) for piece in _pieces(expr))
+            self._widths[id(expr)] = width
+        return width
 
     def lines(self, expr: Expr, level: int) -> list[str]:
         """The lines of a node, the first indented by `level`."""
@@ -300,7 +299,8 @@ class _Layout:
 
 
 def to_json(expr: Expr) -> dict[str, Any]:
-    """The tree as /api/v1/parse_query returns it. A duration expression is given as 0 ms, with its text beside it."""
+    """The tree as /api/v1/parse_query returns it. A duration expression appears as 0 ms, with its text in a second
+    field."""
     match expr:
         case NumberLiteral(value=value):
             return {"type": "numberLiteral", "val": format_number(value)}
@@ -343,7 +343,7 @@ def to_json(expr: Expr) -> dict[str, Any]:
 
 def _binary_json(expr: Binary) -> dict[str, Any]:
     matching = expr.matching
-    answer: dict[str, Any] = {
+    node: dict[str, Any] = {
         "type": "binaryExpr",
         "op": expr.op,
         "lhs": to_json(expr.lhs),
@@ -352,7 +352,7 @@ def _binary_json(expr: Binary) -> dict[str, Any]:
         "bool": expr.return_bool,
     }
     if matching is not None:
-        answer["matching"] = {
+        node["matching"] = {
             "card": matching.card,
             "labels": list(matching.labels),
             "on": matching.on,
@@ -362,7 +362,7 @@ def _binary_json(expr: Binary) -> dict[str, Any]:
                 for side, fill in (("lhs", matching.fill_left), ("rhs", matching.fill_right))
             },
         }
-    return answer
+    return node
 
 
 def _function_json(func: str) -> dict[str, Any]:

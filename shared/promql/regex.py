@@ -1,9 +1,9 @@
-"""Regular expressions of queries: RE2, `.` matching a line feed too, the whole value matched, with bounds on the cost.
+"""Regular expressions of queries: RE2 with bounds on the cost. They match whole values, and `.` matches a line feed.
 
 Source: https://prometheus.io/docs/prometheus/latest/querying/basics/#regular-expressions.
 
-The binding compiles with the interpreter lock held and matches without it, and neither can be interrupted. So the
-bounds keep one compilation at some 20 ms, and one match at some 0.2 s. Between matches the caller's `check` is called.
+The binding compiles with the interpreter lock held and matches without it, and neither can be interrupted. The bounds
+therefore limit a compilation to about 20 ms and a match to about 0.2 s. The caller's `check` is called between matches.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ PATTERN_BYTES_MAX: Final = 64 << 10
 """Enough for 10,000 alternatives of a few characters."""
 
 WEIGHT_MAX: Final = 2_000
-"""The highest `weight` of a pattern: one unit takes RE2 some 10 µs to compile."""
+"""The highest `weight` of a pattern. RE2 takes about 10 µs to compile one unit."""
 WEIGHT_TOTAL_MAX: Final = 20_000
-"""The patterns of one request together: 0.2 s, in pieces."""
+"""The highest total weight of the patterns of one request: 0.2 s, one pattern at a time."""
 WEIGHT_INSTANT: Final = 100
-"""Patterns up to this weight, together, compile within a millisecond."""
+"""Patterns of at most this total weight compile within a millisecond."""
 
 COMPILED_BYTES_MAX: Final = 512 << 10
-"""Memory of one compiled pattern with its automata. RE2 gives up when two thirds do not hold the program, some 30,000
-instructions: then repetitions within repetitions multiplied what `weight` adds up."""
+"""Memory of one compiled pattern with its automata. RE2 refuses a program that does not fit into two thirds of it,
+about 30,000 instructions. Only nested repetitions get there: they multiply what `weight` adds up."""
 
 GROUPS_MAX: Final = 200
-"""Groups of a pattern that captures: RE2's time to fill them grows with their number times the text's length."""
+"""Groups of a capturing pattern. The time in which RE2 fills them grows with their number times the text's length."""
 
 WORK_MAX: Final = 1 << 26
 """Bytes of a text × instructions of a program × (1 + groups) of one match. If the automaton outgrows its memory, RE2
 follows every instruction at every byte, which takes 1 to 3 ns each."""
 WORK_UNCHECKED_MAX: Final = 1 << 22
 WORK_TEXT: Final = 1 << 14
-"""What any text counts at least: the deadline is checked every 256 texts."""
+"""The least work that a text counts as, so that the deadline is checked at least every 256 texts."""
 
 CACHED_LENGTH_MAX: Final = 1024
-"""Longer patterns are examined anew, so that the cache of answers stays within a megabyte."""
+"""Longer patterns are checked anew each time, so that the cache of results stays within a megabyte."""
 
 _QUANTIFIER: Final = re.compile(r"[?*+]|\{(\d+)(?:,(\d*))?\}")
 _UNICODE_CLASS: Final = re.compile(r"\\[pP]")
 _UNICODE_CLASS_WEIGHT: Final = 100
 _SMALL_PARTS: Final = 10
 _BYTES: Final = 80
-"""Alternatives and character classes, and bytes, of the weight 1."""
+"""How many alternatives or character classes, and how many bytes, have the weight 1."""
 
 _HIDING: Final = re.compile(r"\\[xuU0-7]")
-"""Escapes of a PromQL string that can stand for a character of a pattern's syntax."""
+"""Escapes of a PromQL string that can hide a character of a pattern's syntax."""
 
 _LITERAL: Final = r"(?:[^\\.+*?()|\[\]{}^$]++|\\[\\.+*?()\[\]{}^$/\-])*+"
 _LITERALS: Final = re.compile(rf"\((?:\?:)?({_LITERAL}(?:\|{_LITERAL})*)\)|({_LITERAL}(?:\|{_LITERAL})*)")
@@ -64,8 +64,8 @@ _ESCAPED: Final = re.compile(r"\\(.)")
 
 
 def weight(pattern: str) -> int:
-    """What compiling a pattern may cost, in units of some 10 µs. A repetition counts 1 (`x{1,1000}` counts 1,000), a
-    Unicode class such as `\\pL` 100; ten alternatives or other classes count 1, and so do 80 bytes."""
+    """What compiling a pattern may cost, in units of about 10 µs. A repetition counts 1 (`x{1,1000}` counts 1,000), a
+    Unicode class such as `\\pL` counts 100; ten alternatives or other classes count 1, and so do 80 bytes."""
     repetitions = sum(_repetitions(match) for match in _QUANTIFIER.finditer(pattern))
     classes = len(_UNICODE_CLASS.findall(pattern))
     small_parts = pattern.count("|") + pattern.count("[") + pattern.count("\\")
@@ -73,30 +73,30 @@ def weight(pattern: str) -> int:
 
 
 def _repetitions(match: re.Match[str]) -> int:
-    """How many repetitions a quantifier counts as. RE2 itself refuses counts above 1,000."""
+    """The number of repetitions that a quantifier counts as. RE2 itself refuses counts above 1,000."""
     counts = [min(int(count[:5]), 1_000) for count in match.groups() if count]
     return max(counts, default=1)
 
 
 @lru_cache(maxsize=1024)
 def is_instant(query: str) -> bool:
-    """Whether all patterns in the text of a query together compile within a millisecond. For short queries: they are
-    remembered."""
+    """Whether all patterns in the text of a query together compile within a millisecond. For short queries only,
+    because the results are cached."""
     return weight(query) <= WEIGHT_INSTANT and _HIDING.search(query) is None
 
 
 class Regex:
     """One pattern. Raises ValueError with the reason if RE2 or a bound refuses it.
 
-    `literals` are the texts the pattern stands for if it is just `a|b|c` or `(a|b|c)`, else None. These patterns, and
-    those such as `.*a.*`, need no RE2. Without `captures`, groups are not looked at.
+    `literals` are the texts that match the pattern if it is just `a|b|c` or `(a|b|c)`, else None. These patterns, and
+    those such as `.*a.*`, do not need RE2. Without `captures`, groups are ignored.
     """
 
     def __init__(self, pattern: str, *, captures: bool = False) -> None:
         _require(_size_error(pattern))
         self.literals = None if captures else _literals(pattern)
         self._test = None if captures else _simple_test(pattern, self.literals)
-        self._compiled: Any = None if self._test is not None else _compiled(pattern, captures)
+        self._compiled: Any = None if self._test is not None else _compiled_within_bounds(pattern, captures)
         self.groups: int = 0 if self._compiled is None or not captures else self._compiled.groups
         if self.groups > GROUPS_MAX:
             raise ValueError(f"the pattern has {self.groups} groups, at most {GROUPS_MAX} are allowed")
@@ -104,7 +104,7 @@ class Regex:
 
     @property
     def group_numbers(self) -> dict[str, int]:
-        """The numbers of the groups that have names."""
+        """The numbers of the named groups."""
         return dict(self._compiled.groupindex) if self.groups else {}
 
     def matches(self, text: str) -> bool:
@@ -112,7 +112,7 @@ class Regex:
         return bool(self.matching([text.encode(errors="surrogatepass")], unchecked)[0])
 
     def matching(self, texts: Sequence[bytes], check: Callable[[], None]) -> NDArray[np.bool_]:
-        """bool[n]: which of these UTF-8 texts match as a whole. `check` is called again and again, and may raise.
+        """bool[n]: which of these UTF-8 texts match as a whole. `check` is called regularly, and may raise.
 
         Raises NotExecutable for a text that is too long for the pattern.
         """
@@ -121,8 +121,7 @@ class Regex:
         return np.fromiter((match is not None for match in self.captured(texts, check)), np.bool_, len(texts))
 
     def captured(self, texts: Sequence[bytes], check: Callable[[], None]) -> Iterator[re2._Match | None]:
-        """RE2's match of each of these UTF-8 texts as a whole, or None. `check` and errors as of `matching`; for a
-        pattern that captures."""
+        """RE2's match of each of these UTF-8 texts as a whole, or None. `check` and errors are as in `matching`."""
         fullmatch = self._compiled.fullmatch
         unchecked = 0
         for text in texts:
@@ -144,11 +143,11 @@ class Regex:
 
 
 def unchecked() -> None:
-    """The `check` of work that nothing ends early."""
+    """A `check` for work that nothing interrupts."""
 
 
 def bound_error(pattern: str) -> str | None:
-    """Why a pattern that captures is too costly to be compiled, as far as that is known without compiling it."""
+    """Why a capturing pattern is too costly to compile, as far as can be told without compiling it; else None."""
     return _size_error(pattern) or _weight_error(pattern)
 
 
@@ -175,14 +174,14 @@ def _require(error: str | None) -> None:
         raise ValueError(error)
 
 
-def _compiled(pattern: str, captures: bool) -> Any:
+def _compiled_within_bounds(pattern: str, captures: bool) -> Any:
     _require(_weight_error(pattern))
     return compiled(pattern, dot_nl=True, never_capture=not captures)
 
 
 def compiled(pattern: str, **flags: bool) -> Any:
-    """The pattern as RE2 compiles it with these options, within COMPILED_BYTES_MAX. The caller bounds its `weight`.
-    Raises ValueError with the reason if RE2 refuses it."""
+    """The pattern as RE2 compiles it with these options, within COMPILED_BYTES_MAX. The caller must have bounded its
+    `weight`. Raises ValueError with the reason if RE2 refuses it."""
     options = re2.Options()
     options.log_errors = False
     options.max_mem = COMPILED_BYTES_MAX
@@ -211,8 +210,8 @@ def _unescaped(literal: str) -> str:
 
 
 def _simple_test(pattern: str, literals: Sequence[str] | None) -> Callable[[bytes], bool] | None:
-    """The test for texts that a pattern like `a|b`, `a.*`, `.+a` or `.*a.*` amounts to, else None: it takes some 50 ns
-    where RE2 takes 2 µs."""
+    """A test of texts that is equivalent to a pattern such as `a|b`, `a.*`, `.+a` or `.*a.*`; None for other patterns.
+    It takes about 50 ns; RE2 takes 2 µs."""
     if literals is not None:
         return frozenset(literal.encode() for literal in literals).__contains__
     match = _AROUND_LITERAL.fullmatch(pattern)
@@ -235,7 +234,7 @@ def regex_error(pattern: str) -> str | None:
 
 
 def matches_empty(matcher: Matcher) -> bool:
-    """Whether a matcher also selects series that lack its label. Its pattern must be one that compiles."""
+    """Whether a matcher also selects series that lack its label. Its pattern must compile."""
     match matcher.op:
         case "=":
             return matcher.value == ""

@@ -45,7 +45,7 @@ NO_LABELS: Final = Labels((), 0)
 
 
 class Matchers(NamedTuple):
-    """The matchers in braces, each with whether it is a bare quoted metric name, and the span of the braces."""
+    """`items`: the matchers in braces, each with whether it is a bare quoted metric name. `span`: the braces' span."""
 
     items: list[tuple[Matcher, bool]]
     span: Span
@@ -90,8 +90,8 @@ class SelectorRules(Transformer):
     def labels_none(self, _open: Token, closing: Token) -> Labels:
         return Labels((), end(closing))
 
-    def labels(self, _open: Token, names: list[str], *rest: Token) -> Labels:
-        return Labels(tuple(names), end(rest[-1]))
+    def labels(self, _open: Token, names: list[str], *comma_and_closing: Token) -> Labels:
+        return Labels(tuple(names), end(comma_and_closing[-1]))
 
     # Matchers and vector selectors.
 
@@ -109,8 +109,8 @@ class SelectorRules(Transformer):
     def matchers_none(self, opening: Token, closing: Token) -> Matchers:
         return Matchers([], (start(opening), end(closing)))
 
-    def matchers(self, opening: Token, items: list[tuple[Matcher, bool]], *rest: Token) -> Matchers:
-        return Matchers(items, (start(opening), end(rest[-1])))
+    def matchers(self, opening: Token, items: list[tuple[Matcher, bool]], *comma_and_closing: Token) -> Matchers:
+        return Matchers(items, (start(opening), end(comma_and_closing[-1])))
 
     def selector_name(self, name: Token) -> Typed:
         matcher = Matcher(METRIC_NAME, "=", str(name))
@@ -139,9 +139,9 @@ class SelectorRules(Transformer):
         expr = MatrixSelector(vector, _range(length), span=(vector.span[0], end(closing)))
         return Typed(expr, ValueType.MATRIX, height(inner), inner.fault)
 
-    def subquery(self, inner: Typed, _open: Token, length: Length, _colon: Token, *rest: Any) -> Typed:
-        step = _range(rest[0]) if len(rest) == 2 else None
-        span = (inner.expr.span[0], end(rest[-1]))
+    def subquery(self, inner: Typed, _open: Token, length: Length, _colon: Token, *step_and_closing: Any) -> Typed:
+        step = _range(step_and_closing[0]) if len(step_and_closing) == 2 else None
+        span = (inner.expr.span[0], end(step_and_closing[-1]))
         expr = Subquery(inner.expr, _range(length), step, span=span)
         return Typed(expr, ValueType.MATRIX, height(inner), inner.fault or subquery_fault(inner))
 
@@ -203,18 +203,18 @@ class SelectorRules(Transformer):
 
     def duration_unary(self, sign: Token, operand: Length) -> Length:
         expr = DurationUnary(cast(Any, str(sign)), operand.expr, span=(start(sign), operand.expr.span[1]))
-        return Length(expr, _longer(operand), operand.constant)
+        return Length(expr, _duration_height(operand), operand.constant)
 
     def duration_binary(self, lhs: Length, op: Token, rhs: Length) -> Length:
         span = (lhs.expr.span[0], rhs.expr.span[1])
         expr = DurationBinary(cast(Any, str(op)), lhs.expr, rhs.expr, span=span)
-        return Length(expr, _longer(lhs, rhs), lhs.constant and rhs.constant)
+        return Length(expr, _duration_height(lhs, rhs), lhs.constant and rhs.constant)
 
-    def duration_call(self, word: Token, _open: Token, *rest: Any) -> Length:
-        args = tuple(part for part in rest if isinstance(part, Length))
+    def duration_call(self, word: Token, _open: Token, *args_and_closing: Any) -> Length:
+        args = tuple(part for part in args_and_closing if isinstance(part, Length))
         func = cast(Any, word.lower().removesuffix("_of"))
-        expr = DurationCall(func, tuple(arg.expr for arg in args), span=(start(word), end(rest[-1])))
-        return Length(expr, _longer(*args) if args else 1, bool(args) and all(arg.constant for arg in args))
+        expr = DurationCall(func, tuple(arg.expr for arg in args), span=(start(word), end(args_and_closing[-1])))
+        return Length(expr, _duration_height(*args) if args else 1, bool(args) and all(arg.constant for arg in args))
 
 
 _AFTER_SELECTOR: Final = "must be preceded by an instant vector selector or range vector selector or a subquery"
@@ -241,26 +241,26 @@ def _selector(items: list[tuple[Matcher, bool]], span: Span) -> Typed:
 
 
 def _pinned(inner: Typed, at: At, place: Span) -> Typed:
-    target, twice = inner.expr, "@ <timestamp> may not be set multiple times"
+    target, message = inner.expr, "@ <timestamp> may not be set multiple times"
     expr: Expr
     span = (target.span[0], place[1])
     if isinstance(target, MatrixSelector):
-        _once(target.vector.at is None, twice, place)
+        _once(target.vector.at is None, message, place)
         expr = replace(target, vector=replace(target.vector, at=at), span=span)
     elif isinstance(target, VectorSelector | Subquery):
-        _once(target.at is None, twice, place)
+        _once(target.at is None, message, place)
         expr = replace(target, at=at, span=span)
     else:
         raise Fault(f"@ modifier {_AFTER_SELECTOR}", target.span[0])
     return inner._replace(expr=expr)
 
 
-def _once(first: bool, message: str, place: Span) -> None:
-    if not first:
+def _once(is_first: bool, message: str, place: Span) -> None:
+    if not is_first:
         raise Fault(message, place[0])
 
 
-def _longer(*lengths: Length) -> int:
+def _duration_height(*lengths: Length) -> int:
     depth = 1 + max(length.depth for length in lengths)
     if depth > NESTING_MAX:
         raise Fault(f"duration is nested deeper than {NESTING_MAX} levels", lengths[0].expr.span[0], executable=True)
@@ -268,8 +268,8 @@ def _longer(*lengths: Length) -> int:
 
 
 def _milliseconds(length: Length) -> Duration:
-    """The milliseconds of a plain or signed literal. Other expressions are returned as they are, but constant ones are
-    evaluated to check them. Raises Fault if that fails."""
+    """The milliseconds of a plain or signed literal. Other expressions are returned unchanged; constant ones are
+    evaluated as a check. Raises Fault if that fails."""
     if not length.constant:
         return length.expr
     try:

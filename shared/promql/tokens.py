@@ -1,7 +1,7 @@
 """The tokens of a query: how text is split into the grammar's terminals, and the values of literals.
 
-PromQL's tokens depend on where they stand. Inside braces, every word is a label name. Inside brackets, a colon is a
-separator; outside, it is part of a name. Literals follow Go's (https://go.dev/ref/spec#String_literals).
+PromQL's tokens depend on their context. Inside braces, every word is a label name. Inside brackets, a colon is a
+separator; outside, it is part of a name. Literals are those of Go (https://go.dev/ref/spec#String_literals).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NESTING_MAX: Final = 200
 and must stay below the interpreter's default limit of 1,000."""
 
 TOKENS_MAX: Final = 25_000
-"""A token takes 5 to 10 µs to parse: with this many, the longest query takes about a quarter of a second."""
+"""A token takes 5 to 10 µs to parse, so the longest query takes about a quarter of a second."""
 
 DURATION_MS_MAX: Final = 292 * 365 * 86_400_000
 """The longest duration that 64-bit nanoseconds can hold, as in Prometheus."""
@@ -79,7 +79,7 @@ _BLANK: Final = r"(?:[ \t\r\n]++|#[^\n]*+)*+"
 
 
 def _words(name: str) -> re.Pattern[str]:
-    # Repetitions are possessive: a long run of blanks or escapes must not be tried again in other ways.
+    # Repetitions are possessive: a long run of blanks or escapes must not cause backtracking.
     number = r"0[xX][0-9A-Za-z_.]*|\.?[0-9](?:[eE][+-][0-9]|[0-9A-Za-z_.])*+"
     string = r"""'(?:[^'\\\n]++|\\.)*+'|"(?:[^"\\\n]++|\\.)*+"|`[^`]*+`"""
     operator = "|".join(re.escape(text) for text in sorted(_OPERATORS, key=len, reverse=True))
@@ -100,8 +100,8 @@ _SKIP: Final = re.compile(_BLANK)
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """The tokens of `text`, without comments and white space. Raises Fault for text that is not a token, for brackets
-    that do not match, and for too many tokens or levels."""
+    """The tokens of `text`, without comments and white space. Raises Fault for text that is not a token, for unbalanced
+    brackets, and for too many tokens or levels."""
     at = count = 0
     opened: list[tuple[str, int]] = []
     words, in_braces = _OUTSIDE, False
@@ -215,8 +215,8 @@ def string(token: Token) -> str:
 
 
 def _unescaped(match: re.Match[str], quote: str, offset: int) -> str:
-    """The character of an escape; for a byte of 0x80 or above, the surrogate that stands for it. Raises Fault for an
-    invalid escape at `offset`."""
+    """The character of an escape; for a byte of 0x80 or above, the surrogate that represents it. Raises Fault for an
+    invalid escape, whose offset is `offset`."""
     simple, hexadecimal, octal, short, long = match.groups()
     if simple is not None:
         if simple not in "'\"" or simple == quote:

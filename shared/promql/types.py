@@ -1,7 +1,7 @@
 """The types of expressions, and the rules about which types are allowed where.
 
 A rule returns None, or a Fault with Prometheus's message. The parser keeps the first Fault of a query and raises it
-once the whole text has turned out to be PromQL, so that a type error never hides a syntax error.
+after the whole text has been parsed, so that a type error never hides a syntax error.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NAMES: Final = {
 
 
 class Typed(NamedTuple):
-    """An expression with what the rules need to know about it. `depth`: the height of its tree; `fault`: its first type
+    """An expression with what the rules need to know about it. `depth`: the height of its tree. `fault`: its first type
     error."""
 
     expr: Expr
@@ -49,8 +49,8 @@ class Typed(NamedTuple):
 
 
 def presence(expr: Expr) -> Aggregate:
-    """The aggregation whose value is one series without labels wherever a vector, or each window of a range vector, has
-    any series."""
+    """The aggregation whose value is one series without labels at the steps at which a vector, or a window of a range
+    vector, has any series."""
     series = Call("present_over_time", (expr,), span=expr.span) if type_of(expr) is ValueType.MATRIX else expr
     return Aggregate("group", series, span=expr.span)
 
@@ -149,7 +149,7 @@ def _info_fault(labels: Typed) -> Fault | None:
 
 
 def _pattern_fault(pattern: Typed) -> Fault | None:
-    """A costly expression is refused before the series it is for are evaluated."""
+    """Refuses a costly expression before the series that it applies to are evaluated."""
     if not isinstance(pattern.expr, StringLiteral):
         return None
     error = bound_error(pattern.expr.value)

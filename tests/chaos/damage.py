@@ -46,7 +46,7 @@ def _found(content: bytes) -> list[record.RecordHeader]:
     return [
         item
         for item in record.scan(number, memoryview(content))
-        if isinstance(item, record.RecordHeader) and item.whole
+        if isinstance(item, record.RecordHeader) and item.is_whole
     ]
 
 

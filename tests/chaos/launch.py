@@ -16,8 +16,8 @@ from typing import Any
 
 import zmq
 
-from coordinator.links import Links
-from coordinator.membership import Membership
+from coordinator.fanout.links import Links
+from coordinator.fanout.membership import Membership
 from shared import wire
 from tests.chaos.control import Control
 

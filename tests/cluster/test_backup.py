@@ -174,7 +174,7 @@ def nothing(what: str, done: int, total: int) -> None:
     """No progress is shown."""
 
 
-def back_up(cluster: Cluster, place: Path) -> sending.Sent:
+def back_up(cluster: Cluster, place: Path) -> sending.FinishedBackup:
     return sending.backup(Client(cluster.url), open_place(str(place), create=True), nothing)
 
 

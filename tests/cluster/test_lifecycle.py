@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from coordinator.app import STOP_GRACE_S
-from coordinator.membership import SILENCE_S
+from coordinator.fanout.membership import SILENCE_S
 from loadtest.harness.cluster import ROOT, Cluster
 from shared.config import Settings
 from shared.control import LocalControl

@@ -20,7 +20,7 @@ from langchain_tests.integration_tests.vectorstores import VectorStoreIntegratio
 from triptych.langchain import TriptychVectorStore
 from triptych.logging import LogHandler
 
-from coordinator.negotiation import ARROW
+from coordinator.headers.negotiation import ARROW
 from loadtest.harness.cluster import ROOT
 from tests.cluster.secured import TOKENS, Files, bearer
 

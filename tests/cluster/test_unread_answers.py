@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from coordinator.streaming import PATIENCE_S
+from coordinator.http.streaming import PATIENCE_S
 from loadtest.harness.cluster import MEASURED, Cluster
 from loadtest.harness.remote_write_bodies import compressed
 from proto import log_pb2

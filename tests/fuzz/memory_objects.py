@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from worker.storage.faces import Listed, NotOpened, State
+from worker.storage.faces import Listed, NotOpened, ObjectState
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class MemoryObjects:
         return f"memory/{name}"
 
     def list(self) -> list[Listed]:
-        return [Listed(name, State.WHOLE) for name in sorted({*self._contents, *self._places})]
+        return [Listed(name, ObjectState.WHOLE) for name in sorted({*self._contents, *self._places})]
 
     def exists(self, name: str) -> bool:
         return name in self._contents

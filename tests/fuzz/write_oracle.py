@@ -14,8 +14,8 @@ from google.protobuf.message import DecodeError
 from coordinator.series.label_sets import Limits, problem_of
 from loadtest.harness.histogram_messages import parsed
 from proto import remote_write_pb2, remote_write_v2_pb2
+from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
 from shared.histograms.batch import STALE_SUM_BITS
-from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 
 CUSTOM = -53
 SCHEMAS = range(-4, 9)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from loadtest.harness.histogram_messages import histogram_message
 from proto import remote_write_pb2, remote_write_v2_pb2
+from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
 from shared.protobuf_fields import delimited_head
-from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from tests.histogram_strategies import WHOLE, custom, exponential
 from tests.unit.test_histograms_decoding import REFUSED, encode
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from shared import kernel_cache
+from shared.kernels import cache as kernel_cache
 
 NAME = "kernels"
 

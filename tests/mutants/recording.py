@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.kernel_sources import PACKAGES
+from shared.kernels.sources import PACKAGES
 from tests.mutants import kernels
 from tests.mutants.sampling import ROOT
 from tests.mutants.timing import VARIABLE

@@ -29,8 +29,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "shared/manifest.py",
         "shared/catalogue_file.py",
     ),
-    "protocol": ("coordinator/log", "coordinator/vectors", "coordinator/links.py", "coordinator/membership.py",
-                 "coordinator/calls.py", "shared/wire.py", "shared/messages", "worker/serving.py"),
+    "protocol": ("coordinator/log", "coordinator/vectors", "coordinator/fanout/links.py",
+                 "coordinator/fanout/membership.py", "coordinator/fanout/calls.py", "shared/wire.py", "shared/messages",
+                 "worker/serving.py"),
     "engine": ("shared/promql/engine", "coordinator/queries"),
 }  # fmt: skip
 """Group → files and folders."""

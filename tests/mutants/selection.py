@@ -11,7 +11,7 @@ from pathlib import Path
 
 from coverage import CoverageData
 
-from shared.kernel_sources import PACKAGES
+from shared.kernels.sources import PACKAGES
 from tests.mutants.recording import Recording
 from tests.mutants.sampling import Mutant
 

@@ -74,7 +74,7 @@ UNNOTICED = {
     "worker.storage.rows.manifest:synced:fsync": "the library has just synced what the marker tells of, or does so "
     "now: only what another thread is appending at that moment is not (tests/unit/test_store_files.py)",
     "worker.storage.rows.manifest:cut:fsync": "what comes back after another loss of power is cut off again",
-    "worker.storage.wal.layout:_write_anew:sync": "closing the logs syncs them again",
+    "worker.storage.wal.layout:_copy_records:sync": "closing the logs syncs them again",
 }
 """Places that no crash shows when they are left out, and why that is right."""
 

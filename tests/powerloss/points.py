@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
-from shared import boot
 from shared.durable import DAMAGED
+from shared.process import boot
 from tests.powerloss.crash import MODES, crash
 from tests.powerloss.files import FileSystem
 from tests.powerloss.history import History, require, some

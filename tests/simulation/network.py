@@ -1,7 +1,7 @@
 """Messages between the coordinator and its workers: in order on a connection, late, or lost.
 
-Stands in for `shared.wire` and the sockets under `coordinator.links` and `worker.process`, which are used as they are.
-A message is one packet, whose content is not encoded.
+Stands in for `shared.wire` and the sockets under `coordinator.fanout.links` and `worker.process`, which are used as
+they are. A message is one packet, whose content is not encoded.
 """
 
 from __future__ import annotations

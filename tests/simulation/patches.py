@@ -20,9 +20,9 @@ from tests.simulation.world import Clock, Event, Lock, Thread, World
 
 PACKAGES = ("coordinator.log", "worker.logs")
 MODULES = (
-    "coordinator.links",
-    "coordinator.membership",
-    "coordinator.calls",
+    "coordinator.fanout.links",
+    "coordinator.fanout.membership",
+    "coordinator.fanout.calls",
     "worker.process",
     "worker.serving",
     "shared.wire",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from coordinator.links import Links
+from coordinator.fanout.links import Links
 from coordinator.log.area import LogArea
 from proto import cluster_pb2
 from shared.config import Settings

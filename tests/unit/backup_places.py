@@ -102,7 +102,7 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return "s3://bucket/some/prefix"
 
 
-def back_up(view: Path, location: str, name: str = "20261122T000000Z-0") -> sending.Sent:
+def back_up(view: Path, location: str, name: str = "20261122T000000Z-0") -> sending.FinishedBackup:
     api = Api(view)
     api.name = name
     sent = sending.backup(api, open_place(location, create=True), nothing)

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import msgspec
 
-from coordinator.calls import FanOut, WorkerReply
-from coordinator.links import Links
+from coordinator.fanout.calls import FanOut, WorkerReply
+from coordinator.fanout.links import Links
 from coordinator.vectors.catalogue import Catalogue
 from coordinator.vectors.collections import Collections
 from shared import catalogue_file, wire

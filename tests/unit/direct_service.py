@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import pytest
 from aiohttp import web
 
-from coordinator.calls import Waits
 from coordinator.context import CONTEXT, Context
 from coordinator.dispatch import Dispatcher
-from coordinator.prompt_futures import PromptFuture
+from coordinator.fanout.calls import Waits
+from coordinator.fanout.prompt_futures import PromptFuture
 from coordinator.queries.gate import Gate
 from coordinator.watching.telemetry import Telemetry
 from shared.config import Settings

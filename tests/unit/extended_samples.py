@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from shared import labels, sample_frames
+from shared import labels
+from shared.frames import samples as sample_frames
+from shared.frames.samples import EXTENDED_MARK
 from shared.hashing import hash64
 from shared.histograms import references
 from shared.histograms.batch import HistogramBatch
 from shared.histograms.packed import PackedHistograms
-from shared.sample_frames import EXTENDED_MARK
 from tests.histogram_batches import batch_of, histograms_of
 from tests.histogram_strategies import custom, exponential
 from tests.oracle_native_histograms import NativeHistogram

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from coordinator.calls import FanOut, WorkerReply
+from coordinator.fanout.calls import FanOut, WorkerReply
 from shared.errors import Unavailable
 from shared.wire import Frame, Request
 from worker import damage
@@ -28,7 +28,7 @@ Fault = Callable[[str, int], str]
 
 
 class LogShards:
-    """Stands in for `coordinator.links.Links`: every shard is a worker of its own."""
+    """Stands in for `coordinator.fanout.links.Links`: every shard is a worker of its own."""
 
     def __init__(self, directory: Path, shards: int) -> None:
         self.shards = shards

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shared.hashing import hash64
-from shared.log_blocks import block_of
+from shared.log.blocks import block_of
 from shared.messages.log import SEQUENCE_MAX, Batch, Range
 from worker.logs import reading, writing
 from worker.logs.keeper import Keeper

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from shared import allocator
-from shared.allocator import (
+from shared.process import allocator
+from shared.process.allocator import (
     QUIET_SHARE,
     TRIM_BYTES_MIN,
     TRIM_BYTES_MIN_QUIET,
@@ -181,7 +181,7 @@ def test_memory_that_the_kernel_refuses_is_a_memory_error_like_that_of_other_arr
 
 _GROWS = """
 import numpy as np
-from shared import allocator
+from shared.process import allocator
 from worker.series.growing_array import GrowingArray
 
 allocator.keep_pages()  # as a worker does

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.streaming import GZIP_BYTES_MIN, PIECE_BYTES, Body
+from coordinator.http.streaming import GZIP_BYTES_MIN, PIECE_BYTES, Body
 
 
 def chunks(size_bytes: int) -> Iterator[bytes]:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shared import array_memory
-from shared.array_memory import Account, uncounted
+from shared.process import array_memory
+from shared.process.array_memory import Account, uncounted
 
 MEGABYTE = 1 << 20
 
@@ -183,7 +183,7 @@ def test_a_slot_with_next_to_nothing_in_it_is_used_again() -> None:
 def test_a_process_ends_in_order_while_arrays_are_still_there() -> None:
     program = (
         "import numpy as np, sys\n"
-        "from shared.array_memory import Account\n"
+        "from shared.process.array_memory import Account\n"
         "def opened():\n"
         "    with Account(1 << 30).open():\n"
         "        return np.ones(1000)\n"

@@ -9,14 +9,14 @@ import pyarrow
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from coordinator import arrow_streams
 from coordinator.api import arrow_answers
+from coordinator.headers.negotiation import ARROW
+from coordinator.http import arrow_streams
 from coordinator.log.headers import packed
-from coordinator.negotiation import ARROW
 from coordinator.vectors.merging import NO_HITS, Hits
-from shared import log_headers
 from shared.histograms.references import references
 from shared.labels import LabelFrame, Symbols
+from shared.log import headers as log_headers
 from shared.messages.log_pages import Records
 from shared.promql.model import Grid, Matrix, RangeVector, Samples
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from coordinator.available_memory import Memory, control_groups
+from coordinator.limits.available_memory import Memory, control_groups
 
 V1 = {"memory.limit_in_bytes": "1000", "memory.usage_in_bytes": "700", "memory.stat": "cache 9\ntotal_inactive_file 50"}
 V2 = {"memory.max": "1000", "memory.current": "700", "memory.stat": "anon 1\ninactive_file 50\nactive_file 9"}

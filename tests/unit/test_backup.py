@@ -19,8 +19,8 @@ from coordinator.backup import directory, restoring, sending
 from coordinator.backup.destination import open_place
 from coordinator.backup.inventory import OBJECTS, BackupError
 from coordinator.backup.place import Place
-from coordinator.barrier import WRITES
 from coordinator.commands import backup as commands
+from coordinator.fanout.barrier import WRITES
 from coordinator.log import sequencer
 from shared import durable, identity, manifest
 from shared.config import Settings

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.body_errors import explained
+from coordinator.parsing.body_errors import explained
 from shared.errors import MESSAGE_CHARS_MAX, BadData
 
 

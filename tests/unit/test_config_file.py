@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from coordinator import config_file, http_client_config, yaml_fields
-from coordinator.config_file import ConfigFile, Configuration
+from coordinator.prometheus_config import config_file, yaml_fields
+from coordinator.prometheus_config import http_client as http_client_config
+from coordinator.prometheus_config.config_file import ConfigFile, Configuration
 from shared.errors import ConfigError
 
 WHOLE = """

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator import connections as module
-from coordinator.admission import Admission, Holder
-from coordinator.clients import Client, Clients, client_name
-from coordinator.connections import PROGRESS_BYTES, Connections
+from coordinator.limits import connections as module
+from coordinator.limits.admission import Admission, Holder
+from coordinator.limits.clients import Client, Clients, client_name
+from coordinator.limits.connections import PROGRESS_BYTES, Connections
 from shared.config import Settings
 from shared.errors import Overloaded
 

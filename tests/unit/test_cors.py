@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from multidict import CIMultiDict
 
-from coordinator.cors import Cors
+from coordinator.headers.cors import Cors
 from shared.config import Settings
 from shared.errors import ConfigError
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from coordinator import cross_site
-from coordinator.cross_site import HOSTS_CACHED, CrossSite
+from coordinator.headers import cross_site
+from coordinator.headers.cross_site import HOSTS_CACHED, CrossSite
 from shared import telemetry
 from shared.config import Settings, load
 from shared.errors import ConfigError, Forbidden

@@ -14,9 +14,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from coordinator import decoding
-from coordinator.clients import CURRENT_CLIENT
-from coordinator.decoding import HUGE_BYTES_MIN, LARGE_DECODINGS_MAX, Decodings
+from coordinator.limits import decoding
+from coordinator.limits.clients import CURRENT_CLIENT
+from coordinator.limits.decoding import HUGE_BYTES_MIN, LARGE_DECODINGS_MAX, Decodings
 from shared.errors import BadData, Unavailable
 
 

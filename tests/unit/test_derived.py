@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from shared.array_memory import Account
 from shared.derived import Derived
 from shared.labels import LabelFrame, Symbols
+from shared.process.array_memory import Account
 from shared.promql.ast import Matcher
 from shared.promql.engine.rows import name_dropped
 from shared.promql.rendering import labels as rendering

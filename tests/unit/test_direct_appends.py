@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from coordinator import direct_requests
 from coordinator.api.log import append
-from coordinator.direct_appends import PATH
+from coordinator.direct import requests as direct_requests
+from coordinator.direct.appends import PATH
+from coordinator.direct.plain_heads import LINES_BYTES_MAX
+from coordinator.fanout.prompt_futures import PromptFuture
 from coordinator.log.records import Append
-from coordinator.plain_heads import LINES_BYTES_MAX
-from coordinator.prompt_futures import PromptFuture
 from shared.errors import Unavailable
 from tests.unit.direct_service import PLAIN, USUAL, Service
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import snappy
 
-from coordinator import direct_requests
 from coordinator.api import write
-from coordinator.direct_requests import DirectRequests
-from coordinator.direct_writes import PATH
+from coordinator.direct import requests as direct_requests
+from coordinator.direct.requests import DirectRequests
+from coordinator.direct.writes import PATH
 from loadtest.harness.remote_write_bodies import HEADERS, HEADERS_V2, body, body_v2
 from tests.unit.direct_service import WITHIN_S, Service
 from tests.unit.test_direct_writes_v2 import COUNTERS, Workers

@@ -11,10 +11,10 @@ from urllib.parse import urlencode
 
 import pytest
 
-from coordinator import direct_lists
-from coordinator.admission import may_use_reserve
 from coordinator.api import series
-from coordinator.calls import FanOut, WorkerReply
+from coordinator.direct import lists as direct_lists
+from coordinator.fanout.calls import FanOut, WorkerReply
+from coordinator.limits.admission import may_use_reserve
 from shared.errors import Unavailable
 from shared.labels import LabelFrame, Symbols
 from shared.messages.series import ListReply, SelectBody, TextsReply

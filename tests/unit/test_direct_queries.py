@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from coordinator import direct_queries
 from coordinator.api import query
+from coordinator.direct import queries as direct_queries
 from coordinator.queries import evaluation
 from coordinator.queries.quick import QuickQueries
 from loadtest.harness.memory_source import MemorySource

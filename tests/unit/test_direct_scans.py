@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from coordinator import direct_scans
 from coordinator.api.log import scan
-from coordinator.direct_scans import LIMIT_MAX, PATH, VALUES_BYTES_MAX
+from coordinator.direct import scans as direct_scans
+from coordinator.direct.scans import LIMIT_MAX, PATH, VALUES_BYTES_MAX
 from coordinator.log.reads import KeySelection, Warnings
 from shared.errors import Unavailable
 from shared.messages.log_pages import Page, Records

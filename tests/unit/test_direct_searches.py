@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from coordinator.api import vector
-from coordinator.calls import FanOut
-from coordinator.direct_searches import PATH, READ_LATER_BYTES_MAX, SEARCH_BYTES_MAX, SHAPE_BYTES_MAX, shape_of
-from coordinator.responses import BODY_BYTES_MAX
+from coordinator.direct.searches import PATH, READ_LATER_BYTES_MAX, SEARCH_BYTES_MAX, SHAPE_BYTES_MAX, shape_of
+from coordinator.fanout.calls import FanOut
+from coordinator.http.responses import BODY_BYTES_MAX
 from coordinator.vectors.batching import SearchKind
 from shared.errors import Canceled, DeadlineExceeded, NotFound
 from shared.messages.vectors import Collection

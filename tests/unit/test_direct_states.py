@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coordinator import direct_states
 from coordinator.api import status
+from coordinator.direct import states as direct_states
 from tests.unit.direct_service import Service, get, post
 
 HEALTHY, READY = "/-/healthy", "/-/ready"

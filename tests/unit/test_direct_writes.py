@@ -14,16 +14,16 @@ import pytest
 import snappy
 
 from coordinator.api import write
-from coordinator.clients import CURRENT_CLIENT
-from coordinator.direct_writes import PATH
-from coordinator.prompt_futures import PromptFuture
+from coordinator.direct.writes import PATH
+from coordinator.fanout.prompt_futures import PromptFuture
+from coordinator.limits.clients import CURRENT_CLIENT
 from coordinator.series import known_samples
 from coordinator.series.known_samples import KnownSamples
 from coordinator.series.lessons import EMPTY_RECEIPT, Receipt
 from loadtest.harness.remote_write_bodies import body
-from shared import sample_frames
 from shared.errors import Unavailable
-from shared.reference_frames import is_references, parse
+from shared.frames import samples as sample_frames
+from shared.frames.references import is_references, parse
 from shared.wire import Frame
 from tests.unit.direct_service import Service, prompt
 
@@ -178,7 +178,7 @@ async def test_both_ways_find_the_same_faults(service: Service, content: bytes) 
 async def test_everything_else_is_left_to_aiohttp(
     service: Service, message: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinator.direct_writes._WriteWork.begin", lambda self, holder: 1 // 0)
+    monkeypatch.setattr("coordinator.direct.writes._WriteWork.begin", lambda self, holder: 1 // 0)
     client = await service.client()
     assert (await client.ask(message))[0] != 500
 
@@ -214,7 +214,7 @@ async def test_a_write_beyond_the_bound_of_bytes_is_refused_before_it_is_decompr
 ) -> None:
     service.context.admission.bytes_max = len(raw()) + 1
     service.context.admission.body_bytes = 1  # of another one
-    monkeypatch.setattr("coordinator.direct_writes.decompression.decompress", lambda *_: 1 // 0)
+    monkeypatch.setattr("coordinator.direct.writes.decompression.decompress", lambda *_: 1 // 0)
     client = await service.client()
     status, _, text = await client.ask(request())
     assert (status, b"TRIPTYCH_BODIES_BYTES_MAX" in text) == (503, True)

@@ -12,18 +12,19 @@ import pytest
 import snappy
 
 from coordinator.api import write
-from coordinator.direct_writes import PATH
-from coordinator.prompt_futures import PromptFuture
+from coordinator.direct.writes import PATH
+from coordinator.fanout.prompt_futures import PromptFuture
 from coordinator.series import known_samples
 from coordinator.series.known_samples import KnownSamples
 from coordinator.series.lessons import EMPTY_RECEIPT, Receipt
 from loadtest.harness.histogram_messages import histogram_message
 from loadtest.harness.remote_write_bodies import HEADERS_V2, request_v2
 from proto.remote_write_v2_pb2 import Request
-from shared import reference_frames, sample_frames
-from shared.exemplar_frames import MARK as EXEMPLARS_MARK
+from shared.frames import references as reference_frames
+from shared.frames import samples as sample_frames
+from shared.frames.exemplars import MARK as EXEMPLARS_MARK
+from shared.frames.runs import has_mark
 from shared.messages.series import MetadataPutReply
-from shared.run_frames import has_mark
 from shared.wire import Frame, pack
 from tests.unit.direct_service import Service, post, prompt
 

@@ -8,8 +8,8 @@ from email.utils import parsedate_to_datetime
 
 import pytest
 
-from coordinator.early_refusal import HEAD_CACHED_BYTES_MAX, path_of_whole, refusal
-from coordinator.responses import SERVER
+from coordinator.http.early_refusal import HEAD_CACHED_BYTES_MAX, path_of_whole, refusal
+from coordinator.http.responses import SERVER
 
 BODY = b'{"records":[]}'
 

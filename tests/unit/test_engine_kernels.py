@@ -10,7 +10,7 @@ import pytest
 from coordinator.queries.fetched import FetchedSelection
 from loadtest.harness.memory_source import MemorySource
 from shared.labels import LabelFrame, Symbols
-from shared.processor_time import ProcessorTime
+from shared.process.processor_time import ProcessorTime
 from shared.promql.ast import Matcher, VectorSelector
 from shared.promql.engine import range_functions, readings, scan
 from shared.promql.engine.invariance import step_invariant

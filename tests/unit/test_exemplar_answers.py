@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from coordinator.api import exemplars as api
-from coordinator.calls import FanOut, WorkerReply
+from coordinator.fanout.calls import FanOut, WorkerReply
 from coordinator.series import remote_write
 from loadtest.harness.remote_write_bodies import UNLIMITED
 from shared.errors import DeadlineExceeded

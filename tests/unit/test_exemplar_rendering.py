@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared import labels
+from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
 from shared.promql.rendering import exemplars as rendering
-from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 
 texts = st.text(alphabet=st.characters(exclude_categories=("Cs",)), min_size=1, max_size=8)
 label_sets = st.dictionaries(texts, texts, max_size=3)

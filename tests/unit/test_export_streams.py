@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from coordinator.api import export
-from coordinator.calls import WorkerReply
+from coordinator.fanout.calls import WorkerReply
 from coordinator.queries.gate import HEAVY
 from coordinator.transfer.slices import ExportSelection, slices
 from shared.errors import Overloaded, Unavailable

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.exposition import ALLOWUTF8, DOTS, VALUES
 
-from coordinator.exposition_format import PLAIN, ExpositionFormat, format_for
+from coordinator.headers.exposition_format import PLAIN, ExpositionFormat, format_for
 
 PROMETHEUS_2 = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"

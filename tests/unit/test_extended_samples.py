@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared import sample_frames
 from shared.errors import Internal
+from shared.frames import samples as sample_frames
+from shared.frames.samples import SampleColumns
 from shared.histograms import references
-from shared.sample_frames import SampleColumns
 from tests.oracle_native_histograms import NativeHistogram
 from tests.unit.extended_samples import Run, any_values, frame, read, starts, text_of, texts
 from tests.unit.series_shard import TIMEOUT_S, Quiet

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit import local_faults
 from tests.unit.local_faults import Killed
-from worker.storage.faces import Draft, Listed, NotOpened, Objects, State
+from worker.storage.faces import Draft, Listed, NotOpened, Objects, ObjectState
 from worker.storage.objects import LocalObjects
 
 STEPS_MAX = 60
@@ -59,7 +59,7 @@ def published(objects: Objects, name: str, *pieces: bytes) -> None:
     objects.sync_names()
 
 
-def states(objects: Objects) -> list[State]:
+def states(objects: Objects) -> list[ObjectState]:
     return [entry.state for entry in objects.list()]
 
 
@@ -74,7 +74,7 @@ def test_an_object_is_read_whole_and_in_parts(objects: Objects) -> None:
     assert objects.read(BLOCK, 8, 1) == b""
     assert objects.size(BLOCK) == 8
     assert objects.exists(BLOCK)
-    assert objects.list() == [Listed(BLOCK, State.WHOLE)]
+    assert objects.list() == [Listed(BLOCK, ObjectState.WHOLE)]
 
 
 def test_what_was_written_is_there_for_the_next_process(place: LocalPlace) -> None:
@@ -124,11 +124,11 @@ def test_a_place_that_nobody_prepared_is_empty(objects: Objects) -> None:
 
 def test_a_draft_is_no_object_before_it_is_published(objects: Objects) -> None:
     draft = drafted(objects, BLOCK, b"abc")
-    assert (objects.exists(BLOCK), states(objects)) == (False, [State.DRAFT])
+    assert (objects.exists(BLOCK), states(objects)) == (False, [ObjectState.DRAFT])
     draft.finish()
-    assert (objects.exists(BLOCK), states(objects)) == (False, [State.DRAFT])
+    assert (objects.exists(BLOCK), states(objects)) == (False, [ObjectState.DRAFT])
     draft.publish()
-    assert (objects.get(BLOCK), states(objects)) == (b"abc", [State.WHOLE])
+    assert (objects.get(BLOCK), states(objects)) == (b"abc", [ObjectState.WHOLE])
 
 
 @pytest.mark.parametrize("until", [0, 1, 2])
@@ -145,7 +145,7 @@ def test_what_a_crash_left_of_a_draft_is_listed_and_can_be_deleted(place: LocalP
     drafted(place.objects, BLOCK, b"abc").finish()
     again = place.next_process()
     [left] = again.list()
-    assert left.state is State.DRAFT
+    assert left.state is ObjectState.DRAFT
     again.delete(left.name)
     assert again.list() == []
 
@@ -157,7 +157,7 @@ def test_what_replaces_an_object_is_read_instead(objects: Objects) -> None:
     for content in (b"first", b"", b"third"):
         objects.replace(LIST, content)
         assert objects.get(LIST) == content
-    assert objects.list() == [Listed(LIST, State.WHOLE)]
+    assert objects.list() == [Listed(LIST, ObjectState.WHOLE)]
 
 
 def test_an_object_is_written_and_read_by_path_for_libraries_that_know_no_other_way(objects: Objects) -> None:
@@ -181,7 +181,7 @@ def test_what_is_set_aside_keeps_its_content_under_a_name_of_its_own(objects: Ob
         published(objects, BLOCK, content)
         objects.set_aside(BLOCK)
     assert not objects.exists(BLOCK)
-    assert states(objects) == [State.SET_ASIDE] * 3
+    assert states(objects) == [ObjectState.SET_ASIDE] * 3
     assert sorted(objects.get(entry.name) for entry in objects.list()) == [b"1", b"2", b"3"]
 
 
@@ -282,5 +282,5 @@ def _is_sound(objects: Objects) -> None:
         assert objects.get("2.attributes") == b"columns"
     if objects.exists(BLOCK):
         assert objects.get(BLOCK) == b"abcdef"
-    aside = [entry.name for entry in objects.list() if entry.state is State.SET_ASIDE]
+    aside = [entry.name for entry in objects.list() if entry.state is ObjectState.SET_ASIDE]
     assert [objects.get(name) for name in aside] + [b"kept"] * objects.exists("old.block") == [b"kept"]

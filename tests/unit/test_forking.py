@@ -18,7 +18,7 @@ PROGRAM = """
 import os
 import sys
 import worker.process
-from shared import interpreter
+from shared.process import interpreter
 from worker.series.index.texts import TextTable
 from shared.kernels import compile_first
 

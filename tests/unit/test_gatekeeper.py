@@ -18,9 +18,9 @@ from coordinator.access import gatekeeper as module
 from coordinator.access.gatekeeper import Gatekeeper
 from coordinator.access.policy import Policy
 from coordinator.access.roles import ANY_CREDENTIAL, Area, Need, Role
-from coordinator.admission import Admission, Holder
-from coordinator.connections import Connections
-from coordinator.entrance import turned_away
+from coordinator.http.entrance import turned_away
+from coordinator.limits.admission import Admission, Holder
+from coordinator.limits.connections import Connections
 from shared.config import Settings
 from shared.errors import ConfigError, Forbidden, Overloaded, Unauthorized
 

@@ -47,7 +47,7 @@ def test_everyone_who_waited_for_a_failed_sync_fails_and_nobody_leads_another() 
     for thread in threads[1:]:
         thread.start()
     deadline = time.monotonic() + TIMEOUT_S
-    while group._asked < len(threads) and time.monotonic() < deadline:
+    while group._tickets < len(threads) and time.monotonic() < deadline:
         time.sleep(0.001)
     disk.let_go.set()
     for thread in threads:
@@ -82,7 +82,7 @@ def test_callers_that_wait_share_the_next_sync() -> None:
     for thread in threads[1:]:
         thread.start()
     deadline = time.monotonic() + TIMEOUT_S
-    while group._asked < len(threads) and time.monotonic() < deadline:
+    while group._tickets < len(threads) and time.monotonic() < deadline:
         time.sleep(0.001)
     let_go.set()
     for thread in threads:

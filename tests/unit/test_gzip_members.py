@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from coordinator.gzip_members import MEMBERS_MAX, GzipMembers
+from coordinator.parsing.gzip_members import MEMBERS_MAX, GzipMembers
 
 EMPTY = gzip.compress(b"", mtime=0)
 AT_ONCE_S = 10.0

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import trustme
 
-from coordinator import handshakes
 from coordinator.access.tls import Tls, TlsMaterial
 from coordinator.access.web_config import TlsServerConfig
-from coordinator.handshakes import Handshakes, Turns
-from coordinator.listening import Listener
+from coordinator.http.listening import Listener
+from coordinator.limits import handshakes
+from coordinator.limits.handshakes import Handshakes, Turns
 
 AUTHORITY = trustme.CA()
 

@@ -15,9 +15,9 @@ from coordinator.queries.merge import Merged
 from coordinator.queries.results import Result, ordered
 from loadtest.harness.local_queries import QueryResult, instant, range_query
 from loadtest.harness.memory_source import MemorySelection, MemorySource
-from shared.array_memory import Account
 from shared.errors import OverBudget
 from shared.labels import Symbols
+from shared.process.array_memory import Account
 from shared.promql import parser
 from shared.promql.engine import batches, scan
 from shared.promql.engine.context import EvalContext

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.array_memory import Account
 from shared.histograms import buckets, merging, operators, resets
 from shared.histograms.batch import concatenated
+from shared.process.array_memory import Account
 from tests import oracle_native_histograms as oracle
 from tests.conformance.histogram_notation import parse_histogram
 from tests.histogram_batches import batch_of, histograms_of

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from coordinator import admission, bodies
-from coordinator.admission import Admission, Holder
-from coordinator.clients import Client
-from coordinator.connections import Connections
 from coordinator.context import CONTEXT
+from coordinator.http import bodies
+from coordinator.limits import admission
+from coordinator.limits.admission import Admission, Holder
+from coordinator.limits.clients import Client
+from coordinator.limits.connections import Connections
 from shared.config import Settings
 from shared.errors import BadData, Overloaded, TooLarge
 
@@ -133,7 +134,7 @@ async def test_slow_small_bodies_give_way_to_new_ones(context: Any, monkeypatch:
     with pytest.raises(Overloaded, match="bodies of 1000 bytes are held, the limit is 1024"):
         await read(Arriving(context, [bytes(99)]))
     assert not any(request.protocol.has_ended for request in slow)
-    monkeypatch.setattr("coordinator.connections.FRESH_S", -1.0)
+    monkeypatch.setattr("coordinator.limits.connections.FRESH_S", -1.0)
     assert await read(Arriving(context, [bytes(99)])) == bytes(99)
     assert [request.protocol.has_ended for request in slow] == [True] + [False] * 8
     assert context.admission.body_bytes == 999

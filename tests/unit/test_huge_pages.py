@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shared import huge_pages
-from shared.huge_pages import HUGE_BYTES, Span, collapse, mappings
+from shared.process import huge_pages
+from shared.process.huge_pages import HUGE_BYTES, Span, collapse, mappings
 
 BLOCKS = 8
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shared import kernel_cache
+from shared.kernels import cache as kernel_cache
 
 ROOT = Path(__file__).resolve().parents[2]
 DAY_S = 86_400
@@ -86,7 +86,7 @@ def test_only_files_go_that_no_process_has_read_for_long(own: Path) -> None:
 
 CLAIM = """
 import sys
-from shared import kernel_cache
+from shared.kernels import cache as kernel_cache
 with kernel_cache.claimed(sys.argv[1]) as is_mine:
     print(is_mine, flush=True)
     sys.stdin.read()

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from shared import kernel_types as types
-from shared import kernels, object_code
+from shared import kernels
+from shared.kernels import object_code, types
 from shared.promql.engine.kernels.windows import longest_series
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,7 +85,7 @@ def test_a_refusal_names_the_kernel_what_it_takes_and_what_it_was_given() -> Non
 
 
 def test_a_signature_that_is_not_of_these_types_is_refused_where_it_is_declared() -> None:
-    with pytest.raises(TypeError, match="use kernel_types"):
+    with pytest.raises(TypeError, match=r"use shared\.kernels\.types"):
         kernels.kernel("int64(int64)")(lambda x: x)
 
 
@@ -138,8 +138,9 @@ def test_a_named_tuple_from_a_kernel_comes_without_numba() -> None:
 BY_LLVM = """
 import sys
 import numpy as np
-from shared import kernel_types as types
-from shared import kernels, machine_code, object_code
+from shared.kernels import types
+from shared import kernels
+from shared.kernels import machine_code, object_code
 from shared.kernels import kernel
 
 def refuse(*_):

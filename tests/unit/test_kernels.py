@@ -13,9 +13,10 @@ import pytest
 
 import worker.warm
 from coordinator.warm import import_kernels
-from shared import kernel_sources, kernels
-from shared.kernel_cache import VARIABLE
-from shared.kernel_sources import PACKAGES
+from shared import kernels
+from shared.kernels import sources as kernel_sources
+from shared.kernels.cache import VARIABLE
+from shared.kernels.sources import PACKAGES
 from tests.forked_programs import Programs, prepared
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +30,7 @@ CHAIN = """
 import sys
 from threading import Barrier, Thread
 import numpy as np
-from shared import kernel_types as types
+from shared.kernels import types
 from shared import kernels
 from shared.kernels import inlined, kernel
 
@@ -162,7 +163,7 @@ def test_only_one_module_makes_dispatchers(package: str) -> None:
             if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "numba"
             for alias in node.names
         }
-        assert not names & COMPILERS or path == ROOT / "shared" / "kernel_compiler.py", path
+        assert not names & COMPILERS or path == ROOT / "shared" / "kernels" / "compiler.py", path
 
 
 def test_a_kernel_is_compiled_by_its_first_call_whichever_of_two_threads_makes_it(run: Run) -> None:
@@ -195,8 +196,9 @@ def test_arguments_of_another_type_are_refused_and_not_compiled_for(run: Run) ->
 
 OPTIONS = """
 import sys
-from shared import kernel_types as types
-from shared import kernel_cache, kernels
+from shared.kernels import types
+from shared import kernels
+from shared.kernels import cache as kernel_cache
 from shared.kernels import kernel
 
 @kernel(types.float64(types.float64), fastmath={"reassoc", "contract", "nnan", "ninf"})
@@ -272,7 +274,7 @@ def test_many_processes_that_compile_at_once_share_the_work(tmp_path: Path) -> N
 
 OVERTAKEN = """
 import os
-from shared import kernel_compiler
+from shared.kernels import compiler as kernel_compiler
 
 compile_kernel = kernel_compiler.compile_kernel
 

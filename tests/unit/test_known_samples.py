@@ -16,10 +16,10 @@ from coordinator.series.series_references import SeriesReferences
 from loadtest.harness.histogram_messages import histogram_message
 from loadtest.harness.remote_write_bodies import UNLIMITED, Series, body
 from proto.remote_write_pb2 import WriteRequest
-from shared import reference_frames
+from shared.frames import references as reference_frames
+from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
 from shared.histograms.references import references as histogram_references
 from shared.promql.model import STALE_NAN_BITS
-from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 
 SHARDS = 3
 SERIES = 10

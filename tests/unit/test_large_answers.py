@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.large_answers import KEPT_MAX, LargeAnswers
+from coordinator.direct.large_answers import KEPT_MAX, LargeAnswers
 
 
 def test_those_noted_last_are_kept() -> None:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator import json_walk, large_bodies
-from coordinator.large_bodies import MEMBERS_MAX, REST_BYTES_MAX, SPANS_MAX, LargeMessage, LargeObject
+from coordinator.parsing import json_walk, large_bodies
+from coordinator.parsing.large_bodies import MEMBERS_MAX, REST_BYTES_MAX, SPANS_MAX, LargeMessage, LargeObject
 from proto import log_pb2
 from shared.errors import BadData, TooLarge
 from shared.protobuf_fields import delimited_head

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from coordinator.limiter import FRESH_S, LOOKS, PATHS_MAX, PLACE_S, SLOWDOWN, SLOWDOWN_MILD, AtWork
+from coordinator.limits.limiter import FRESH_S, LOOKS, PATHS_MAX, PLACE_S, SLOWDOWN, SLOWDOWN_MILD, AtWork
 
 STEP_S, LOOK_S = 0.0005, 0.1
 PROCESSORS = 2

@@ -9,8 +9,8 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from coordinator import membership
-from coordinator.links import Links
+from coordinator.fanout import membership
+from coordinator.fanout.links import Links
 from proto import cluster_pb2
 from shared import errors, wire
 from shared.config import Settings

@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 import zmq
 
-from coordinator import links as links_module
-from coordinator import membership
-from coordinator.calls import FanOut, MethodCall, Worker, WorkerCall, WorkerReply
-from coordinator.links import Links
+from coordinator.fanout import links as links_module
+from coordinator.fanout import membership
+from coordinator.fanout.calls import FanOut, MethodCall, Worker, WorkerCall, WorkerReply
+from coordinator.fanout.links import Links
 from proto import cluster_pb2
 from shared import errors
 from shared.config import Settings

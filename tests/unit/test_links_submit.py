@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from coordinator.calls import Question
+from coordinator.fanout.calls import Question
 from shared import errors
 from shared.wire import Reply
 from tests.unit.test_links import LOADING, READY, cluster  # noqa: F401

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
-from coordinator import listening
-from coordinator.listening import PAUSE_S, Listener
+from coordinator.http import listening
+from coordinator.http.listening import PAUSE_S, Listener
 from shared.listen_address import host_and_port
 
 GREETING = b"hello"

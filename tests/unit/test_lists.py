@@ -12,12 +12,12 @@ import msgspec
 import pytest
 from multidict import CIMultiDict, MultiDict
 
-from coordinator.admission import Admission, Holder
 from coordinator.api import listed, lists
 from coordinator.api.lists import INLINE_REPLY_BYTES_MAX, LIGHT_REPLY_BYTES_MAX
-from coordinator.calls import FanOut, WorkerReply
-from coordinator.clients import Client
 from coordinator.context import CONTEXT
+from coordinator.fanout.calls import FanOut, WorkerReply
+from coordinator.limits.admission import Admission, Holder
+from coordinator.limits.clients import Client
 from coordinator.queries.gate import HEAVY, LIGHT, Gate
 from coordinator.queries.running import RunningQueries
 from shared.config import Settings
@@ -30,7 +30,7 @@ class Names(msgspec.Struct):
 
 
 class Workers:
-    """Stands in for `coordinator.links.Links`: one worker, whose reply has a body and a frame of these sizes.
+    """Stands in for `coordinator.fanout.links.Links`: one worker, whose reply has a body and a frame of these sizes.
     `processor_s`: of each request."""
 
     shards = 2

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.calls import FanOut, WorkerReply
-from coordinator.links import Links
+from coordinator.fanout.calls import FanOut, WorkerReply
+from coordinator.fanout.links import Links
 from coordinator.log import append as append_module
 from coordinator.log.append import Appender
 from coordinator.log.columns import columns_of

@@ -25,7 +25,7 @@ from shared import wire
 from shared.config import Settings
 from shared.errors import BadData, Conflict, NotFound, Overloaded, Unavailable
 from shared.hashing import hash64, shard_of
-from shared.log_slots import NOT_OWNED, slot_count, slot_of, slots_of, slots_per_shard
+from shared.log.slots import NOT_OWNED, slot_count, slot_of, slots_of, slots_per_shard
 from shared.messages import log_groups
 from shared.messages.log_pages import Page, Records
 

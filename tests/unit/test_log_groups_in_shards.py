@@ -15,8 +15,8 @@ import pytest
 from shared import wire
 from shared.errors import Conflict, NotFound, Overloaded
 from shared.hashing import hash64
-from shared.log_blocks import block_of
-from shared.log_slots import NOT_OWNED, SlotFilter, slot_count, slot_of
+from shared.log.blocks import block_of
+from shared.log.slots import NOT_OWNED, SlotFilter, slot_count, slot_of
 from shared.messages import log_groups
 from shared.messages.log import Batch, CursorMove, Range
 from shared.messages.log_pages import Records

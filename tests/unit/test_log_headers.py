@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 
 from coordinator.api.log import answers
+from coordinator.headers.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
 from coordinator.log import records
 from coordinator.log.columns import FEW_RECORDS, columns_of
 from coordinator.log.follow import Follower, rows_of
 from coordinator.log.headers import packed, unpacked
 from coordinator.log.reads import KeySelection
-from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
 from proto import log_pb2
 from shared.config import Settings
 from shared.errors import BadData, TooLarge
 from shared.hashing import hash64
-from shared.log_blocks import block_of
-from shared.log_headers import HeadedValue, joined, size_of, split
+from shared.log.blocks import block_of
+from shared.log.headers import HeadedValue, joined, size_of, split
 from shared.messages.log import SEQUENCE_MAX, Batch, Range
 from shared.messages.log_pages import Records
 from tests.unit.log_area import EVERYTHING, Log

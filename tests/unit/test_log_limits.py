@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.calls import WorkerReply
+from coordinator.fanout.calls import WorkerReply
 from coordinator.log import frontier as frontier_module
 from coordinator.log import producers as producers_module
 from coordinator.log.columns import columns_of

@@ -10,7 +10,7 @@ import pytest
 
 from shared.errors import Internal
 from shared.hashing import hash64
-from shared.log_blocks import block_of
+from shared.log.blocks import block_of
 from shared.messages.log import Batch
 from worker.logs.memory import GROUP_BYTES, Memory
 from worker.logs.messages import Message

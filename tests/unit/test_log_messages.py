@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from coordinator.calls import WorkerReply
+from coordinator.fanout.calls import WorkerReply
 from coordinator.log.columns import columns_of
 from coordinator.log.producers import Producers
 from coordinator.log.records import Append

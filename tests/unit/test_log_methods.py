@@ -14,7 +14,7 @@ import pytest
 from shared import wire
 from shared.errors import Conflict, DeadlineExceeded, Internal, Unavailable
 from shared.hashing import hash64
-from shared.log_blocks import block_of
+from shared.log.blocks import block_of
 from shared.messages import log
 from shared.messages.log import SEQUENCE_MAX, Batch, CursorMove, Range, Span
 from shared.wire import Reply, Request

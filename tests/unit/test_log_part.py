@@ -11,7 +11,7 @@ import pytest
 
 from shared.errors import Internal, Unavailable
 from shared.hashing import hash64
-from shared.log_blocks import block_of
+from shared.log.blocks import block_of
 from shared.messages.log import Batch
 from tests.unit.log_shard import OneShard, named
 from worker.logs import part, rows, writing

@@ -20,7 +20,7 @@ from proto import log_pb2
 from shared.config import Settings
 from shared.errors import BadData, TriptychError
 from shared.hashing import hash64, shard_of
-from shared.log_blocks import block_of
+from shared.log.blocks import block_of
 
 SETTINGS = Settings(log_records_max=12, log_record_bytes_max=40, log_batch_bytes_max=200)
 JSON, PROTO_JSON, PROTOBUF = "application/json", "application/protobuf+json", "application/protobuf"

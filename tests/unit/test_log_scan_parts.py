@@ -10,8 +10,8 @@ import pytest
 
 from coordinator.api.log import answers
 from coordinator.api.log.scan import _Arrow, _Json, _parts, _Protobuf
+from coordinator.http.streaming import WRITE_BYTES
 from coordinator.log.reads import PAGE_RECORDS, KeySelection
-from coordinator.streaming import WRITE_BYTES
 from shared.messages.log_pages import Records
 
 SELECTION = KeySelection(key=b"key")

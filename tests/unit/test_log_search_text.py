@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shared.errors import BadData, DeadlineExceeded
-from shared.log_headers import joined, split
+from shared.log.headers import joined, split
 from shared.log_search import condition as conditions
 from shared.log_search import filter as filters
 from shared.log_search import pattern as patterns

@@ -16,7 +16,7 @@ from coordinator.log.columns import columns_of
 from coordinator.log.record_forms import hints
 from shared.config import Settings
 from shared.errors import BadData
-from shared.log_headers import joined, split
+from shared.log.headers import joined, split
 
 JSON, PROTO_JSON = "application/json", "application/protobuf+json"
 BOTH_TYPES = pytest.mark.parametrize("content_type", [JSON, PROTO_JSON])

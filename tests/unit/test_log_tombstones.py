@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 
 from coordinator.api.log import answers
+from coordinator.headers.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
 from coordinator.log import records
 from coordinator.log.columns import FEW_RECORDS, columns_of
 from coordinator.log.headers import packed
 from coordinator.log.policies import PolicyPasses
 from coordinator.log.policy_document import Policy
-from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
 from proto import log_pb2
 from shared.config import Settings
 from shared.errors import BadData, Unavailable
-from shared.log_headers import TOMBSTONE, HeadedValue, joined, split
+from shared.log.headers import TOMBSTONE, HeadedValue, joined, split
 from shared.messages.log import Batch, KeyPolicy, PoliciesBody, Range
 from shared.messages.log_pages import Records
 from shared.wire import pack, unpack

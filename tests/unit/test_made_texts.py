@@ -10,9 +10,9 @@ import pytest
 
 from loadtest.harness.local_queries import instant
 from loadtest.harness.memory_source import MemorySource
-from shared.array_memory import Account
 from shared.errors import OverBudget
 from shared.labels import COUNTED_AT_ONCE, ENTRY_BYTES, Symbols
+from shared.process.array_memory import Account
 from shared.promql.ast import Aggregate, StringLiteral, VectorSelector
 from shared.promql.engine.aggregate import evaluate_aggregate
 from shared.promql.engine.memory import account_of, bounded

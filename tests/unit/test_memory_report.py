@@ -10,7 +10,7 @@ from coordinator.watching.memory import put_unattributed, report
 from shared.hashing import hash64
 from shared.labels import encode
 from shared.measurements import Values
-from shared.process_measurements import ProcessMeasurements, anonymous_bytes, put_supervisor
+from shared.process.measurements import ProcessMeasurements, anonymous_bytes, put_supervisor
 from worker.series.index.bytemap import ByteMap
 from worker.series.index.index import Index
 from worker.series.index.patterns import Patterns

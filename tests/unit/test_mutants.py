@@ -228,7 +228,7 @@ def test_a_field_of_a_class_has_the_tests_of_its_file(tree: Path) -> None:
 
 PLAIN_KERNEL = """
 from numba import njit
-from shared import kernel_types as types
+from shared.kernels import types
 from tests.mutants import plain_kernels
 plain_kernels.pytest_configure()
 from shared.kernels import kernel

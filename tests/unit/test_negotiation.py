@@ -6,7 +6,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
-from coordinator.negotiation import (
+from coordinator.headers.negotiation import (
     EVENTS,
     JSON,
     PROTOBUF,

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared import reference_frames
+from shared.frames import references as reference_frames
 from shared.histograms.packed import PackedHistograms
 from tests.histogram_strategies import exponential
 from tests.unit.extended_samples import Value, columns_of, texts

@@ -15,9 +15,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 
-from coordinator.early_refusal import refusal
+from coordinator.http.early_refusal import refusal
+from coordinator.http.responses import error_answer
 from coordinator.otlp import answers, bodies, exemplars, logs
-from coordinator.responses import error_answer
 from shared.errors import BadData, Overloaded, TooLarge
 from tests.otlp_requests import T_NS, Request, rules_of, values
 

@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from coordinator.otlp import logs
 from shared.config import Settings
 from shared.errors import TooLarge
-from shared.log_headers import HeadedValue
+from shared.log.headers import HeadedValue
 from tests.otlp_requests import T_NS, any_value, attributes
 
 
@@ -26,16 +26,16 @@ def request(records: int = 1, **resource: Any) -> Any:
     return message
 
 
-def batch(message: Any, **settings: Any) -> logs.Batch:
+def batch(message: Any, **settings: Any) -> logs.LogExport:
     body = message.SerializeToString()
-    return logs.batch_of(body, message, Settings(**settings))
+    return logs.export_of(body, message, Settings(**settings))
 
 
-def values(made: logs.Batch) -> list[dict[str, Any]]:
+def values(made: logs.LogExport) -> list[dict[str, Any]]:
     return [json.loads(part.records.value(at)) for part in made.parts for at in range(len(part.records))]
 
 
-def keys(made: logs.Batch) -> list[bytes]:
+def keys(made: logs.LogExport) -> list[bytes]:
     return [part.records.key(at) for part in made.parts for at in range(len(part.records))]
 
 

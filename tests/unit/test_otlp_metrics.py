@@ -227,7 +227,7 @@ def test_metadata_that_is_known_is_not_read_again() -> None:
     known = KnownSets(0)
     ready = prepared(request.bytes(), RULES, known)
     assert len(ready.metadata_keys) == 1
-    assert not len(survey.survey(request.bytes(), known, set(ready.metadata_keys)).said)
+    assert not len(survey.survey(request.bytes(), known, set(ready.metadata_keys)).without_metadata)
 
 
 def test_what_is_known_is_written_like_the_first_time() -> None:

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator import bodies
 from coordinator.api import parameters
 from coordinator.api.parameters import duration_ms, limit, timestamp_ms
+from coordinator.http import bodies
 from loadtest.bench.decoders import Ticker
 from shared.errors import BadData
-from shared.interpreter import switch_often
-from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
+from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
+from shared.process.interpreter import switch_often
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from coordinator.api.parameters import first_of_each
-from coordinator.bodies import Malformed
-from coordinator.plain_heads import HEAD_BYTES_MAX, LINES_BYTES_MAX, PlainHead, plain_head
+from coordinator.direct.plain_heads import HEAD_BYTES_MAX, LINES_BYTES_MAX, PlainHead, plain_head
+from coordinator.http.bodies import Malformed
 from shared.errors import BadData
 
 PATH = "/api/v1/log/append"

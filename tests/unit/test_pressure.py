@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from coordinator import pressure as module
-from coordinator.calls import Waits
-from coordinator.limiter import AtWork
-from coordinator.pressure import LIMIT_MIN, REFUSED_FROM, STANDING_TICKS, Level, Pressure, Queue
-from coordinator.request_kinds import is_read
+from coordinator.fanout.calls import Waits
+from coordinator.limits import pressure as module
+from coordinator.limits.limiter import AtWork
+from coordinator.limits.pressure import LIMIT_MIN, REFUSED_FROM, STANDING_TICKS, Level, Pressure, Queue
+from coordinator.limits.request_kinds import is_read
 from shared.config import Settings
 from shared.errors import Overloaded
 

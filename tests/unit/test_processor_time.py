@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from shared.processor_time import UNBOUNDED, ProcessorTime
+from shared.process.processor_time import UNBOUNDED, ProcessorTime
 
 
 class Clock:
@@ -27,7 +27,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("shared.processor_time.time", clock)
+    monkeypatch.setattr("shared.process.processor_time.time", clock)
     return clock
 
 

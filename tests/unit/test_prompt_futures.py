@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from coordinator.prompt_futures import PromptFuture, PromptTask
+from coordinator.fanout.prompt_futures import PromptFuture, PromptTask
 
 NAME = ContextVar("NAME", default="")
 

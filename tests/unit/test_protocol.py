@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from coordinator.admission import Admission
-from coordinator.connections import Connections
-from coordinator.cors import Cors
-from coordinator.protocol import Connection, Server
+from coordinator.headers.cors import Cors
+from coordinator.http.protocol import Connection, Server
+from coordinator.limits.admission import Admission
+from coordinator.limits.connections import Connections
 from shared.config import Settings
 
 FIRST, SECOND = (f"GET /{name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for name in ("first", "second"))

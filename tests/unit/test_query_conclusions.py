@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.calls import FanOut, WorkerReply
-from coordinator.links import Links
+from coordinator.fanout.calls import FanOut, WorkerReply
+from coordinator.fanout.links import Links
 from coordinator.queries import evaluation
 from coordinator.queries.cost import Estimate
 from coordinator.queries.evaluation import (
@@ -36,7 +36,7 @@ from loadtest.harness.memory_source import MemorySource
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.labels import Symbols
 from shared.messages.sub_queries import EvaluateBody
-from shared.processor_time import ProcessorTime
+from shared.process.processor_time import ProcessorTime
 from shared.promql.engine.context import TIMED_OUT
 from shared.promql.model import Annotations, Grid, Matrix, Source
 from shared.wire import Reply, pack, unpack

@@ -1,5 +1,5 @@
 """What a query held is freed when it ends, and not when the cycle collector happens to run: processes run it seldom
-(shared/interpreter.py), and it does not know how large arrays are."""
+(shared/process/interpreter.py), and it does not know how large arrays are."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ import pytest
 
 from coordinator.queries import gate as gate_module
 from coordinator.queries.gate import HEAVY, LIGHT, Gate, Place, Places, heavy_places
-from shared.array_memory import Account
 from shared.errors import DeadlineExceeded, NotExecutable, Overloaded, TooHeavy
+from shared.process.array_memory import Account
 
 GIGABYTE = 1 << 30
 

@@ -12,11 +12,11 @@ import pytest
 from coordinator.queries.evaluation import Query, coordinator_account, counted
 from coordinator.queries.gate import HEAVY, LIGHT
 from loadtest.harness.memory_source import MemorySource
-from shared.array_memory import Account
 from shared.errors import NotExecutable, TooHeavy
 from shared.labels import Symbols
 from shared.messages.sub_queries import EvaluateBody, EvaluateReply, SubQuery
-from shared.processor_time import UNBOUNDED, ProcessorTime
+from shared.process.array_memory import Account
+from shared.process.processor_time import UNBOUNDED, ProcessorTime
 from shared.promql.engine.memory import LIGHT_BYTES_MAX, account_of, bounded
 from shared.promql.model import Grid
 from tests.sharded import evaluate_sharded

@@ -10,9 +10,9 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer, make_mocked_request
 
-from coordinator import streaming
-from coordinator.negotiation import accepts_gzip
-from coordinator.streaming import PIECE_BYTES, Body, Piece, gathered, respond
+from coordinator.headers.negotiation import accepts_gzip
+from coordinator.http import streaming
+from coordinator.http.streaming import PIECE_BYTES, Body, Piece, gathered, respond
 
 
 async def beside(call: Callable[[], Piece | None]) -> Piece | None:

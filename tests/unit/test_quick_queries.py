@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from coordinator.calls import FanOut, WorkerReply
+from coordinator.fanout.calls import FanOut, WorkerReply
 from coordinator.queries import evaluation, quick
 from coordinator.queries.evaluation import Query, Replies, made
 from coordinator.queries.gate import HEAVY, LIGHT, Place

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared import reference_frames
 from shared.errors import Internal
+from shared.frames import references as reference_frames
 from shared.histograms.packed import PackedHistograms
 from shared.histograms.references import references
 from tests.histogram_batches import batch_of

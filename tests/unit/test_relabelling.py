@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from coordinator import relabelling, yaml_fields
-from coordinator.relabelling import VALUE_CHARS_MAX
+from coordinator.prometheus_config import relabelling, yaml_fields
+from coordinator.prometheus_config.relabelling import VALUE_CHARS_MAX
 from shared.errors import BadData, ConfigError
 
 LABELS = {"a": "foo", "b": "bar", "c": "baz", "__meta_x": "1"}

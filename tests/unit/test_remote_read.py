@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from coordinator.remote_read import frames, parts, samples
 from coordinator.remote_read.parts import Parts, parts_of
 from coordinator.remote_read.plan import read_plan
-from coordinator.remote_read.requests import ResponseType, Selection, decode
+from coordinator.remote_read.requests import ReadSelection, ResponseType, decode
 from proto import remote_read_pb2
 from shared.errors import BadData, NotExecutable
+from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
 from shared.histograms.batch import HistogramBatch
 from shared.labels import Labels
 from shared.promql.parser import parse_selector
-from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from tests import remote_read_answers as answers
 from tests.histogram_strategies import histograms
 from tests.oracle_native_histograms import CUSTOM, Hint, NativeHistogram
@@ -182,7 +182,7 @@ def test_an_answer_beyond_what_one_message_can_hold_is_refused(monkeypatch: pyte
 # Requests
 
 
-def decoded(query: remote_read_pb2.Query) -> Selection:
+def decoded(query: remote_read_pb2.Query) -> ReadSelection:
     (selection,) = decode(remote_read_pb2.ReadRequest(queries=[query]).SerializeToString()).selections
     return selection
 
@@ -241,7 +241,7 @@ def test_a_request_that_is_wrong_is_refused(body: bytes, why: str) -> None:
 
 
 def test_a_plan_reads_the_times_of_each_query() -> None:
-    selections = [Selection('{a="b"}', 1000, 9000, False), Selection('{c="d"}', 5, 5, True)]
+    selections = [ReadSelection('{a="b"}', 1000, 9000, False), ReadSelection('{c="d"}', 5, 5, True)]
     made = read_plan(selections, [parse_selector(own.text) for own in selections])
     assert [demand.read_ms for demand in made.demands] == [8000 + 1000, 1000]
     assert [leaf.mode for leaf in made.leaves] == ["samples", "series"]

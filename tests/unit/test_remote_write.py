@@ -19,11 +19,12 @@ from coordinator.series.walk import LABELS, LABELS_END, PLAIN, STATUS
 from loadtest.harness.memory_source import label_set
 from loadtest.harness.remote_write_bodies import UNLIMITED, body
 from proto import remote_write_pb2, remote_write_v2_pb2
-from shared import hashing, labels, sample_frames
+from shared import hashing, labels
 from shared.errors import BadData, TooLarge
+from shared.frames import samples as sample_frames
+from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
 from shared.messages.series import FamilyMetadata
 from shared.protobuf_fields import varint
-from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from shared.xxh64 import xxh64
 
 LIMITS = Limits(labels=16, name_bytes=64, value_bytes=256)

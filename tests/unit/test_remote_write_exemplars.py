@@ -15,11 +15,12 @@ from coordinator.series.remote_write import Limits, split
 from coordinator.series.split_request import REFUSED_SHOWN_MAX, SplitRequest
 from loadtest.harness.remote_write_bodies import UNLIMITED
 from proto import remote_write_pb2
-from shared import exemplar_frames, hashing, labels
+from shared import hashing, labels
 from shared.config import Settings
 from shared.errors import Internal, TooLarge
+from shared.frames import exemplars as exemplar_frames
+from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
 from shared.protobuf_fields import delimited_head
-from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from tests.unit.exemplar_requests import NO_MESSAGES, Exemplar, body
 from worker.series.exemplar_record import ExemplarRecord, joined
 
@@ -171,7 +172,7 @@ def test_exemplars_that_are_switched_off_are_counted_and_skipped() -> None:
 
 @given(st.binary(max_size=300) | st.integers(0, 40).map(lambda n: exemplar_frames.MARK.to_bytes(8, "little") * n))
 def test_what_is_no_frame_is_an_internal_error(data: bytes) -> None:
-    with pytest.raises(Internal, match="exemplar_frames"):
+    with pytest.raises(Internal, match=r"shared\.frames\.exemplars"):
         exemplar_frames.parse(data)
 
 

@@ -17,12 +17,14 @@ from coordinator.series.split_request import REFUSED_SHOWN_MAX, SplitRequest
 from loadtest.harness.histogram_messages import histogram_message
 from loadtest.harness.remote_write_bodies import request_v2
 from proto import remote_write_pb2, remote_write_v2_pb2
-from shared import exemplar_frames, hashing, labels, sample_frames
+from shared import hashing, labels
 from shared.errors import TooLarge
+from shared.frames import exemplars as exemplar_frames
+from shared.frames import samples as sample_frames
+from shared.frames.samples import TIME_MS_MAX
 from shared.histograms import references
 from shared.histograms.batch import STALE_SUM_BITS
 from shared.promql.model import STALE_NAN_BITS
-from shared.sample_frames import TIME_MS_MAX
 from tests.histogram_strategies import custom, exponential
 from tests.oracle_native_histograms import NativeHistogram
 from tests.unit.extended_samples import text_of, texts

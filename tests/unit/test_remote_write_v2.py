@@ -17,11 +17,12 @@ from coordinator.series.walk import PLAIN, STATUS
 from loadtest.harness.histogram_messages import histogram_message
 from loadtest.harness.remote_write_bodies import UNLIMITED, body, body_v2, request_v2
 from proto import remote_write_v2_pb2
-from shared import exemplar_frames, sample_frames
 from shared.errors import BadData, TooLarge
+from shared.frames import exemplars as exemplar_frames
+from shared.frames import samples as sample_frames
+from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
 from shared.messages.series import FamilyMetadata
 from shared.protobuf_fields import delimited_head, varint
-from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from tests.unit.test_remote_write import LIMITS, SHARDS, any_times, parts_of, series, texts
 
 BYTES_MAX = 1 << 30

@@ -8,7 +8,7 @@ import re
 import pytest
 from multidict import CIMultiDict
 
-from coordinator.request_ids import id_in, id_of
+from coordinator.headers.request_ids import id_in, id_of
 from shared import telemetry
 from shared.telemetry import REQUEST_ID, event
 

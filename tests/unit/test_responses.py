@@ -15,13 +15,13 @@ from aiohttp.http import SERVER_SOFTWARE
 from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
-from coordinator import responses
 from coordinator.api import openapi, page
-from coordinator.calls import Waits
-from coordinator.clients import CURRENT_CLIENT
 from coordinator.context import CONTEXT, Context
 from coordinator.dispatch import Dispatcher
-from coordinator.pressure import CROWD
+from coordinator.fanout.calls import Waits
+from coordinator.http import responses
+from coordinator.limits.clients import CURRENT_CLIENT
+from coordinator.limits.pressure import CROWD
 from coordinator.queries.gate import Gate
 from coordinator.ui import files
 from coordinator.watching.telemetry import Telemetry
@@ -280,7 +280,7 @@ async def test_the_description_of_the_endpoints_lets_no_other_site_in_either() -
 
 
 def test_html_is_answered_in_two_places() -> None:
-    sources = {path for path in Path(responses.__file__).parent.rglob("*.py") if "text/html" in path.read_text()}
+    sources = {path for path in Path(responses.__file__).parents[1].rglob("*.py") if "text/html" in path.read_text()}
     assert sources == {Path(files.__file__), Path(openapi.__file__)}
 
 

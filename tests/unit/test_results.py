@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.compression import compressed
+from coordinator.http.compression import compressed
 from coordinator.queries import results
 from coordinator.queries.results import Result, envelope, ordered, truncated
 from shared.labels import LabelFrame, Symbols

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from coordinator import outgoing, yaml_fields
-from coordinator.http_client_config import HttpClientConfig
+from coordinator import outgoing
+from coordinator.prometheus_config import yaml_fields
+from coordinator.prometheus_config.http_client import HttpClientConfig
 from coordinator.rules import alertmanager_config, notifying
 from coordinator.rules.alertmanager_config import Alerting
 from coordinator.rules.alerts import Alert

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.config_file import ConfigFile, Configuration
+from coordinator.prometheus_config.config_file import ConfigFile, Configuration
 from coordinator.rules.notifying import Notifier
 from coordinator.rules.schedule import Rules
 from shared.errors import ConfigError

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.pressure import Level
+from coordinator.limits.pressure import Level
 from coordinator.queries.evaluation import Query
 from coordinator.queries.running import RunningQueries, RunningQuery
 from coordinator.rules import storage

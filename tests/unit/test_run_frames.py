@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shared import exemplar_frames, labels, sample_frames
+from shared import labels
 from shared.errors import Internal
+from shared.frames import exemplars as exemplar_frames
+from shared.frames import samples as sample_frames
 
 SERIES = [labels.encode((("__name__", "up"), ("i", name))) for name in ("a", "bc")]
 COUNTS, ENTRIES = [1, 2], 3

@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from coordinator.api.queries import listed
-from coordinator.calls import MethodCall, Worker, WorkerCall
 from coordinator.context import CONTEXT
+from coordinator.fanout.calls import MethodCall, Worker, WorkerCall
 from coordinator.queries import slow as slow_queries
 from coordinator.queries.gate import HEAVY, LIGHT, Place
 from coordinator.queries.running import FOLLOW, LISTED_MAX, TEXT_MAX, RunningQueries, RunningQuery

@@ -13,9 +13,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from coordinator.barrier import Barrier
-from coordinator.calls import Question, WorkerReply
-from coordinator.links import Links
+from coordinator.fanout.barrier import Barrier
+from coordinator.fanout.calls import Question, WorkerReply
+from coordinator.fanout.links import Links
 from coordinator.series import groups
 from coordinator.series.groups import (
     GATHERED_MAX,
@@ -26,9 +26,9 @@ from coordinator.series.groups import (
 )
 from coordinator.series.known_samples import KnownSamples
 from coordinator.series.lessons import EMPTY_RECEIPT, Receipt
-from shared import reference_frames
 from shared.config import Settings
 from shared.errors import Overloaded, Unavailable
+from shared.frames import references as reference_frames
 from shared.messages.series import WriteReply
 from shared.wire import FRAMES_MAX, Frame, Reply, pack
 

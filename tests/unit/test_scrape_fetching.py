@@ -15,7 +15,7 @@ import pytest
 import trustme
 
 from coordinator import outgoing
-from coordinator.http_client_config import HttpClientConfig
+from coordinator.prometheus_config.http_client import HttpClientConfig
 from coordinator.scraping import fetching
 from coordinator.scraping.discovery import Url
 from coordinator.scraping.fetching import Client, Fetches, FetchFailed, ScrapeResponse, inflated

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from coordinator import config_file
+from coordinator.prometheus_config import config_file
 from coordinator.scraping import discovery, jobs, targets
 from coordinator.scraping.jobs import BODY_BYTES_MAX, Group, Job
 from coordinator.scraping.targets import DiscoveredTargets

@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 import pytest
 
-from coordinator import config_file
+from coordinator.prometheus_config import config_file
 from coordinator.scraping import jobs, targets
 from coordinator.scraping import loop as loop_module
 from coordinator.scraping.fetching import FetchFailed, ScrapeResponse

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.pressure import Level
+from coordinator.limits.pressure import Level
 from coordinator.scraping import protobuf_families, written
 from coordinator.scraping.series_text import Exemplar
 from coordinator.scraping.storing import ScrapeStore
@@ -17,9 +17,10 @@ from coordinator.scraping.target_series import Labelling, TargetSeries
 from coordinator.series.lessons import Receipt
 from coordinator.series.series_references import SeriesReferences
 from proto import exposition_pb2
-from shared import labels, reference_frames
+from shared import labels
 from shared.config import Settings
 from shared.errors import Unavailable
+from shared.frames import references as reference_frames
 from shared.protobuf_fields import varint
 
 SHARDS = 2

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families as text_families
 
-from coordinator import relabelling, yaml_fields
+from coordinator.prometheus_config import relabelling, yaml_fields
 from coordinator.scraping import series_text, target_series, text_lines
 from coordinator.scraping.target_series import Labelling, Samples, TargetSeries
 from shared import labels

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from coordinator import config_file
+from coordinator.prometheus_config import config_file
 from coordinator.scraping import scraper as module
 from coordinator.scraping.jobs import Job
 from coordinator.scraping.scraper import Scraper

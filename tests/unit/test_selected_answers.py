@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator.calls import FanOut
+from coordinator.fanout.calls import FanOut
 from coordinator.vectors import groups, refinements, scroll
 from coordinator.vectors.facets import most_frequent
 from coordinator.vectors.groups import GroupedSearch

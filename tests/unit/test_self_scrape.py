@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.pressure import Level
+from coordinator.limits.pressure import Level
 from coordinator.series import own_samples
 from coordinator.watching import self_scrape
 from coordinator.watching.self_scrape import SelfScrape
@@ -20,9 +20,9 @@ from coordinator.watching.telemetry import Telemetry
 from shared import labels
 from shared.config import Settings
 from shared.errors import Unavailable
+from shared.frames.samples import parse
 from shared.measurements import Latencies, Values
 from shared.promql.model import STALE_NAN_BITS
-from shared.sample_frames import parse
 
 SHARDS = 4
 Stored = dict[str, float]

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
 from shared.promql.model import STALE_NAN_BITS
-from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from tests import chunks_v1 as old_chunks
 from worker.series.blocks import chunks, chunks_v1
 from worker.series.blocks.block import Block, BlockRow, CorruptBlock

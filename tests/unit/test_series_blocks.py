@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shared.errors import Unavailable
+from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
 from shared.promql.ast import Matcher
-from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from tests.unit.series_shard import EVERYTHING, FAR_MS, TIMEOUT_S, WINDOW_MS, A, B, Quiet, m
 from worker.series import sweeping
 from worker.series.blocks.block import Block

@@ -108,7 +108,7 @@ def test_ids_go_on_after_those_that_were_given_whatever_was_saved_when(tmp_path:
         count = len(shard.part.contents.index)
         assert shard.part.contents.permanent.rows().tolist() == list(range(count))
         assert shard.part._registry.next_id == count
-        assert not shard.part.has_new_series
+        assert shard.part._series_saved == count
     shard.reopen()
     assert shard.part._registry.next_id == 7
     shard.write([(m(i="new"), [(1, 1.0)])])

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from shared.array_memory import Account
 from shared.labels import Symbols
+from shared.process.array_memory import Account
 from shared.promql.ast import Aggregate
 from shared.promql.engine import batches
 from shared.promql.engine.context import EvalContext

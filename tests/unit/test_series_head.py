@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
 from shared.promql.model import STALE_NAN_BITS, Samples
-from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from worker.series.head import LATE_CHECK, Head
 
 SERIES = 5

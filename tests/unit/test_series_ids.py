@@ -11,12 +11,14 @@ from coordinator.series import remote_write
 from loadtest.harness.remote_write_bodies import UNLIMITED, body
 from shared.config import Settings
 from shared.errors import Unavailable
+from shared.frames.references import COUNT_SHIFT, ReferenceColumns
 from shared.labels import encode
-from shared.reference_frames import COUNT_SHIFT, ReferenceColumns
 from tests.unit.series_shard import TIMEOUT_S, A, B, Shard, m
+from worker.series import journal
 from worker.series.arrivals import Arrival, parse
 from worker.series.index import registry
 from worker.series.journal import Deletion, Written
+from worker.series.series_record import SeriesRecord
 from worker.series.writing import write_to
 from worker.storage.rows.store import StoreDamaged
 
@@ -69,23 +71,94 @@ def test_a_store_that_does_not_say_which_ids_were_given_is_refused(shard: Shard)
 
 
 @pytest.mark.parametrize("durability", ["synced", "buffered"])
-def test_series_are_synced_before_a_record_names_them(shard: Shard, monkeypatch, durability: str) -> None:
+def test_a_record_with_the_labels_of_new_series_precedes_the_record_that_names_them(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch, durability: str
+) -> None:
     shard.part._settings = Settings(durability=durability)
-    steps: list[str] = []
-    sync, write = shard.store.sync, shard.log.write
+    writes: list[list[journal.Record]] = []
+    write = shard.log.write
 
-    def synced() -> None:
-        steps.append("series synced")
-        sync()
-
-    def written(records):
-        steps.append("record written")
+    def noted(records):
+        writes.append([journal.decode(b"".join(map(bytes, frames)))[1] for _, frames in records])
         return write(records)
 
-    monkeypatch.setattr(shard.store, "sync", synced)
-    monkeypatch.setattr(shard.log, "write", written)
+    monkeypatch.setattr(shard.log, "write", noted)
+    shard.write([(m(job="a"), [(1, 1.0)]), (m(job="b"), [(1, 1.0)])])
+    shard.write([(m(job="a"), [(2, 1.0)])])
+    (new, samples), (known,) = writes
+    assert isinstance(new, SeriesRecord) and isinstance(samples, Written) and isinstance(known, Written)
+    assert (new.first, new.labels.tobytes()) == (0, encode(A) + encode(B))
+    assert samples.series.tolist() == [0, 1]
+
+
+def lose_series(shard: Shard, first: int, end: int) -> None:
+    """Have the store without its series from id `first` on, as after a loss of power."""
+    for series in range(first, end):
+        without(shard, "series", series.to_bytes(8, "big"))
+    batch = shard.store.batch()
+    if first:
+        batch.put("meta", registry.GIVEN, first.to_bytes(8, "big"))
+    else:
+        batch.delete("meta", registry.GIVEN)
+    shard.store.write(batch)
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_series_that_the_store_lost_with_the_power_are_restored_from_the_journal(shard: Shard, first: int) -> None:
     shard.write([(m(job="a"), [(1, 1.0)])])
-    assert steps == ["series synced", "record written"]
+    shard.write([(m(job="b"), [(1, 2.0)])])
+    shard.write([(m(job="a"), [(2, 3.0)]), (m(job="c"), [(2, 4.0)])])
+    before = shard.samples()
+    lose_series(shard, first, 3)
+    shard.reopen()
+    assert not shard.part._damage.texts("series")
+    assert shard.samples() == before
+    shard.write([(m(job="d"), [(3, 3.0)])])
+    assert ids_of(shard) == [0, 1, 2, 3]
+    shard.reopen()
+    assert ids_of(shard) == [0, 1, 2, 3]
+
+
+def test_restored_series_replace_the_row_of_a_smaller_commit_that_failed(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = shard.log.write
+
+    def full(records):
+        raise Unavailable("disk full")
+
+    monkeypatch.setattr(shard.log, "write", full)
+    with pytest.raises(Unavailable):
+        shard.write([(m(job="a"), [(1, 1.0)])])
+    [(_, smaller)] = shard.store.scan("series")
+    monkeypatch.setattr(shard.log, "write", write)
+    shard.write([(m(job="b"), [(1, 2.0)])])
+    [(key, larger)] = shard.store.scan("series")
+    assert (registry.parsed(key, smaller)[2], registry.parsed(key, larger)[2]) == (
+        encode(A), encode(A) + encode(B),
+    )  # fmt: skip
+    batch = shard.store.batch()
+    batch.put("series", key, smaller)
+    batch.put("meta", registry.GIVEN, (1).to_bytes(8, "big"))
+    shard.store.write(batch)
+    shard.reopen()
+    assert shard.samples() == {B: [(1, 2.0)]}
+    assert ids_of(shard) == [0, 1]
+
+
+def test_sealing_makes_new_series_durable_before_their_records_are_released(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    sync, release = shard.store.sync, shard.part.journal._wal.release
+    monkeypatch.setattr(shard.store, "sync", lambda: (steps.append("store synced"), sync()))
+    monkeypatch.setattr(
+        shard.part.journal._wal, "release", lambda position: (steps.append("records released"), release(position))
+    )
+    shard.write([(m(job="a"), [(1, 1.0)])])
+    assert steps == []
+    shard.part._upkeep._seal(1 << 60)
+    assert steps.index("store synced") < steps.index("records released")
 
 
 def test_a_record_of_another_release_is_known_as_damage(shard: Shard) -> None:

@@ -13,7 +13,7 @@ import pytest
 from coordinator.series.remote_write import split
 from loadtest.harness.remote_write_bodies import UNLIMITED, body
 from shared.errors import DeadlineExceeded, Internal, Unavailable
-from shared.sample_frames import SampleColumns, parse
+from shared.frames.samples import SampleColumns, parse
 from worker.series.ingest import Rounds, Turn
 from worker.series.journal import PendingRecord
 
@@ -41,9 +41,8 @@ class Log:
 
 
 class Recorder:
-    """A shard that notes what is done with it; `broken` names a step that fails, `gate` holds up `sync`."""
+    """A shard that notes what is done with it; `broken` names a step that fails, `gate` holds up `stage`."""
 
-    has_new_series = True
     is_synced = True
 
     def __init__(self, broken: str = "", log: Log | None = None) -> None:
@@ -56,15 +55,12 @@ class Recorder:
 
     def stage(self, arrivals: Sequence[SampleColumns]) -> tuple[int, list[PendingRecord]]:
         self._step("stage", len(arrivals))
+        assert self.gate.wait(TIMEOUT_S)
         return len(arrivals), [PendingRecord(self._wal, [b"record"], 0, 0)]
 
     def journaled(self, entry: PendingRecord, position: int) -> None:
         assert entry.frames == [b"record"]
         self._step("journaled", position)
-
-    def sync(self) -> None:
-        self._step("sync", 0)
-        assert self.gate.wait(TIMEOUT_S)
 
     def show(self, staged: int) -> None:
         self._step("show", staged)
@@ -83,7 +79,7 @@ def samples() -> SampleColumns:
 def test_samples_are_shown_after_they_were_synced() -> None:
     shard = Recorder()
     Rounds().add({shard: [samples(), samples()]}, TIMEOUT_S)
-    assert shard.steps == [("stage", 2), ("sync", 0), ("journaled", 0), ("show", 2)]
+    assert shard.steps == [("stage", 2), ("journaled", 0), ("show", 2)]
 
 
 def test_a_round_is_one_write_and_one_sync_of_the_log_for_all_its_shards() -> None:
@@ -118,7 +114,7 @@ def test_requests_that_come_during_a_round_share_the_next_one() -> None:
     shard.gate.clear()
     threads = [threading.Thread(target=rounds.add, args=({shard: [samples()]}, TIMEOUT_S)) for _ in range(5)]
     threads[0].start()
-    while ("sync", 0) not in shard.steps:
+    while ("stage", 1) not in shard.steps:
         time.sleep(0.001)
     for thread in threads[1:]:
         thread.start()
@@ -128,11 +124,10 @@ def test_requests_that_come_during_a_round_share_the_next_one() -> None:
     for thread in threads:
         thread.join()
     journaled = ("journaled", 0)
-    assert shard.steps[:4] == [("stage", 1), ("sync", 0), journaled, ("show", 1)]
-    assert shard.steps[4:] == [("stage", 4), ("sync", 0), journaled, ("show", 4)]
+    assert shard.steps == [("stage", 1), journaled, ("show", 1), ("stage", 4), journaled, ("show", 4)]
 
 
-@pytest.mark.parametrize("broken", ["stage", "sync"])
+@pytest.mark.parametrize("broken", ["stage", "show"])
 def test_a_failing_shard_shows_nothing_and_the_others_of_the_round_do(broken: str) -> None:
     bad, good = Recorder(broken), Recorder()
     with pytest.raises(Unavailable, match=f"{broken} failed"):
@@ -208,15 +203,14 @@ class Crashing(Recorder):
         raise SystemExit("the leader ends here")
 
 
-class Unreadable(Recorder):
-    """A shard that cannot be asked whether it has new series: a defect outside what a shard may raise."""
+class Silent(Recorder):
+    """A shard whose `stage` returns no records: a defect outside what a shard may raise."""
 
-    @property
-    def has_new_series(self) -> bool:  # type: ignore[override]
-        raise RuntimeError("defect in a round")
+    def stage(self, arrivals: Sequence[SampleColumns]) -> tuple[int, list[PendingRecord]]:
+        return 1, []
 
 
-@pytest.mark.parametrize(("kind", "text"), [(Crashing, "leader ends"), (Unreadable, "defect in a round")])
+@pytest.mark.parametrize(("kind", "text"), [(Crashing, "leader ends"), (Silent, "list index out of range")])
 def test_who_waits_for_a_round_whose_leader_fails_gets_its_error(kind: type[Recorder], text: str) -> None:
     blocker, broken, rounds = Recorder(), kind(), Rounds[int]()
     blocker.gate.clear()
@@ -230,7 +224,7 @@ def test_who_waits_for_a_round_whose_leader_fails_gets_its_error(kind: type[Reco
 
     first = threading.Thread(target=add, args=(blocker,))
     first.start()
-    while ("sync", 0) not in blocker.steps:
+    while ("stage", 1) not in blocker.steps:
         time.sleep(0.001)
     others = [Recorder() for _ in range(3)]
     waiting = [threading.Thread(target=add, args=(shard,)) for shard in (broken, *others)]

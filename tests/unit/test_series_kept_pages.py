@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from shared.array_memory import Account
+from shared.process.array_memory import Account
 from worker.series.blocks import paged_chunk
 from worker.series.blocks.block import Block
 from worker.series.blocks.cache import DecodedCache

@@ -19,8 +19,10 @@ from coordinator.series.split_request import SplitRequest
 from loadtest.harness.histogram_messages import histogram_message
 from loadtest.harness.remote_write_bodies import UNLIMITED, body, request_v2
 from proto.remote_write_pb2 import WriteRequest
-from shared import labels, reference_frames, sample_frames
+from shared import labels
 from shared.errors import Internal, TriptychError
+from shared.frames import references as reference_frames
+from shared.frames import samples as sample_frames
 from shared.hashing import hash64
 from shared.histograms.batch import STALE_SUM_BITS
 from shared.histograms.references import is_reference, references, rows_of
@@ -430,7 +432,7 @@ def encoded(size: int) -> bytes:
     "words", [[5, 1, 1, 0, 0, 1, 2], [5, 1, 2, 0, 1 << 32, 1, 2, 0, 0], [5, 1, 1, 2, 1 << 32, 1, 0]]
 )
 def test_what_is_no_frame_of_numbers_is_an_internal_error(words: list[int]) -> None:
-    with pytest.raises(Internal, match="reference_frames"):
+    with pytest.raises(Internal, match=r"shared\.frames\.references"):
         reference_frames.parse(np.array([reference_frames.MARK, *words], dtype=np.int64).tobytes())
 
 

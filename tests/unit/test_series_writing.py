@@ -9,8 +9,8 @@ import pytest
 
 from coordinator.series import remote_write
 from loadtest.harness.remote_write_bodies import UNLIMITED, body
-from shared import reference_frames
 from shared.errors import Internal
+from shared.frames import references as reference_frames
 from tests.unit.series_shard import TIMEOUT_S, Quiet
 from worker.series.writing import write
 

@@ -203,7 +203,7 @@ def test_the_socket_is_used_by_one_thread_at_a_time(
 
         monkeypatch.setattr(service, name, call)
 
-    for name in ("_hear", "_transmit", "_share"):
+    for name in ("_receive_all", "_transmit", "_wake_another"):
         watched(name)
     for number in range(5):
         coordinator.ask(number, "quick")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.api.settings_in_force import in_force
-from coordinator.shards import RATE_INTERVAL_S, Rates
+from coordinator.fanout.shards import RATE_INTERVAL_S, Rates
 from shared import config
 from shared.config import Settings
 from shared.urls import without_secrets

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import spool as module
-from coordinator.connections import Waiting
-from coordinator.spool import GRANT_BYTES, READ_BYTES, Spool, SpoolFile
+from coordinator.limits import spool as module
+from coordinator.limits.connections import Waiting
+from coordinator.limits.spool import GRANT_BYTES, READ_BYTES, Spool, SpoolFile
 from tests.unit.test_connections import Connection
 
 MB = 1 << 20

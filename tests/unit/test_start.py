@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from shared.kernel_cache import VARIABLE
+from shared.kernels.cache import VARIABLE
 from shared.wire import control_address
 from worker.process import HEARTBEAT_S
 
@@ -37,9 +37,9 @@ def test_aiohttp_reads_no_authorities_but_requests_to_other_services_have_those_
     text = """
 import os, ssl
 before = dict(os.environ)
-from coordinator import aiohttp_import
+from coordinator.http import aiohttp_import
 aiohttp_import.without_authorities()
-from coordinator.http_client_config import HttpClientConfig
+from coordinator.prometheus_config.http_client import HttpClientConfig
 import aiohttp.connector
 assert os.environ == before
 theirs, own = aiohttp.connector._SSL_CONTEXT_VERIFIED, HttpClientConfig().tls
@@ -59,7 +59,7 @@ def test_the_collector_runs_again_when_all_is_imported() -> None:
     text = """
 import gc
 gc.disable()
-from shared import interpreter
+from shared.process import interpreter
 interpreter.collect_seldom()
 print(gc.isenabled(), gc.get_threshold() == interpreter.COLLECTOR_THRESHOLDS, gc.get_freeze_count() > 1000)
 """

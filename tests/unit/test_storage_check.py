@@ -11,7 +11,7 @@ import pytest
 
 from shared.data_files import LogFacts
 from shared.hashing import hash64
-from shared.log_blocks import block_of
+from shared.log.blocks import block_of
 from shared.messages.log import Batch, Span
 from tests.unit.log_shard import OneShard
 from tests.unit.series_shard import Quiet, m
@@ -24,6 +24,7 @@ from worker.series.blocks.deletions import Tombstone
 from worker.series.head import NEVER
 from worker.series.index import registry
 from worker.series.journal import Deletion, Sealed, Written
+from worker.series.series_record import SeriesRecord
 from worker.series.verify import SeriesRows, check_journal, series_rows
 from worker.storage.rows.damage import StoreDamaged
 from worker.storage.wal import reading
@@ -56,7 +57,7 @@ def test_rows_of_a_shard_that_is_well_are_read_and_nothing_is_wrong_with_them(sh
     found = series_rows(shard.store)  # type: ignore[arg-type]
     assert found.ids.tolist() == [0, 1, 2]
     assert [row.name for row in found.blocks] == [block.row.name for block in shard.part.contents.layers.blocks]
-    assert found.sealed == Sealed(sequence=1, before_ms=NEVER, cut=1)
+    assert found.sealed == Sealed(sequence=2, before_ms=NEVER, cut=2)
     assert (found.left_over, found.wrong) == (frozenset(), ())
     assert found.unknown(np.array([5, 1, 5, 3])).tolist() == [3, 5]
     merged = {row.name for row in found.blocks}
@@ -123,7 +124,7 @@ def test_a_row_that_a_start_refuses_is_said(tmp_path: Path, family: str, key: by
     own.log.close()
 
 
-def payload(record: Written | Deletion, sequence: int) -> memoryview:
+def payload(record: journal.Record, sequence: int) -> memoryview:
     return memoryview(b"".join(map(bytes, journal.encode(record, sequence))))
 
 
@@ -145,6 +146,15 @@ def test_the_journal_is_checked_from_its_cut_on() -> None:
     first, second = check_journal(held, [memoryview(b"x"), *unknown, memoryview(b"")])
     assert first == "2 records of samples cannot be decoded"
     assert second.startswith("9 samples")
+
+
+def test_series_that_only_the_journal_has_are_not_missing() -> None:
+    held = SeriesRows(np.array([0, 1]), Sealed(cut=5), (), frozenset(), ())
+    labels, offsets = np.frombuffer(b"abc", np.uint8), np.array([0, 1, 3])
+    samples = payload(written([1, 2, 3], [1, 1, 1]), 7)
+    assert list(check_journal(held, [payload(SeriesRecord(2, labels, offsets), 6), samples])) == []
+    [text] = check_journal(held, [payload(SeriesRecord(2, labels, offsets), 4), samples])
+    assert text == "2 samples are of 2 series that the store does not have, such as id 2"
 
 
 def test_sealed_samples_of_series_that_are_gone_are_not_missing() -> None:
@@ -169,7 +179,7 @@ def test_the_check_agrees_with_a_start_about_what_retention_has_dropped(tmp_path
     held = series_rows(shard.store)  # type: ignore[arg-type]
     shard.close()
     payloads = [payload for file in reading.survey(tmp_path / "wal").used for _, payload in file.records]
-    assert len(payloads) == 1
+    assert len(payloads) == 2  # of the series, and of their samples
     assert list(check_journal(held, payloads)) == []
 
 

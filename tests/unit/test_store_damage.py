@@ -332,7 +332,7 @@ def test_a_scan_whose_loop_ends_before_its_last_row_is_no_shorter_scan(tmp_path:
     rows = [(key, b"value") for key in keys[iteration.FEW_ROWS : -1]]
     ended = SimpleNamespace(iter=snapshot.iter, items=lambda **_: iter(rows))
     offline = StoreReader(tmp_path / "store", store._db, ["meta"], 0)
-    for check in (store._ended, offline._ended):
+    for check in (store._check_end, offline._check_end):
         with pytest.raises(Unavailable, match="could not be read on from"):
             list(iteration.ascending(ended, b"", _until(None), check))
     store.close()

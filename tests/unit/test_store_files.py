@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shared import boot
+from shared.process import boot
 from tests.crc32c import crc32c
 from tests.powerloss.workloads.store import killed
 from worker.storage.rows import check as store_check

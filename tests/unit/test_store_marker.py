@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shared import boot
+from shared.process import boot
 from worker.storage.rows import marker as store_marker
 from worker.storage.rows.marker import Claim, Marker
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from coordinator.streaming import PIECE_BYTES, Body, Piece, gathered, respond
+from coordinator.http.streaming import PIECE_BYTES, Body, Piece, gathered, respond
 from tests.unit.direct_service import USUAL, Service, get
 
 

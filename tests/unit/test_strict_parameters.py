@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.api import strict
 from coordinator.app import build
-from coordinator.responses import MESSAGE_AREAS
+from coordinator.http.responses import MESSAGE_AREAS
 from shared.config import Settings
 from shared.errors import BadData
 

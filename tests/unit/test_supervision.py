@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from coordinator.watching.host import Host
-from shared import supervision
 from shared.config import Settings
 from shared.measurements import Values
-from shared.supervision import Exits, Supervision
+from shared.process import supervision
+from shared.process.supervision import Exits, Supervision
 from worker import __main__ as supervisor_module
 from worker.__main__ import Supervisor
 
@@ -77,7 +77,7 @@ def test_the_supervisor_tells_of_each_exit_and_goes_on_when_it_cannot(
     child = supervisor._children[1]
     for exitcode, reason in ((1, "code 1"), (-9, "SIGKILL")):
         child.process = cast(Any, Ended(exitcode))
-        supervisor._bury(child)
+        supervisor._note_exit(child)
         told = supervision.read(tmp_path)
         assert told is not None
         assert told.workers["worker-1"].reason == reason
@@ -92,6 +92,6 @@ def test_the_supervisor_tells_of_each_exit_and_goes_on_when_it_cannot(
     monkeypatch.setattr(supervision, "write", full)
     monkeypatch.setattr(supervisor_module, "event", lambda level, text, **fields: warned.append(text))
     child.process = cast(Any, Ended(1))
-    supervisor._bury(child)
+    supervisor._note_exit(child)
     assert child.exits.count == 3
     assert warned == ["worker died, restarting", "the exits of workers cannot be shown in the metrics"]

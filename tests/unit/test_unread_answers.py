@@ -14,10 +14,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from coordinator import streaming
 from coordinator.context import CONTEXT
-from coordinator.spool import Spool, SpoolFile
-from coordinator.streaming import Body, InPieces, Piece, respond
+from coordinator.http import streaming
+from coordinator.http.streaming import Body, InPieces, Piece, respond
+from coordinator.limits.spool import Spool, SpoolFile
 from shared.errors import DeadlineExceeded
 
 PIECES, PIECE_BYTES = 30, 1_000_000

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.calls import FanOut
+from coordinator.fanout.calls import FanOut
 from coordinator.vectors import collections as module
 from coordinator.vectors.catalogue import Catalogue
 from coordinator.vectors.collections import Collections

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from coordinator.calls import FanOut, WorkerReply
-from coordinator.links import Links
+from coordinator.fanout.calls import FanOut, WorkerReply
+from coordinator.fanout.links import Links
 from coordinator.vectors.area import Searched, VectorArea
 from coordinator.vectors.batching import Found, SearchBatches, SearchKind
 from coordinator.vectors.search import SearchRequest

@@ -10,8 +10,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from coordinator.calls import FanOut, WorkerReply
-from coordinator.links import Links
+from coordinator.fanout.calls import FanOut, WorkerReply
+from coordinator.fanout.links import Links
 from coordinator.vectors import batching, search
 from coordinator.vectors.area import VectorArea
 from coordinator.vectors.merging import MergedHits

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator.calls import FanOut, WorkerReply
-from coordinator.links import Links
+from coordinator.fanout.calls import FanOut, WorkerReply
+from coordinator.fanout.links import Links
 from coordinator.vectors import area as module
 from coordinator.vectors.answers import hits_protobuf, vector_json, vector_protobuf
 from coordinator.vectors.area import StoredVector, VectorArea

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from coordinator import waiting_room as module
-from coordinator.admission import Admission, Holder
-from coordinator.clients import Client
-from coordinator.pressure import Queue
-from coordinator.waiting_room import ROOM, WaitingRoom
+from coordinator.limits import waiting_room as module
+from coordinator.limits.admission import Admission, Holder
+from coordinator.limits.clients import Client
+from coordinator.limits.pressure import Queue
+from coordinator.limits.waiting_room import ROOM, WaitingRoom
 from shared.config import Settings
 
 READ, WRITE = "/api/v1/query", "/api/v1/log/append"

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from shared import boot
+from shared.process import boot
 from tests.unit.wal_images import SMALL, files_with_records, flip, held, killed, opened
 from tests.unit.wal_kills import killed_at
 from worker.storage.wal import check, layout, reading, record, register

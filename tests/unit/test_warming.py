@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from coordinator import warm
-from shared.kernel_cache import VARIABLE
+from shared.kernels.cache import VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHIN_S = 120.0
 
 PROGRAM = """
 import os, sys
-from shared import kernel_types as types
+from shared.kernels import types
 from shared import telemetry, warming
 from shared.kernels import kernel
 

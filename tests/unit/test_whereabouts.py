@@ -8,12 +8,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from coordinator import membership
+from coordinator.fanout import membership
 from coordinator.queries import whereabouts as module
 from coordinator.queries.cost import Demand
 from coordinator.queries.planner import plan
 from coordinator.queries.whereabouts import SELECTIONS_MAX, Whereabouts
-from shared import errors, reference_frames, sample_frames, wire
+from shared import errors, wire
+from shared.frames import references as reference_frames
+from shared.frames import samples as sample_frames
 from shared.messages.sub_queries import EvaluateReply, Shape, SubQueryReply
 from shared.promql.model import Grid
 from tests.unit.test_links import LOADING, READY, cluster  # noqa: F401

@@ -13,7 +13,7 @@ import pytest
 from loadtest.bench import decoders
 from loadtest.bench.decoders import Ticker
 from loadtest.harness.worst_bodies import SNAPPY_RATIO, WORST, WRITE
-from shared.interpreter import switch_often
+from shared.process.interpreter import switch_often
 
 SIZE_BYTES = 16 << 20
 LOCK_MAX_S = 0.15

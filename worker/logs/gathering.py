@@ -8,7 +8,7 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from shared.log_blocks import KEY_LENGTH, VALUE_LENGTH
+from shared.log.blocks import KEY_LENGTH, VALUE_LENGTH
 from shared.messages.log import PRODUCER_ANSWERS_MAX, SEQUENCE_MAX
 from worker.logs import kernels, rows
 from worker.logs.entries import GatheringEntry

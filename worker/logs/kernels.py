@@ -1,6 +1,6 @@
 """Kernels over records in memory: finding a key's, and packing all of them into runs by key.
 
-Records are rows of a table over some bytes (shared.log_blocks).
+Records are rows of a table over some bytes (shared.log.blocks).
 """
 
 # In a kernel's types a numpy integer and an int are one.
@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from shared import kernel_types as types
-from shared.kernels import kernel
-from shared.log_blocks import HAS_HEADERS, KEY, KEY_LENGTH, VALUE, VALUE_LENGTH, Hashes, Ints, IntsOut, Octets, Table
+from shared.kernels import kernel, types
+from shared.log.blocks import HAS_HEADERS, KEY, KEY_LENGTH, VALUE, VALUE_LENGTH, Hashes, Ints, IntsOut, Octets, Table
 from shared.xxh64 import Bytes, copy_bytes, store_word
 from worker.logs.runs import TIME_SPAN_MS_MAX, TIMED
 

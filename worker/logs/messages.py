@@ -1,7 +1,7 @@
 """The log's records in the write-ahead log: groups, and revocations of batches.
 
 A record begins with a head of 40 bytes: kind, segment, group, closed, settled, and the size of the msgpack part that
-follows. For a group, this part has its batches on this shard, and the blocks (shared.log_blocks) follow it. For a
+follows. For a group, this part has its batches on this shard, and the blocks (shared.log.blocks) follow it. For a
 revocation, it has the revoked spans.
 """
 

@@ -14,7 +14,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.log_slots import SlotFilter
+from shared.log.slots import SlotFilter
 from shared.messages.log import Range
 from shared.messages.log_pages import NO_NUMBERS, Page, Records
 from worker.logs import entries, rows

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import log_blocks
 from shared.errors import Internal
 from shared.hashing import hash64
-from shared.log_blocks import HAS_HEADERS, KEY, KEY_LENGTH, VALUE, VALUE_LENGTH
-from shared.log_headers import TOMBSTONE, TOMBSTONE_AT
+from shared.log import blocks as log_blocks
+from shared.log.blocks import HAS_HEADERS, KEY, KEY_LENGTH, VALUE, VALUE_LENGTH
+from shared.log.headers import TOMBSTONE, TOMBSTONE_AT
 from shared.messages.log import Batch, Span
 from shared.messages.log_pages import Records
 from shared.wire import Frame
@@ -46,7 +46,7 @@ class Grouped(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecentSnapshot:
-    """Records at one moment: a table over `data` (shared.log_blocks), their numbers, the hashes of their keys and when
+    """Records at one moment: a table over `data` (shared.log.blocks), their numbers, the hashes of their keys and when
     they were appended. `ascending`: whether the numbers ascend."""
 
     data: NDArray[np.uint8]

@@ -2,7 +2,7 @@
 
 A row has a count with the bit `TIMED` (uint32), when the first record was appended (uint64, Unix ms), the sequence
 numbers (uint64), the lengths of the values (uint32; the highest bit: the value begins with headers,
-shared.log_headers), how many ms after the first each record was appended (uint32), all little-endian, and then the
+shared.log.headers), how many ms after the first each record was appended (uint32), all little-endian, and then the
 values one after the other. Rows of data format 3 and earlier lack the bit and both times: their records have the time
 0, which means unknown. Reading a run executes no Python code for each record.
 """
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.log_headers import HEADED, LENGTH_MASK
+from shared.log.headers import HEADED, LENGTH_MASK
 from shared.messages.log import Span
 from shared.messages.log_pages import Records
 

@@ -1,1 +1,1 @@
-"""The methods that a worker answers: one module for each area, and a table of all of them."""
+"""The methods of a worker: one module for each area, and a table of all methods."""

@@ -1,11 +1,11 @@
-"""The worker's methods of a backup: the files of its shards and of its log at one moment, in a directory beside them.
+"""The worker's methods for a backup: the files of its shards and of its log at one moment, in a directory beside them.
 
-The directory is laid out as a data directory, so that it can be copied and then started. Nearly all of it are hard
-links of files that never change: tables of the stores, blocks, snapshots of indexes, files of the write-ahead log (see
-`WriteAheadLog.freeze`). docs/internals/backup.md says why what is in it belongs together.
+The directory is laid out like a data directory, so that a copy of it can be started. Nearly everything in it is a hard
+link to a file that never changes: tables of the stores, blocks, snapshots of indexes, files of the write-ahead log (see
+`WriteAheadLog.freeze`). docs/internals/backup.md says why its contents are consistent.
 
-`prepare` does what can be done before the moment, `freeze` is the moment, while the coordinator holds writes back, and
-`finish` does the rest.
+`prepare` does what can be done in advance. `freeze` captures the moment while the coordinator holds writes back.
+`finish` does the remaining work.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ Shards = Mapping[int, Shard]
 
 INDEXES = "vector-index"
 LINK_TRIES = 3
-"""How often the files of an index's snapshot are linked, if it is replaced meanwhile."""
+"""How often linking the files of an index snapshot is tried if the snapshot is replaced meanwhile."""
 COPY_BYTES = 1 << 20
 
 
-class _Place:
+class _ViewPaths:
     """The data directory of these shards, and the directory of the view in it."""
 
     def __init__(self, shards: Shards, request: Request) -> None:
@@ -57,24 +57,24 @@ class _Place:
         self.log_view = self.view / layout.NAME / log.directory.name
 
     def of_shard(self, number: int) -> tuple[Path, Path]:
-        """The directory of the shard, and that of the view."""
+        """(the shard's directory, its directory in the view)."""
         return shard_directory(self.data, number), shard_directory(self.view, number)
 
 
 def prepare(shards: Shards, request: Request) -> Reply:
-    """Write out the stores' memory, and link blocks and indexes, most of which will be the same at the moment. Raises
+    """Flush the stores, and link blocks and indexes, most of which will not change before the moment. Raises
     Unavailable, DeadlineExceeded."""
-    place = _Place(shards, request)
+    paths = _ViewPaths(shards, request)
     _require_time(request)
-    if not place.view.is_dir():
-        raise Unavailable(f"the view {place.view.name} has been given up")
+    if not paths.view.is_dir():
+        raise Unavailable(f"the view {paths.view.name} has been given up")
     try:
-        _make(place.log_view)
+        _make(paths.log_view)
         for number in shards:
-            source, target = place.of_shard(number)
+            source, target = paths.of_shard(number)
             _make(target / "blocks")
             _link_blocks(source / "blocks", target / "blocks")
-            _link_indexes(place, number)
+            _link_indexes(paths, number)
     except OSError as error:
         raise _failed(error) from error
     for shard in shards.values():
@@ -84,59 +84,60 @@ def prepare(shards: Shards, request: Request) -> Reply:
 
 
 def freeze(shards: Shards, request: Request) -> Reply:
-    """The moment. The log comes before the stores, since records leave it when a store has their content; the blocks
-    come after the stores, since a store names them when they are there. Raises Unavailable, DeadlineExceeded."""
-    place = _Place(shards, request)
+    """Capture the moment. The log comes before the stores, because records leave the log once a store has their
+    content. The blocks come after the stores, because a store names a block only once it exists. Raises Unavailable,
+    DeadlineExceeded."""
+    paths = _ViewPaths(shards, request)
     try:
-        listing = place.log.freeze(lambda path: os.link(path, place.log_view / path.name))
+        listing = paths.log.freeze(lambda path: os.link(path, paths.log_view / path.name))
         for number, shard in shards.items():
             _require_time(request)
-            source, target = place.of_shard(number)
+            source, target = paths.of_shard(number)
             shard.store.make_image(target / "store")
             _link_blocks(source / "blocks", target / "blocks")
-        (place.log_view / register.NAME).write_bytes(listing)
+        (paths.log_view / register.NAME).write_bytes(listing)
     except OSError as error:
         raise _failed(error) from error
     return Reply()
 
 
 def finish(shards: Shards, request: Request) -> Reply:
-    """Make the view complete, and independent of what goes on. Raises Unavailable, DeadlineExceeded."""
-    place = _Place(shards, request)
+    """Complete the view, and make it independent of later changes. Raises Unavailable, DeadlineExceeded."""
+    paths = _ViewPaths(shards, request)
     warnings: list[str] = []
     try:
-        _finish_log(place)
+        _finish_log(paths)
         for number, shard in shards.items():
             _require_time(request)
-            warnings += [f"shard {number}: {text}" for text in _finish_shard(place, number, shard)]
-            source, target = place.of_shard(number)
+            warnings += [f"shard {number}: {text}" for text in _finish_shard(paths, number, shard)]
+            source, target = paths.of_shard(number)
             _link_present(source / identity.NAME, target / identity.NAME)
-            _finish_indexes(place, number)
+            _finish_indexes(paths, number)
     except OSError as error:
         raise _failed(error) from error
     return Reply(warnings=warnings)
 
 
-def _finish_log(place: _Place) -> None:
-    """Copy the last file, which takes more records, up to where it ended; and what was set aside."""
-    listing = register.read(place.log_view / register.NAME)
+def _finish_log(paths: _ViewPaths) -> None:
+    """Copy the last file, which still grows, up to its end at the moment; and the files that were set aside."""
+    listing = register.read(paths.log_view / register.NAME)
     assert listing is not None
-    last = place.log_view / f"{max(listing.ends):08d}{LOG_SUFFIX}"
+    last = paths.log_view / f"{max(listing.ends):08d}{LOG_SUFFIX}"
     copy = last.with_suffix(".part")
     _copy_first(last, copy, listing.ends[max(listing.ends)])
     os.replace(copy, last)
-    if place.skip_head:
-        layout.leave_out(place.log_view, SERIES)
-    for source, target in ((place.log.directory, place.log_view), (place.log.directory.parent, place.log_view.parent)):
+    if paths.skip_head:
+        layout.leave_out(paths.log_view, SERIES)
+    for source, target in ((paths.log.directory, paths.log_view), (paths.log.directory.parent, paths.log_view.parent)):
         for path in source.glob(f"*{DAMAGED}*"):
             _link_present(path, target / path.name)
-    _link_present(place.log.directory / identity.NAME, place.log_view / identity.NAME)
+    _link_present(paths.log.directory / identity.NAME, paths.log_view / identity.NAME)
 
 
-def _finish_shard(place: _Place, number: int, shard: Shard) -> Iterator[str]:
-    """Write the store's marker, and remove the links of blocks that the store does not name at the moment. Yields a
-    text for each block that was missing before. Raises Unavailable if one has disappeared."""
-    target = place.of_shard(number)[1]
+def _finish_shard(paths: _ViewPaths, number: int, shard: Shard) -> Iterator[str]:
+    """Write the store's marker, and remove the links to blocks that the store did not name at the moment. Yields a text
+    for each block that is set aside. Raises Unavailable if a block has disappeared since."""
+    target = paths.of_shard(number)[1]
     marker = Marker(target / "store")
     with store_check.opened(target / "store") as rows:
         marker.open(rows.writes, store_manifest.current(target / "store"))
@@ -160,36 +161,36 @@ def _link_blocks(source: Path, target: Path) -> None:
             _link_present(source / name, target / name)
 
 
-def _link_indexes(place: _Place, number: int) -> None:
-    """Link the snapshots of indexes whose lowest shard is this one."""
-    for collection in _names(place.data / INDEXES):
-        source = place.data / INDEXES / collection / str(number)
-        target = place.view / INDEXES / collection / str(number)
+def _link_indexes(paths: _ViewPaths, number: int) -> None:
+    """Link the index snapshots whose lowest shard is this one."""
+    for collection in _names(paths.data / INDEXES):
+        source = paths.data / INDEXES / collection / str(number)
+        target = paths.view / INDEXES / collection / str(number)
         for _ in range(LINK_TRIES):
-            before = _inode(source / snapshot.ROWS)
-            if before is None:
+            inode = _inode(source / snapshot.ROWS)
+            if inode is None:
                 break
             _make(target)
             for name in _names(target):
                 (target / name).unlink()
             for name in _names(source):
                 _link_present(source / name, target / name)
-            if _inode(source / snapshot.ROWS) == before:
+            if _inode(source / snapshot.ROWS) == inode:
                 break
 
 
-def _finish_indexes(place: _Place, number: int) -> None:
-    """Remove what does not belong to a whole snapshot. An index without one is built anew from the store."""
-    for collection in _names(place.view / INDEXES):
-        saved = LocalObjects(place.view / INDEXES / collection).within(str(number))
+def _finish_indexes(paths: _ViewPaths, number: int) -> None:
+    """Remove files that do not belong to a whole snapshot. An index without a snapshot is rebuilt from the store."""
+    for collection in _names(paths.view / INDEXES):
+        snapshots = LocalObjects(paths.view / INDEXES / collection).within(str(number))
         try:
-            names = snapshot.object_names(saved)
+            names = snapshot.object_names(snapshots)
         except (OSError, ValueError):
-            saved.remove()
+            snapshots.remove()
             continue
-        for entry in saved.list():
+        for entry in snapshots.list():
             if entry.name not in names:
-                saved.delete(entry.name)
+                snapshots.delete(entry.name)
 
 
 def _names(directory: Path) -> list[str]:
@@ -216,13 +217,13 @@ def _link_present(source: Path, target: Path) -> None:
 
 
 def _copy_first(source: Path, target: Path, size: int) -> None:
-    """Copy the first `size` bytes of a file that grows."""
-    with open(source, "rb") as reading, open(target, "xb") as writing:
+    """Copy the first `size` bytes of a growing file."""
+    with open(source, "rb") as source_file, open(target, "xb") as target_file:
         while size > 0:
-            piece = reading.read(min(size, COPY_BYTES))
+            piece = source_file.read(min(size, COPY_BYTES))
             if not piece:
                 raise OSError(0, f"{source} ends {size} bytes before its records do")
-            writing.write(piece)
+            target_file.write(piece)
             size -= len(piece)
 
 

@@ -1,4 +1,4 @@
-"""The worker's method of cardinality: how many series it has by metric, label and label value."""
+"""The worker's method for cardinality: its number of series by metric, label and label value."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from worker.series.cardinality import cardinality
 from worker.shard import Shard
 
 LIGHT_SERIES_MAX = 5_000
-"""More series than a light request can count: some 2 µs each, and no look at the clock in the middle of a sort."""
+"""A light request cannot count more series than this: each takes some 2 µs, and a sort cannot check the clock."""
 
 
 def _cardinality(shards: Mapping[int, Shard], request: Request) -> Reply:
-    wanted = unpack(request.body, CardinalityBody)
+    body = unpack(request.body, CardinalityBody)
     parts = [shard.series for shard in shards.values()]
     if request.processor_s and sum(part.series for part in parts) > LIGHT_SERIES_MAX:
         raise TooHeavy(f"{request.method} has more series than a light request")
     late = f"{request.method} ran out of time; narrow it with match[]"
-    reply, hashes = cardinality(parts, wanted, lambda: check(request, late))
+    reply, hashes = cardinality(parts, body, lambda: check(request, late))
     warnings = []
-    if wanted.is_bounded:
+    if body.is_bounded:
         for number, part in zip(shards, parts, strict=True):
-            warnings += [f"shard {number}: {text}" for text in part.damage(wanted.start_ms, wanted.end_ms)]
+            warnings += [f"shard {number}: {text}" for text in part.damage(body.start_ms, body.end_ms)]
     return Reply(pack(reply), [hashes.data] if len(hashes) else [], warnings=warnings)
 
 

@@ -1,4 +1,4 @@
-"""The worker's method of exports: the stored samples of a shard, in slices whose memory is bounded."""
+"""The worker's method for exports: the stored samples of a shard, in slices of bounded memory."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ from worker.shard import Shard
 FIRST_SERIES = 64
 """Series in the first read of a slice, before it is known how many samples they have."""
 GROWTH_MAX = 8
-"""The next read has at most so many times the series of the one before."""
+"""A read has at most this many times the series of the previous one."""
 FEWER_SERIES = 4
-"""A read that does not fit is tried again with one in so many of its series."""
+"""A read that does not fit is repeated with this fraction (one in 4) of its series."""
 SERIES_MAX = 20_000
 """Series of one slice, however few samples they have."""
 LABELS_SHARE = 16
-"""One in so many bytes of a slice's memory is for the columns of labels, to encode which takes up to eleven times as
+"""This fraction (one in 16) of a slice's memory is for label columns; encoding them takes up to eleven times as
 much."""
 SAMPLE_BYTES = 64
-"""Of the memory of a slice, for each sample: 16 bytes in what was read, in what is joined of that, and in between."""
+"""Memory of a slice per sample: 16 bytes in what was read, 16 in the joined samples, and temporary arrays."""
 TOO_LARGE = 2
-"""A read of several series with more than so many times the samples of a slice is dropped, too."""
+"""A read of several series is also dropped if it has more than this many times the samples of a slice."""
 
 
 def _export(shards: Mapping[int, Shard], request: Request) -> Reply:
-    """The next slice of the one shard that is asked. Raises DeadlineExceeded, OverBudget."""
+    """The next slice of the request's only shard. Raises DeadlineExceeded, OverBudget."""
     ((number, shard),) = shards.items()
-    wanted = unpack(request.body, ExportBody)
+    body = unpack(request.body, ExportBody)
     part = shard.series
     require_time = partial(check, request, f"{request.method} ran out of time at shard {number}")
-    lookup, ids = part.select(wanted.selectors, wanted.start_ms, wanted.end_ms, require_time)
-    ids = ids[part.contents.permanent.rows()[ids] > wanted.cursor.after]
-    with bounded(account_of(wanted.bytes_max, is_light=False), is_light=False):
-        candidates = _fitting(lookup, ids, wanted.bytes_max // LABELS_SHARE)
-        read = SliceReader(part, candidates, wanted, require_time, is_all=len(candidates) == len(ids))
+    lookup, ids = part.select(body.selectors, body.start_ms, body.end_ms, require_time)
+    ids = ids[part.contents.permanent.rows()[ids] > body.cursor.after]
+    with bounded(account_of(body.bytes_max, is_light=False), is_light=False):
+        candidates = _fitting(lookup, ids, body.bytes_max // LABELS_SHARE)
+        read = SliceReader(part, candidates, body, require_time, is_all=len(candidates) == len(ids))
         samples, series = read.slice()
         request.count(len(samples.values))
         labels = lookup.frame(ids[:series], Symbols(part.symbols))
         shape, frames = exchange.encode(RangeVector(labels, samples, np.zeros(series, dtype=np.bool_)))
-    damage = [f"shard {number}: {text}" for text in part.damage(wanted.start_ms, wanted.end_ms)]
+    damage = [f"shard {number}: {text}" for text in part.damage(body.start_ms, body.end_ms)]
     return Reply(pack(ExportReply(shape, read.following)), frames, warnings=damage)
 
 
 def _fitting(lookup: Lookup, ids: Ids, bytes_max: int) -> Ids:
-    """As many of the first series as a slice may have, by the columns of their labels; one at least."""
+    """As many of the first series as a slice may have by the size of their label columns; at least one."""
     ids = ids[:SERIES_MAX]
     while len(ids) > 1 and lookup.frame_bytes(ids) > bytes_max:
         ids = ids[: len(ids) // 2]
@@ -64,63 +64,63 @@ def _fitting(lookup: Lookup, ids: Ids, bytes_max: int) -> Ids:
 
 
 class SliceReader:
-    """Reads one slice of the series `ids`, which are behind the cursor, and all that are if `is_all`; `following` is
-    where the next one begins.
+    """Reads one slice of the series `ids`, which follow the cursor; `is_all`: no other series follow it. `following` is
+    where the next slice begins.
 
     A slice is whole series, or a piece of one series that has too many samples for the memory of a slice. So the memory
-    is bounded whatever a shard has. Raises what `require_time` raises, and MemoryError where even a millisecond of one
+    is bounded whatever a shard holds. Raises what `require_time` raises, and MemoryError if even a millisecond of one
     series does not fit.
     """
 
     def __init__(
-        self, part: SeriesPart, ids: Ids, wanted: ExportBody, require_time: Callable[[], None], *, is_all: bool
+        self, part: SeriesPart, ids: Ids, body: ExportBody, require_time: Callable[[], None], *, is_all: bool
     ) -> None:
         self._part = part
         self._ids = ids
-        self._wanted = wanted
+        self._body = body
         self._is_all = is_all
         self._require_time = require_time
-        self._room = max(1, min(wanted.samples, wanted.bytes_max // SAMPLE_BYTES))
+        self._samples_max = max(1, min(body.samples, body.bytes_max // SAMPLE_BYTES))
         self.following: Cursor | None = None
 
     def slice(self) -> tuple[Samples, int]:
-        """(The samples, of how many of the series from the first on.) Series may have none."""
-        wanted, ids = self._wanted, self._ids
-        cursor = wanted.cursor
+        """(the samples, the number of leading series that they cover). Series may have no samples."""
+        body, ids = self._body, self._ids
+        cursor = body.cursor
         if cursor.from_ms is not None and len(ids) and self._permanent(0) == cursor.after + 1:
             return self._piece(cursor.from_ms, cursor.span_ms), 1
         parts, row, size, total = [exchange.joined_samples(())], 0, FIRST_SERIES, 0
-        while row < len(ids) and total < self._room:
+        while row < len(ids) and total < self._samples_max:
             self._require_time()
             last = min(row + size, len(ids))
-            samples = self._read(ids[row:last], wanted.start_ms, wanted.end_ms)
+            samples = self._read(ids[row:last], body.start_ms, body.end_ms)
             if samples is None:
-                if row:  # what has been read is sent first, which makes room
+                if row:  # return what has been read first, which frees memory
                     break
                 if last == 1:
-                    return self._piece(wanted.start_ms, 0), 1
+                    return self._piece(body.start_ms, 0), 1
                 size = max(1, (last - row) // FEWER_SERIES)
                 continue
             parts.append(samples)
-            read = len(samples.values) + samples.buckets
-            total, row = total + read, last
-            size = max(1, min(size * GROWTH_MAX, (self._room - total) * size // max(read, 1)))
+            sample_count = len(samples.values) + samples.buckets
+            total, row = total + sample_count, last
+            size = max(1, min(size * GROWTH_MAX, (self._samples_max - total) * size // max(sample_count, 1)))
         if row < len(ids) or not self._is_all:
             self.following = Cursor(self._permanent(row - 1))
         return exchange.joined_samples(parts), row
 
     def _read(self, ids: Ids, start_ms: int, end_ms: int) -> Samples | None:
-        """The samples of these series; None where there is no room for them."""
+        """The samples of these series; None if they do not fit."""
         try:
             samples = self._part.read(ids, start_ms, end_ms)
         except MemoryError:
             return None
-        is_too_much = len(samples.values) + samples.buckets > TOO_LARGE * self._room
+        is_too_much = len(samples.values) + samples.buckets > TOO_LARGE * self._samples_max
         return None if is_too_much and (len(ids) > 1 or end_ms > start_ms) else samples
 
     def _piece(self, begin_ms: int, span_ms: int) -> Samples:
-        """The next piece of the first series, from this time on: as long as fits."""
-        ids, end_ms = self._ids[:1], self._wanted.end_ms
+        """The next piece of the first series from this time on, as long as it fits."""
+        ids, end_ms = self._ids[:1], self._body.end_ms
         span_ms = span_ms or end_ms - begin_ms + 1
         samples = exchange.joined_samples(())
         while begin_ms <= end_ms and not len(samples.values):
@@ -130,7 +130,7 @@ class SliceReader:
                 read = self._read(ids, begin_ms, last_ms)
                 if read is None:
                     if span_ms == 1:
-                        raise MemoryError(f"a millisecond of one series takes more than {self._wanted.bytes_max} bytes")
+                        raise MemoryError(f"a millisecond of one series takes more than {self._body.bytes_max} bytes")
                     span_ms = (last_ms - begin_ms + 2) // 2
                     continue
                 samples = read

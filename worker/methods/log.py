@@ -1,4 +1,4 @@
-"""The worker's methods of the log area."""
+"""The worker's methods for the log area."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Shards = Mapping[int, Shard]
 
 
 def append(shards: Shards, request: Request) -> Reply:
-    """Store each shard's part of a group; if `durable`, return when the records are on disk."""
+    """Store each shard's part of a group. If `durable`, the records are on the disk when this returns."""
     body = unpack(request.body, log.AppendBody)
     if request.time_left == 0:
         return Reply(shard_errors=dict.fromkeys(shards, writing.PAST_DEADLINE))
@@ -32,20 +32,21 @@ def append(shards: Shards, request: Request) -> Reply:
 
 
 def sync(shards: Shards, request: Request) -> Reply:
-    """Return when everything that was appended before is on disk."""
+    """When this returns, everything that was appended before is on the disk, except on the shards in
+    `shard_errors`."""
     failed: dict[int, str] = {}
     synced: dict[Keeper, str] = {}
     for number, shard in shards.items():
         keeper = shard.logs.keeper
         if keeper not in synced:
-            synced[keeper] = _why(keeper.sync)
+            synced[keeper] = _reason(keeper.sync)
         if synced[keeper]:
             failed[number] = synced[keeper]
     return Reply(shard_errors=failed)
 
 
-def _why(act: Callable[[], None]) -> str:
-    """Call `act`. Returns why it was refused; "" when it succeeded."""
+def _reason(act: Callable[[], None]) -> str:
+    """Call `act`. Returns why it was refused, or "" if it succeeded."""
     try:
         act()
     except Unavailable as error:
@@ -55,8 +56,8 @@ def _why(act: Callable[[], None]) -> str:
 
 def _each(shards: Shards, act: Callable[[LogPart], None]) -> dict[int, str]:
     """Call `act` for each shard. Returns shard → why it refused."""
-    answers = {number: _why(partial(act, shard.logs)) for number, shard in shards.items()}
-    return {number: why for number, why in answers.items() if why}
+    reasons = {number: _reason(partial(act, shard.logs)) for number, shard in shards.items()}
+    return {number: reason for number, reason in reasons.items() if reason}
 
 
 def revoke(shards: Shards, request: Request) -> Reply:
@@ -71,16 +72,16 @@ def drop(shards: Shards, request: Request) -> Reply:
 
 def recover(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.RecoverBody)
-    answer = log.RecoverReply({}, {}, {}, {})
+    reply = log.RecoverReply({}, {}, {}, {})
     for number, shard in shards.items():
-        above, settled, groups = shard.logs.recover(body.epoch, body.settled, body.first_segment, body.life)
-        answer.next[number], answer.settled[number], answer.groups[number] = above, settled, groups
-        answer.times_ms[number] = shard.logs.newest_ms
-        answer.segments[number] = shard.logs.segments()
-        answer.dropped[number] = shard.logs.dropped
+        next_sequence, settled, groups = shard.logs.recover(body.epoch, body.settled, body.first_segment, body.life)
+        reply.next[number], reply.settled[number], reply.groups[number] = next_sequence, settled, groups
+        reply.times_ms[number] = shard.logs.newest_ms
+        reply.segments[number] = shard.logs.segments()
+        reply.dropped[number] = shard.logs.dropped
         if shard.logs.damage.texts("log"):
-            answer.damaged.append(number)
-    return Reply(pack(answer))
+            reply.damaged.append(number)
+    return Reply(pack(reply))
 
 
 def scan(shards: Shards, request: Request) -> Reply:
@@ -90,9 +91,9 @@ def scan(shards: Shards, request: Request) -> Reply:
 
 
 def search(shards: Shards, request: Request) -> Reply:
-    """As `scan`, with a search: it is work for the lane of queries."""
+    """As `scan`, with a search, which belongs in the lane of queries."""
     body = unpack(request.body, log.ScanBody)
-    examination = _examination(body.search or log.Search(), _checking(request))
+    examination = _examination(body.search or log.Search(), _deadline_check(request))
     assert examination is not None
     (shard,) = shards.values()
     page = reading.search_key(shard.logs, body.range, body.key, body.limit, body.reverse, examination)
@@ -105,7 +106,7 @@ def _examination(search: log.Search | None, check: Callable[[], None]) -> Examin
 
 def merge(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.ScanBody)
-    check = _checking(request)
+    check = _deadline_check(request)
     search = _examination(body.search, check)
     pages = [reading.merge(shard.logs, body.range, body.prefix, body.limit, check, search) for shard in shards.values()]
     return _page_reply(body, merge_pages(pages, body.limit), search)
@@ -119,7 +120,7 @@ def _page_reply(body: log.ScanBody, page: Page, search: Examination | None = Non
 
 def keys(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.KeysBody)
-    check = _checking(request)
+    check = _deadline_check(request)
     distinct_keys: set[bytes] = set()
     for shard in shards.values():
         distinct_keys.update(reading.keys(shard.logs, body.range, body.prefix, body.after, body.limit, check))
@@ -128,7 +129,7 @@ def keys(shards: Shards, request: Request) -> Reply:
 
 def count(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.CountBody)
-    check = _checking(request)
+    check = _deadline_check(request)
     search = _examination(body.search, check)
     total = 0
     for shard in shards.values():
@@ -144,13 +145,13 @@ def count(shards: Shards, request: Request) -> Reply:
 def trim(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.TrimBody)
     (shard,) = shards.values()
-    records = trimming.trim(shard.logs, body.range, body.key, body.closed, _checking(request))
+    records = trimming.trim(shard.logs, body.range, body.key, body.closed, _deadline_check(request))
     return Reply(pack(log.TrimReply(records)))
 
 
 def first_at(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.FirstAtBody)
-    check = _checking(request)
+    check = _deadline_check(request)
     first = min(times.first_at(shard.logs, body.segment, body.time_ms, check) for shard in shards.values())
     return Reply(pack(log.FirstAtReply(first)))
 
@@ -158,7 +159,7 @@ def first_at(shards: Shards, request: Request) -> Reply:
 def apply_policies(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.PoliciesBody)
     (shard,) = shards.values()
-    _checking(request)()
+    _deadline_check(request)()
     return Reply(pack(log.PoliciesReply(policies.run(shard.logs, body))))
 
 
@@ -171,14 +172,14 @@ def cursor_get(shards: Shards, request: Request) -> Reply:
 def cursor_put(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.CursorBody)
     (shard,) = shards.values()
-    cursors.move(shard.logs, body.name, body.moves, _checking(request))
+    cursors.move(shard.logs, body.name, body.moves, _deadline_check(request))
     return Reply()
 
 
 def cursor_delete(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.CursorBody)
     (shard,) = shards.values()
-    cursors.remove(shard.logs, body.name, _checking(request))
+    cursors.remove(shard.logs, body.name, _deadline_check(request))
     return Reply()
 
 
@@ -188,7 +189,7 @@ def producer(shards: Shards, request: Request) -> Reply:
     return Reply(pack(log.ProducerReply(shard.logs.producer_answers(body.producer))))
 
 
-def _checking(request: Request) -> Callable[[], None]:
+def _deadline_check(request: Request) -> Callable[[], None]:
     """A function that raises DeadlineExceeded once the request's time is up."""
 
     def check() -> None:

@@ -1,4 +1,4 @@
-"""The worker's methods for consumer groups of the log, and the lists of their names and of cursors' names."""
+"""The worker's methods for consumer groups of the log, and for the lists of group names and cursor names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from shared.errors import DeadlineExceeded
-from shared.log_slots import SlotFilter, slot_of
+from shared.log.slots import SlotFilter, slot_of
 from shared.messages import log, log_groups
 from shared.messages.log_pages import check_progress
 from shared.wire import Reply, Request, pack, unpack
@@ -28,35 +28,34 @@ def get(shards: Shards, request: Request) -> Reply:
 def put(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log_groups.GroupPutBody)
     (shard,) = shards.values()
-    groups.put(shard.logs, body.name, body.expected, body.group, _checking(request))
+    groups.put(shard.logs, body.name, body.expected, body.group, _deadline_check(request))
     return Reply()
 
 
 def delete(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log_groups.GroupBody)
     (shard,) = shards.values()
-    groups.delete(shard.logs, body.name, _checking(request))
+    groups.delete(shard.logs, body.name, _deadline_check(request))
     return Reply()
 
 
 def names(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log_groups.NamesBody)
-    found = [row for shard in shards.values() for row in groups.named(shard.logs, body.after, body.limit)]
-    found.sort(key=lambda row: row[0].encode())
-    return Reply(
-        pack(log_groups.GroupsReply([(name, group.members, group.prefix) for name, group in found[: body.limit]]))
-    )
+    named_groups = [row for shard in shards.values() for row in groups.named(shard.logs, body.after, body.limit)]
+    named_groups.sort(key=lambda row: row[0].encode())
+    rows = [(name, group.members, group.prefix) for name, group in named_groups[: body.limit]]
+    return Reply(pack(log_groups.GroupsReply(rows)))
 
 
 def cursor_names(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log_groups.NamesBody)
-    found = [name for shard in shards.values() for name in cursors.names(shard.logs, body.after, body.limit)]
-    return Reply(pack(log_groups.NamesReply(sorted(found, key=str.encode)[: body.limit])))
+    all_names = [name for shard in shards.values() for name in cursors.names(shard.logs, body.after, body.limit)]
+    return Reply(pack(log_groups.NamesReply(sorted(all_names, key=str.encode)[: body.limit])))
 
 
 def read(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log_groups.SlotsBody)
-    check, slots = _checking(request), _slots(body)
+    check, slots = _deadline_check(request), _slots(body)
     reply, frames = log_groups.SlotsReply([]), []
     for number, shard in shards.items():
         limit = body.limits[number]
@@ -69,14 +68,14 @@ def read(shards: Shards, request: Request) -> Reply:
 
 def count(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log_groups.SlotsBody)
-    check, slots = _checking(request), _slots(body)
+    check, slots = _deadline_check(request), _slots(body)
     counts = (reading.count_prefix(shard.logs, body.range, body.prefix, check, slots) for shard in shards.values())
     return Reply(pack(log.CountReply(sum(counts))))
 
 
 def lag(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log_groups.LagBody)
-    check, slots = _checking(request), _slots(body)
+    check, slots = _deadline_check(request), _slots(body)
     keys: list[tuple[bytes, Shard]] = []
     for shard in shards.values():
         page = reading.keys(shard.logs, body.range, body.prefix, body.after, body.limit, check)
@@ -94,7 +93,7 @@ def _slots(body: log_groups.SlotsBody | log_groups.LagBody) -> SlotFilter:
     return SlotFilter(np.frombuffer(body.starts, "<u8").astype(np.uint64, copy=False), body.shards)
 
 
-def _checking(request: Request) -> Callable[[], None]:
+def _deadline_check(request: Request) -> Callable[[], None]:
     """A function that raises DeadlineExceeded once the request's time is up."""
 
     def check() -> None:

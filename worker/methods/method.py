@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shared.errors import DeadlineExceeded, TooHeavy
-from shared.processor_time import ProcessorTime
+from shared.process.processor_time import ProcessorTime
 from shared.telemetry import REQUEST_ID
 from shared.wire import Reply, Request
 from worker.shard import Shard
@@ -18,10 +18,9 @@ Kind = Literal["write", "read", "query", "debug"]
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """`run` is called with those shards of the request that are ready. A lane limits how many requests run at once: a
-    query is in the light one if its processor time is bounded, else in the heavy one. `run` raises errors of
-    `shared.errors`, which reach the coordinator unchanged; `Reply.shard_errors` names the shards that it had to leave
-    out."""
+    """`run` is called with the request's shards that are ready. It raises errors of `shared.errors`, which reach the
+    coordinator unchanged; `Reply.shard_errors` names the shards that it had to leave out. A lane limits how many
+    requests run at once: a query runs in the light lane if its CPU time is bounded, else in the heavy one."""
 
     run: Callable[[Mapping[int, Shard], Request], Reply]
     kind: Kind
@@ -33,14 +32,14 @@ class Method:
 
 
 def begin(request: Request) -> None:
-    """This thread runs the request's method from now on."""
+    """Begin the request's CPU-time account and log context: this thread runs its method from now on."""
     request.processor = ProcessorTime(request.processor_s)
     REQUEST_ID.set(request.http_request)
 
 
 def check(request: Request, late: str) -> None:
-    """Raises DeadlineExceeded with the text `late` past the request's deadline or when it is cancelled, TooHeavy when a
-    light request has used up its processor time."""
+    """Raise DeadlineExceeded with the text `late` if the request is past its deadline or cancelled, TooHeavy if a light
+    request has used up its CPU time."""
     if request.time_left == 0:
         raise DeadlineExceeded(late)
     if request.processor.is_over():

@@ -1,4 +1,4 @@
-"""The method `query.evaluate`: evaluates the sub-queries of a query over this worker's shards of the request."""
+"""The method `query.evaluate`: evaluates the sub-queries of a query over this worker's shards in the request."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from worker.shard import Shard
 
 
 def run(shards: Mapping[int, Shard], request: Request) -> Reply:
-    """Evaluate the sub-queries. Raises what the engine raises: TooHeavy for a light query that needs more, and
-    DeadlineExceeded when the time is up or the request is cancelled."""
+    """Evaluate the sub-queries. Raises what the engine raises: TooHeavy if a light query needs more time, and
+    DeadlineExceeded if the time is up or the request is cancelled."""
     message = unpack(request.body, EvaluateBody)
     started = time.perf_counter()
     parts = [shard.series for shard in shards.values()]

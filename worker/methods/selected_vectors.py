@@ -1,4 +1,4 @@
-"""The worker's methods about the vectors that a filter selects."""
+"""The worker's methods for the vectors that a filter selects."""
 
 from __future__ import annotations
 
@@ -33,19 +33,22 @@ def _checks(request: Request) -> Callable[[], None]:
     return lambda: check(request, f"{request.method} was not done by its deadline")
 
 
-def selection_of(shards: Shards, request: Request, asked: Collection, condition: Condition | None) -> Selection | None:
-    """The vectors that satisfy a filter, or all (`condition` None). None if no shard has a vector of the collection."""
-    collection = engine_of(shards).find(asked.id)
-    if collection is None:
+def selection_of(
+    shards: Shards, request: Request, collection: Collection, condition: Condition | None
+) -> Selection | None:
+    """The vectors that satisfy a filter, or all if `condition` is None. None if no shard has a vector of the
+    collection."""
+    worker_collection = engine_of(shards).find(collection.id)
+    if worker_collection is None:
         return None
-    return Selection(collection, shards, condition, _checks(request))
+    return Selection(worker_collection, shards, condition, _checks(request))
 
 
 R = TypeVar("R", bound=SelectionReply)
 
 
-def told(reply: R, selection: Selection) -> R:
-    """The reply, which also says how much of the filter is known here."""
+def with_selection_facts(reply: R, selection: Selection) -> R:
+    """The reply, completed: number of vectors, attributes of the filter that are unknown here, and similar names."""
     view = selection.collection.view()
     reply.vectors = view.size - view.dead
     reply.unknown = selection.unknown()
@@ -59,22 +62,22 @@ def page(shards: Shards, request: Request) -> Reply:
     selection = selection_of(shards, request, body.collection, body.filter)
     if selection is None:
         return Reply(wire.pack(PageReply()), [b"", b"", b"", b"", b""])
-    # One more than asked for tells whether there are more.
+    # One more than requested tells whether more follow.
     positions = paging.page(selection, body.order_field, body.after, body.limit + 1, descending=body.descending)
     end: Position | None = None
     if len(positions) > body.limit:
         positions = positions[: body.limit]
         end = positions[-1]
-    shown: list[Frame] = [b"", b"", b""]
+    content: list[Frame] = [b"", b"", b""]
     if body.fields != ():
-        kept, contents, looked_at = paging.contents(selection, positions, body.bytes_max)
-        if looked_at < len(positions):
-            end = positions[looked_at - 1]
-        positions = kept
-        shown = content_frames(contents, body.fields)
+        kept_positions, contents, read_count = paging.contents(selection, positions, body.bytes_max)
+        if read_count < len(positions):
+            end = positions[read_count - 1]
+        positions = kept_positions
+        content = content_frames(contents, body.fields)
     values = [position.value for position in positions] if body.order_field else []
-    reply = told(PageReply(values=values, end=end), selection)
-    return Reply(wire.pack(reply), [*pack_blobs([position.id for position in positions]), *shown])
+    reply = with_selection_facts(PageReply(values=values, end=end), selection)
+    return Reply(wire.pack(reply), [*pack_blobs([position.id for position in positions]), *content])
 
 
 def count(shards: Shards, request: Request) -> Reply:
@@ -84,7 +87,7 @@ def count(shards: Shards, request: Request) -> Reply:
     if selection is None:
         return Reply(wire.pack(SelectedReply()))
     selected = int(selection.mask(selection.collection.view()).sum())
-    return Reply(wire.pack(told(SelectedReply(count=selected), selection)))
+    return Reply(wire.pack(with_selection_facts(SelectedReply(count=selected), selection)))
 
 
 def facets(shards: Shards, request: Request) -> Reply:
@@ -96,17 +99,17 @@ def facets(shards: Shards, request: Request) -> Reply:
     selection.fields.add(body.field)
     counts = count_values(selection, body.field)
     reply = FacetsReply(values=[value for _, value in counts], counts=list(counts.values()))
-    return Reply(wire.pack(told(reply, selection)))
+    return Reply(wire.pack(with_selection_facts(reply, selection)))
 
 
 def delete_matching(shards: Shards, request: Request) -> Reply:
-    """Delete the selected vectors: deleted on the disk of every shard when this returns."""
+    """Delete the selected vectors; the deletion is on the disk of every shard when this returns."""
     body = wire.unpack(request.body, SelectionBody)
     parts = _parts_to_change(shards, body.collection)
     selection = selection_of(shards, request, body.collection, body.filter)
     if selection is None:
         return Reply(wire.pack(SelectedReply()))
-    reply = told(SelectedReply(), selection)
+    reply = with_selection_facts(SelectedReply(), selection)
     for part in parts.values():
         reply.count += changes.delete(selection, part.shard)
     _sync(shards)
@@ -114,25 +117,25 @@ def delete_matching(shards: Shards, request: Request) -> Reply:
 
 
 def update(shards: Shards, request: Request) -> Reply:
-    """Change attributes of the selected vectors: on the disk of every shard when this returns."""
+    """Change attributes of the selected vectors; the change is on the disk of every shard when this returns."""
     body = wire.unpack(request.body, UpdateBody)
     parts = _parts_to_change(shards, body.collection)
     selection = selection_of(shards, request, body.collection, body.filter)
     if selection is None:
         return Reply(wire.pack(SelectedReply()))
     values = msgspec.msgpack.decode(body.set) if body.set else {}
-    reply = told(SelectedReply(), selection)
+    reply = with_selection_facts(SelectedReply(), selection)
     for number, part in parts.items():
-        ids = request.parts.get(number)
-        names = unpack_blobs(ids[0], ids[1]) if ids else changes.selected_ids(selection, part.shard)
-        reply.count += changes.update(selection, part.shard, names, values, body.unset)
+        id_frames = request.parts.get(number)
+        ids = unpack_blobs(id_frames[0], id_frames[1]) if id_frames else changes.selected_ids(selection, part.shard)
+        reply.count += changes.update(selection, part.shard, ids, values, body.unset)
     _sync(shards)
     engine_of(shards).wake()
     return Reply(wire.pack(reply))
 
 
 def _parts_to_change(shards: Shards, collection: Collection) -> dict[int, VectorPart]:
-    """The shards that have the collection. Raises as `VectorPart.find_to_change`."""
+    """The parts of the shards that have the collection, by shard. Raises what `VectorPart.find_to_change` raises."""
     parts = {number: shard.vectors for number, shard in shards.items()}
     return {number: part for number, part in parts.items() if part.find_to_change(collection) is not None}
 

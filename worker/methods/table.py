@@ -1,7 +1,7 @@
-"""All methods that a worker answers, by name.
+"""All methods of a worker, by name.
 
-Importing this module imports everything a worker needs, and declares its kernels. The supervisor does so once, before
-it forks the workers.
+Importing this module imports everything that a worker needs, and declares its kernels. The supervisor does so once,
+before it forks the workers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The worker's methods of the map of a collection, and of the names of its attributes."""
+"""The worker's methods for the map of a collection, and for the names of its attributes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from shared.messages.vector_map import (
 from shared.messages.vectors import Collection, Floats, Value, floats, pack_blobs, unpack_blobs
 from shared.wire import Reply, Request
 from worker.methods.method import Method
-from worker.methods.selected_vectors import selection_of, told
+from worker.methods.selected_vectors import selection_of, with_selection_facts
 from worker.methods.vectors import Shards
 from worker.vectors import projection
 from worker.vectors.selection import Selection
@@ -30,7 +30,7 @@ from worker.vectors.similarity import Rows
 from worker.vectors.table import TableView
 
 VALUE_CHARS_MAX = 200
-"""Of a text on a map, where it is a colour in a legend; texts of 1 MiB for 5,000 vectors would be 5 GB."""
+"""Longest text on a map, where it labels a colour in the legend; texts of 1 MiB for 5,000 vectors would take 5 GB."""
 
 
 def sample(shards: Shards, request: Request) -> Reply:
@@ -42,28 +42,28 @@ def sample(shards: Shards, request: Request) -> Reply:
     if body.attribute:
         selection.fields.add(body.attribute)
     view, rows, draws, count = projection.drawn(selection, body.limit)
-    reply = told(SampleReply(count=count), selection)
+    reply = with_selection_facts(SampleReply(count=count), selection)
     return Reply(wire.pack(reply), [draws.tobytes(), *pack_blobs(view.ids.take(rows))])
 
 
 def _sampled(
-    shards: Shards, request: Request, asked: Collection
+    shards: Shards, request: Request, collection: Collection
 ) -> tuple[Selection, TableView, list[bytes], Rows] | None:
-    """(…, the view, the ids of the parts that exist in it, their rows). None if no shard has a vector of the
-    collection. As in a search, nothing waits for a writer or for the index, which rests meanwhile."""
-    selection = selection_of(shards, request, asked, None)
+    """(selection, view, the requested ids that exist in the view, their rows). None if no shard has a vector of the
+    collection. As in a search, nothing waits for a writer or for the index, whose background work pauses meanwhile."""
+    selection = selection_of(shards, request, collection, None)
     if selection is None:
         return None
-    names: list[bytes] = []
+    ids: list[bytes] = []
     for number in shards:
         part = request.parts.get(number)
-        names += unpack_blobs(part[0], part[1]) if part else []
+        ids += unpack_blobs(part[0], part[1]) if part else []
     selection.collection.searched_at = time.monotonic()
     view = selection.collection.view()
-    rows = view.ids.latest(names)
-    rows[rows >= view.size] = -1  # replaced at this moment
-    places = np.flatnonzero((rows >= 0) & view.alive[rows])
-    return selection, view, [names[place] for place in places.tolist()], rows[places]
+    rows = view.ids.latest(ids)
+    rows[rows >= view.size] = -1  # replaced after the view was taken
+    positions = np.flatnonzero((rows >= 0) & view.alive[rows])
+    return selection, view, [ids[position] for position in positions.tolist()], rows[positions]
 
 
 def moments(shards: Shards, request: Request) -> Reply:
@@ -90,17 +90,17 @@ def spread(shards: Shards, request: Request) -> Reply:
 
 
 def coordinates(shards: Shards, request: Request) -> Reply:
-    """The places on the map, as described in `CoordinatesReply`."""
+    """The positions on the map, as described in `CoordinatesReply`."""
     body = wire.unpack(request.body, CoordinatesBody)
     mean, axes = _axes(request, body.collection.dimension)
     sampled = _sampled(shards, request, body.collection)
     if sampled is None:
         return Reply(wire.pack(CoordinatesReply([], 0.0)), [b"", b"", b""])
-    selection, view, names, rows = sampled
-    places, squares = projection.coordinates(view, rows, body.scale, mean, axes, selection.check)
+    selection, view, ids, rows = sampled
+    positions, squares = projection.coordinates(view, rows, body.scale, mean, axes, selection.check)
     column = view.attributes.column(body.attribute) if body.attribute else None
     values: list[Value | None] = [None] * len(rows) if column is None else column.first_values(rows, VALUE_CHARS_MAX)
-    return Reply(wire.pack(CoordinatesReply(values, squares)), [*pack_blobs(names), places.tobytes()])
+    return Reply(wire.pack(CoordinatesReply(values, squares)), [*pack_blobs(ids), positions.tobytes()])
 
 
 def _axes(request: Request, dimension: int) -> tuple[Floats, Floats]:
@@ -117,13 +117,13 @@ def attributes(shards: Shards, request: Request) -> Reply:
     view = selection.collection.view()
     rows = np.flatnonzero(selection.mask(view))
     names = sorted(view.attributes.names())
-    counted: dict[str, dict[str, int]] = {}
+    type_counts: dict[str, dict[str, int]] = {}
     for name in names[:NAMES_MAX]:
         selection.check()
         column = view.attributes.column(name)
         assert column is not None
-        counted[name] = column.type_counts(rows)
-    return Reply(wire.pack(AttributesReply(counted, len(names))))
+        type_counts[name] = column.type_counts(rows)
+    return Reply(wire.pack(AttributesReply(type_counts, len(names))))
 
 
 METHODS: dict[str, Method] = {

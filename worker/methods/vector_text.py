@@ -15,7 +15,7 @@ from worker.shard import Shard
 from worker.vectors.highlights import Highlighter
 
 ROWS_READ = 16
-"""Vectors whose attributes are in memory at a time."""
+"""Number of vectors whose attributes are in memory at a time."""
 
 
 def highlight(shards: Mapping[int, Shard], request: Request) -> Reply:
@@ -30,8 +30,8 @@ def highlight(shards: Mapping[int, Shard], request: Request) -> Reply:
             continue
         shard_ids = unpack_blobs(*request.parts[number])
         for first in range(0, len(shard_ids), ROWS_READ):
-            some_ids = shard_ids[first : first + ROWS_READ]
-            for vector_id, content in zip(some_ids, collection.contents(number, some_ids), strict=True):
+            batch_ids = shard_ids[first : first + ROWS_READ]
+            for vector_id, content in zip(batch_ids, collection.contents(number, batch_ids), strict=True):
                 if content is None:
                     continue
                 if request.time_left == 0:

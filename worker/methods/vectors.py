@@ -1,4 +1,4 @@
-"""The worker's methods of the vector area."""
+"""The worker's methods for the vector area."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ from worker.vectors.text_search import rank_text
 Shards = Mapping[int, Shard]
 
 WRITTEN_AT_ONCE = 10_000
-"""Vectors of a shard that are written under the collection's lock at once."""
+"""Vectors of a shard that are written at once under the collection's lock."""
 WRITTEN_BYTES_SEARCHED = 192 << 10
-"""Components that are written at once to a collection that is searched: 128 vectors of 384, less than a millisecond in
-each step."""
+"""Bytes of components that are written at once while the collection is searched: 128 vectors of 384 components, less
+than a millisecond in each step."""
 
-NOBODY = Ranking(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.float32))
+NO_HITS = Ranking(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.float32))
 
 
 def engine_of(shards: Shards) -> Engine:
-    """The engine, which all shards of a worker share."""
+    """The engine that all shards of a worker share."""
     return next(iter(shards.values())).vectors.engine
 
 
@@ -66,7 +66,7 @@ def _parts(shards: Shards, request: Request) -> Iterator[tuple[Shard, Sequence[F
 
 
 def write(shards: Shards, request: Request) -> Reply:
-    """Insert or replace vectors: on the disk of every shard when this returns."""
+    """Insert or replace vectors; they are on the disk of every shard when this returns."""
     body = wire.unpack(request.body, UpsertBody)
     count = 0
     for shard, frames in _parts(shards, request):
@@ -88,14 +88,15 @@ def write(shards: Shards, request: Request) -> Reply:
 
 
 def _written_at_once(collection: WorkerCollection) -> int:
-    """How many vectors are written under the collection's lock at once."""
+    """How many vectors are written at once under the collection's lock."""
     if not collection.is_searched():
         return WRITTEN_AT_ONCE
     return min(WRITTEN_AT_ONCE, max(1, WRITTEN_BYTES_SEARCHED // (4 * collection.collection.dimension)))
 
 
 def delete(shards: Shards, request: Request) -> Reply:
-    """Delete vectors: deleted on the disk of every shard when this returns. The reply counts the ids that existed."""
+    """Delete vectors; the deletion is on the disk of every shard when this returns. The reply counts the ids that
+    existed."""
     body = wire.unpack(request.body, IdsBody)
     count = 0
     for shard, frames in _parts(shards, request):
@@ -120,12 +121,12 @@ def drop(shards: Shards, request: Request) -> Reply:
 
 
 def collections(shards: Shards, request: Request) -> Reply:
-    """The collections in the stores of the shards, whatever the coordinator's catalogue says."""
+    """The collections in the shards' stores, whether or not the coordinator's catalogue has them."""
     return Reply(wire.pack(CollectionsReply([shard.vectors.collections() for shard in shards.values()])))
 
 
 def get(shards: Shards, request: Request) -> Reply:
-    """Read vectors. Frames: [ids, id lengths, attributes, attribute lengths, vectors], of the ids that exist."""
+    """Read vectors. Frames: [ids, id lengths, attributes, attribute lengths, vectors] of the ids that exist."""
     body = wire.unpack(request.body, IdsBody)
     ids: list[bytes] = []
     contents: list[tuple[bytes, bytes]] = []
@@ -138,8 +139,8 @@ def get(shards: Shards, request: Request) -> Reply:
         shard_ids = unpack_blobs(frames[0], frames[1])
         for start in range(0, len(shard_ids), READ_AT_ONCE):
             _check(request)
-            some_ids = shard_ids[start : start + READ_AT_ONCE]
-            for vector_id, content in zip(some_ids, collection.contents(shard.vectors.shard, some_ids), strict=True):
+            batch_ids = shard_ids[start : start + READ_AT_ONCE]
+            for vector_id, content in zip(batch_ids, collection.contents(shard.vectors.shard, batch_ids), strict=True):
                 if content is not None:
                     ids.append(vector_id)
                     contents.append(content)
@@ -166,25 +167,25 @@ def search(shards: Shards, request: Request) -> Reply:
     queries = floats(request.frames[0], body.collection.dimension)
     collection = engine_of(shards).find(body.collection.id)
     if collection is None:
-        return _nothing(len(queries) + (body.text is not None))
+        return _empty_reply(len(queries) + (body.text is not None))
     collection.searched_at = time.monotonic()
     view = collection.view()
     reply = SearchReply((), view.size - view.dead)
     if body.filter is not None:
         reply.unknown = tuple(sorted(view.attributes.unknown(body.filter)))
         reply.nearest = view.attributes.nearest(reply.unknown)
-    ranking = NOBODY
+    ranking = NO_HITS
     if len(queries):
         bits = None if body.filter is None else view.attributes.bits(body.filter, view.size)
         foreign = collection.foreign(view, shards)
         if foreign is not None:
             bits = Bits.of(foreign if bits is None else foreign & bits.mask(0, view.size))
         share = len(shards) / max(len(shards), body.shards_asked)
-        compared = prepared(queries, body.collection.metric)
-        collection.sample.offer(compared, collection.searched_at)
+        prepared_queries = prepared(queries, body.collection.metric)
+        collection.sample.offer(prepared_queries, collection.searched_at)
         ranking = nearest(
             view,
-            compared,
+            prepared_queries,
             body.k if body.exact else share_of(body.k, share),
             body.collection.metric,
             body.expansion or expansion_of(collection.curve, body.recall, body.k),
@@ -201,7 +202,7 @@ def search(shards: Shards, request: Request) -> Reply:
         if body.text.statistics is None and body.shards_asked > len(shards):
             assert collection.text is not None
             reply.words = collection.text.statistics(body.text)
-    return _found(collection, body, hits, reply)
+    return _hits_reply(collection, body, hits, reply)
 
 
 def _check(request: Request) -> None:
@@ -210,15 +211,15 @@ def _check(request: Request) -> None:
 
 
 def _ids_and_scores(view: TableView, ranking: Ranking, reply: SearchReply) -> Reply:
-    """The answer of a search by vectors that shows neither attributes nor vectors."""
+    """The reply of a search by vectors that returns neither attributes nor vectors."""
     frames = [ranking.counts.tobytes(), ranking.near.tobytes(), *view.ids.pack(ranking.rows), b"", b"", b""]
     return Reply(wire.pack(reply), frames)
 
 
 @dataclass(slots=True)
 class _Hits:
-    """Those of all queries, one query after the other: `counts` int32[q] of each query, their similarities or scores
-    `near` float32[n], their ids, and the shards of these."""
+    """The hits of all queries, one query after the other: `counts` int32[q] per query, their similarities or scores
+    `near` float32[n], their ids, and the shards of the ids."""
 
     counts: NDArray[np.int32]
     near: Floats
@@ -226,30 +227,31 @@ class _Hits:
     shards: list[int]
 
     def add(self, texts: Sequence[tuple[bytes, int, float]]) -> None:
-        """Those of one more query: (id, shard, score) of each."""
+        """Add the hits of one more query: (id, shard, score) of each."""
         self.counts = np.append(self.counts, np.int32(len(texts)))
         self.near = np.append(self.near, np.array([score for _, _, score in texts], dtype=np.float32))
         self.ids += [vector_id for vector_id, _, _ in texts]
         self.shards += [shard for _, shard, _ in texts]
 
 
-def _found(collection: WorkerCollection, body: SearchBody, hits: _Hits, reply: SearchReply) -> Reply:
-    """Add the attributes and vectors that the answer shows; ids that were deleted since the search are left out."""
+def _hits_reply(collection: WorkerCollection, body: SearchBody, hits: _Hits, reply: SearchReply) -> Reply:
+    """The reply with the requested attributes and vectors. Ids that were deleted since the search are left out."""
     counts, near, ids = hits.counts, hits.near, hits.ids
-    shown: list[Frame] = [b"", b"", b""]
+    content_parts: list[Frame] = [b"", b"", b""]
     if body.fields != ():
         contents = collection.contents_of(ids, hits.shards)
         if None in contents:
             is_present = np.array([content is not None for content in contents])
-            of = np.repeat(np.arange(len(counts)), counts)
-            counts, near = np.bincount(of[is_present], minlength=len(counts)).astype(np.int32), near[is_present]
+            query_of_hit = np.repeat(np.arange(len(counts)), counts)
+            counts = np.bincount(query_of_hit[is_present], minlength=len(counts)).astype(np.int32)
+            near = near[is_present]
             ids = [vector_id for vector_id, content in zip(ids, contents, strict=True) if content is not None]
-        shown = content_frames([content for content in contents if content is not None], body.fields)
-    return Reply(wire.pack(reply), [counts.tobytes(), near.tobytes(), *pack_blobs(ids), *shown])
+        content_parts = content_frames([content for content in contents if content is not None], body.fields)
+    return Reply(wire.pack(reply), [counts.tobytes(), near.tobytes(), *pack_blobs(ids), *content_parts])
 
 
-def _nothing(lists: int) -> Reply:
-    """The answer of a worker that has no vector of the collection."""
+def _empty_reply(lists: int) -> Reply:
+    """The reply of a worker that has no vector of the collection."""
     return Reply(wire.pack(SearchReply()), [np.zeros(lists, np.int32).tobytes(), b"", b"", b"", b"", b"", b""])
 
 

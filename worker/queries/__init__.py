@@ -1,1 +1,1 @@
-"""PromQL on a worker: sub-queries evaluated over the series of its shards."""
+"""PromQL on a worker: evaluates sub-queries over the series of its shards."""

@@ -1,4 +1,4 @@
-"""The sub-queries of a query, evaluated over one source of samples."""
+"""Evaluates the sub-queries of a query over one source of samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shared.histograms.batch import HistogramBatch
 from shared.labels import LabelFrame, Symbols
 from shared.messages import exchange
 from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Form, Shape, ShardRead, SubQuery, SubQueryReply
-from shared.processor_time import UNBOUNDED, ProcessorTime
+from shared.process.processor_time import UNBOUNDED, ProcessorTime
 from shared.promql import parser, types
 from shared.promql.ast import Aggregate, Call, Expr, MatrixSelector, VectorSelector, without_parens
 from shared.promql.engine import partial, range_vectors, scan
@@ -26,14 +26,14 @@ from shared.promql.rendering.series import SAMPLE_BYTES_MAX, SeriesWriter
 from shared.wire import Frame
 
 TEXT_WEIGHT_MIN = 2048
-"""A smaller value is rendered by the coordinator, unless no other worker is asked: what two workers spend on it would
-be more than it saves there. Weighed by SERIES_WEIGHT: the labels of a series cost as much as so many numbers."""
+"""The coordinator renders a smaller value, unless only one worker evaluates the query: rendering on two workers would
+cost more than it saves there. The weight is the number of values, plus SERIES_WEIGHT for the labels of each series."""
 SERIES_WEIGHT = 32
 TEXT_BYTES_MAX = 128 << 20
-"""Text of one answer that a worker may hold, by what its numbers and labels need at most (half of it is usual): two
-million numbers. Arrays of as many take a quarter of the memory, and nothing of a text is on its way before all of it
-is written; so a larger value goes to the coordinator as it is, which renders it while it sends. Some 80 frames of 1 MB,
-far below `wire.FRAMES_MAX`."""
+"""The largest text of one answer that a worker may hold, as an upper bound from its numbers and labels (half of that is
+usual): two million numbers. As arrays these take a quarter of the memory, and no part of a text is sent before all of
+it is written. Therefore a larger value goes to the coordinator as arrays, which renders it while it sends. The text is
+some 80 frames of 1 MB, far below `wire.FRAMES_MAX`."""
 
 
 def answer(
@@ -48,12 +48,12 @@ def answer(
     has_matched: Callable[[], bool] = lambda: True,
     shard_reads: Callable[[], tuple[ShardRead, ...]] = tuple,
 ) -> tuple[EvaluateReply, list[Frame]]:
-    """The answers of all sub-queries, in order, and their frames. The bounds are for all of them together.
-    `processor` is bounded for a light query; `counted` is told of samples as they are read; `has_matched`: whether the
-    selections since it was last called matched a series, at any time; `shard_reads`: what was read of each shard since
-    then.
+    """The answers of all sub-queries, in order, and their frames. The limits apply to all of them together.
 
-    Raises NotExecutable and DeadlineExceeded; TooHeavy when a light query needs more.
+    `processor` is bounded for a light query. `counted` is called with numbers of samples as they are read.
+    `has_matched`: whether the selections since its last call matched a series, at any time. `shard_reads`: what was
+    read from each shard since its last call. Raises NotExecutable, DeadlineExceeded; TooHeavy if a light query needs
+    more.
     """
     if not message.bytes_max:
         return _answers(message, source, symbols, deadline, cancelled, processor, counted, has_matched, shard_reads)
@@ -102,7 +102,7 @@ def _answers(
 
 
 def _answer(subquery: SubQuery, message: EvaluateBody, context: EvalContext) -> tuple[Shape, list[Frame]]:
-    """The encoded answer, whose numbers stay held until the reply is sent."""
+    """The encoded answer, whose numbers count as held until the reply is sent."""
     grid = Grid(subquery.start_ms, subquery.end_ms, subquery.step_ms)
     expr = without_parens(parser.resolve_durations(parser.parse(subquery.text), context.query_grid))
     held_before = context.samples_held
@@ -115,7 +115,7 @@ def _answer(subquery: SubQuery, message: EvaluateBody, context: EvalContext) -> 
 def _value(
     subquery: SubQuery, expr: Expr, message: EvaluateBody, grid: Grid, context: EvalContext
 ) -> tuple[exchange.Shipped, NDArray[np.uint64] | None]:
-    """(the answer, the hashes of label sets that go with it)."""
+    """(the answer, the hashes of its label sets; None if they are not needed)."""
     if subquery.mode in ("samples", "series"):
         return _samples(expr, grid, context, labels_only=subquery.mode == "series"), None
     if subquery.mode == "info":
@@ -134,17 +134,17 @@ def _value(
         raise Internal(f"{subquery.text!r} is no aggregation, so it has no partial form")
     if subquery.mode == "partial":
         return evaluate_partial(expr, grid, context), None
-    return _relabelled(expr, grid, context)
+    return _partial_with_hashes(expr, grid, context)
 
 
 def _rendered(
     value: Matrix | RangeVector, form: Form, grid: Grid, context: EvalContext, *, is_alone: bool = False
 ) -> exchange.Rendered | None:
-    """The value as the answer's text, where that is allowed and worth it."""
+    """The value as the answer's text; None if that is not allowed or not worth it."""
     cells = exchange.cells(value)
     if form == "arrays":
         return None
-    # The coordinator counts the numbers of an answer in which few histograms are shown at many steps.
+    # The coordinator counts the numbers of an answer that shows few histograms at many steps.
     is_for_coordinator = not is_alone or _histograms(value) is not None
     if is_for_coordinator and cells + SERIES_WEIGHT * value.labels.size < TEXT_WEIGHT_MIN:
         return None
@@ -166,9 +166,11 @@ def _histograms(value: Matrix | RangeVector) -> HistogramBatch | None:
     return value.samples.histograms if isinstance(value, RangeVector) else value.histograms
 
 
-def _relabelled(node: Aggregate, grid: Grid, context: EvalContext) -> tuple[partial.Partial, NDArray[np.uint64]]:
-    """A partial aggregation, with the hashes of what was aggregated: equal ones of two workers tell the coordinator
-    that a label function may have made series of different shards equal."""
+def _partial_with_hashes(
+    node: Aggregate, grid: Grid, context: EvalContext
+) -> tuple[partial.Partial, NDArray[np.uint64]]:
+    """A partial aggregation, with the hashes of the aggregated label sets: equal hashes from two workers tell the
+    coordinator that a label function may have made series of different shards equal."""
     param = None if node.param is None else evaluate(node.param, grid, context)
     value = evaluate_vector(node.expr, grid, context)
     return partial.partial(node, value, param, grid, context), exchange.label_hashes(value.labels)
@@ -189,23 +191,23 @@ def _newest(expr: Expr, grid: Grid, context: EvalContext) -> RangeVector:
 
 
 def _samples(expr: Expr, grid: Grid, context: EvalContext, *, labels_only: bool = False) -> RangeVector:
-    """All samples of a range selector's series between the ends of the grid, staleness markers included; or only which
-    series have any."""
+    """All samples of a range selector's series between the ends of the grid, including staleness markers; or only the
+    series that have any."""
     if not isinstance(expr, MatrixSelector):
         raise Internal("samples are asked for by a range selector")
     assert context.source is not None
     selection = context.source.select(expr.vector.matchers, grid.start_ms, grid.end_ms, context.symbols)
     context.finds_resets = False  # the coordinator looks for them when it evaluates these samples
     selected = scan.Scan(selection.labels, selection, 0, grid.end_ms - grid.start_ms + 1)
-    read = scan.reads(selected, context, keep_stale=True, is_kept=not labels_only)
+    blocks = scan.reads(selected, context, keep_stale=True, is_kept=not labels_only)
     if labels_only:
-        return _without_samples(selection.labels, [np.diff(samples.offsets) > 0 for _, samples in read])
+        return _without_samples(selection.labels, [np.diff(samples.offsets) > 0 for _, samples in blocks])
     no_names_dropped = np.zeros(selection.labels.size, dtype=np.bool_)
-    return RangeVector(selection.labels, exchange.joined_samples([samples for _, samples in read]), no_names_dropped)
+    return RangeVector(selection.labels, exchange.joined_samples([samples for _, samples in blocks]), no_names_dropped)
 
 
-def _without_samples(labels: LabelFrame, are_seen: list[NDArray[np.bool_]]) -> RangeVector:
-    seen = labels.take(np.concatenate([np.zeros(0, np.bool_), *are_seen]))
+def _without_samples(labels: LabelFrame, have_samples: list[NDArray[np.bool_]]) -> RangeVector:
+    present = labels.take(np.concatenate([np.zeros(0, np.bool_), *have_samples]))
     nothing = np.zeros(0, np.int64)
-    samples = Samples(np.zeros(seen.size + 1, np.int64), nothing, nothing.view(np.float64))
-    return RangeVector(seen, samples, np.zeros(seen.size, np.bool_))
+    samples = Samples(np.zeros(present.size + 1, np.int64), nothing, nothing.view(np.float64))
+    return RangeVector(present, samples, np.zeros(present.size, np.bool_))

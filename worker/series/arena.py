@@ -1,8 +1,8 @@
 """The kernels of a head (`worker.series.head`): chunks of samples in shared arenas.
 
-Series s has the chunks from links[s, FIRST] on, each of which names the next one. `ranges` has the earliest and the
-latest time of each series, `shapes` and `places` describe each chunk, and `tally` counts. The arenas hold the times and
-the values of all samples and, as soon as one has a start timestamp, those too.
+The chunks of series s are a linked list that begins with chunk links[s, FIRST]. `ranges` has the earliest and the
+latest time of each series, `shapes` and `places` describe each chunk, and `tally` has counters. The arenas hold the
+times and the values of all samples and, once a sample has a start timestamp, the start timestamps too.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 
 CHUNK_SAMPLES_MIN = 4
 CHUNK_SAMPLES_MAX = 256
 LATE_CHECK = 512
-"""Late samples of a series between two checks of whether to rewrite it."""
+"""After this many late samples, a series is checked again for whether to rewrite it."""
 
 # The columns of a series' links and of its range; of a chunk's shape and of its place and range; and of the tally.
 FIRST, LAST = 0, 1
@@ -63,13 +62,13 @@ def append(
     tally: np.ndarray,
 ) -> int:
     """Append the samples i ≥ `at`. Returns the first one for which there is no room, or the number of samples if all
-    fit. `arena_starts` is empty as long as no sample has had a start timestamp, and `starts` where none of these has
-    one."""
+    fit. `arena_starts` is empty until a sample has a start timestamp, and `starts` is empty if none of these samples
+    has one."""
     has_starts, keeps_starts = len(starts) > 0, len(arena_starts) > 0
     for i in range(at, len(series)):
         s, time = series[i], times[i]
         chunk = links[s, LAST]
-        if chunk >= 0 and time <= ranges[s, LATEST]:  # a later time repeats none
+        if chunk >= 0 and time <= ranges[s, LATEST]:  # a time after the latest one is no repetition
             last = places[chunk, PLACE] + shapes[chunk, USED] - 1
             if arena_times[last] == time:
                 arena_values[last] = values[i]
@@ -80,20 +79,20 @@ def append(
             size: Any = CHUNK_SAMPLES_MIN
             if chunk >= 0:
                 size = min(2 * shapes[chunk, SIZE], CHUNK_SAMPLES_MAX)
-            fresh = tally[CHUNKS]
-            if fresh >= len(shapes) or tally[ARENA] + size > len(arena_times):
+            new_chunk = tally[CHUNKS]
+            if new_chunk >= len(shapes) or tally[ARENA] + size > len(arena_times):
                 return i
-            shapes[fresh, SIZE], shapes[fresh, USED], shapes[fresh, NEXT] = size, 0, -1
-            places[fresh, PLACE] = tally[ARENA]
-            places[fresh, CHUNK_EARLIEST], places[fresh, CHUNK_LATEST] = NEVER, BEFORE
+            shapes[new_chunk, SIZE], shapes[new_chunk, USED], shapes[new_chunk, NEXT] = size, 0, -1
+            places[new_chunk, PLACE] = tally[ARENA]
+            places[new_chunk, CHUNK_EARLIEST], places[new_chunk, CHUNK_LATEST] = NEVER, BEFORE
             if chunk >= 0:
-                shapes[chunk, NEXT] = fresh
+                shapes[chunk, NEXT] = new_chunk
             else:
-                links[s, FIRST] = fresh
-            links[s, LAST] = fresh
+                links[s, FIRST] = new_chunk
+            links[s, LAST] = new_chunk
             tally[CHUNKS] += 1
             tally[ARENA] += size
-            chunk = np.int32(fresh)
+            chunk = np.int32(new_chunk)
         place = places[chunk, PLACE] + shapes[chunk, USED]
         arena_times[place] = time
         arena_values[place] = values[i]
@@ -114,7 +113,7 @@ def append(
 
 @kernel(types.int64(_INTS_IN, types.int64, types.int64, _SHORTS, _SHORTS, _LONGS), first=True)
 def bound(ids: np.ndarray, start: int, end: int, links: np.ndarray, shapes: np.ndarray, places: np.ndarray) -> int:
-    """An upper bound of the number of samples of these series with start ≤ t ≤ end."""
+    """An upper bound for the number of samples of these series with start ≤ t ≤ end."""
     total = 0
     for i in range(len(ids)):
         chunk = links[ids[i], FIRST]
@@ -157,8 +156,8 @@ def read(
     values: np.ndarray,
     starts: np.ndarray,
 ) -> bool:
-    """Copy the samples with start ≤ t ≤ end, in order of arrival, to `times`, `values` and, unless `arena_starts` is
-    empty, `starts`, and the bounds of each series in them to `offsets` (int64[n + 1]). Returns whether any of the
+    """Copy the samples with start ≤ t ≤ end in order of arrival to `times`, `values` and, unless `arena_starts` is
+    empty, `starts`. Fill `offsets` (int64[n + 1]) with the bounds of each series in them. Returns whether any of the
     series has late samples."""
     out: Any = 0
     any_late = False

@@ -1,4 +1,4 @@
-"""What a write brings to a shard: samples and exemplars."""
+"""The frames of a write to a shard: samples and exemplars."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import exemplar_frames, reference_frames, sample_frames
 from shared.errors import Unavailable
-from shared.exemplar_frames import ExemplarColumns
-from shared.reference_frames import ReferenceColumns
-from shared.sample_frames import SampleColumns
+from shared.frames import exemplars as exemplar_frames
+from shared.frames import references as reference_frames
+from shared.frames import samples as sample_frames
+from shared.frames.exemplars import ExemplarColumns
+from shared.frames.references import ReferenceColumns
+from shared.frames.samples import SampleColumns
 from shared.wire import Frame
 from worker.series import exemplar_record, sample_record
 from worker.series.exemplar_record import ExemplarRecord
@@ -24,16 +26,16 @@ Columns = SampleColumns | ExemplarColumns | ReferenceColumns
 
 @dataclass(slots=True, eq=False)
 class Arrival:
-    """One frame as it came, and the numbers of the series of its runs, int64[runs], once the index has given them.
-    `refusal`: why it was not stored, if others of its commit were."""
+    """A parsed frame. `series`: int64[runs], the series number of each run, once the index has given it. `refusal`: why
+    the frame was not stored, if other frames of its commit were."""
 
     columns: Columns
     series: NDArray[np.int64] | None = None
     refusal: Unavailable | None = None
 
     def resolve(self, index: Index, series_max: int) -> None:
-        """Ask the index for the numbers; new series have them below `series_max`. The caller has its lock, and has it
-        register series that are new."""
+        """Look up the series in the index; new series get numbers below `series_max`. The caller holds the index's lock
+        and registers the new series afterwards."""
         columns = self.columns
         if isinstance(columns, ReferenceColumns):
             self.series = columns.series
@@ -42,14 +44,14 @@ class Arrival:
 
 
 def parse(frame: Frame) -> Columns:
-    """The content of one frame of `series.write`. Raises Internal for anything else."""
+    """Parse one frame of `series.write`. Raises Internal for anything else."""
     if reference_frames.is_references(frame):
         return reference_frames.parse(frame)
     return exemplar_frames.parse(frame) if exemplar_frames.is_exemplars(frame) else sample_frames.parse(frame)
 
 
 def numbered(arrivals: Sequence[Arrival]) -> list[ReferenceColumns] | None:
-    """The frames, if they are all of numbers of series and have no start timestamps."""
+    """The frames if all of them name series by number and none has start timestamps; otherwise None."""
     frames = list[ReferenceColumns]()
     for arrival in arrivals:
         if not isinstance(arrival.columns, ReferenceColumns) or arrival.columns.has_starts:
@@ -59,7 +61,8 @@ def numbered(arrivals: Sequence[Arrival]) -> list[ReferenceColumns] | None:
 
 
 def accepted(arrivals: Sequence[Arrival], refusal: Unavailable) -> Sequence[Arrival]:
-    """The resolved arrivals whose series all have numbers; the others get this refusal. Raises it if none is left."""
+    """The resolved arrivals whose series all have numbers. Sets `refusal` on the others, or raises it if none is
+    left."""
     refused = [arrival for arrival in arrivals if arrival.series is not None and (arrival.series < 0).any()]
     if len(refused) == len(arrivals):
         raise refusal

@@ -1,7 +1,7 @@
-"""How many series some shards of a process have by metric, label and label value, from their indexes.
+"""Counts the series of some shards of a process by metric, label name and label value, from their indexes.
 
-The index keeps every series that it ever had until the next start, so what is counted is what takes memory, whether it
-still gets samples or not.
+An index keeps each series until the next start. The counts are therefore of the series that take memory, whether or not
+they still get samples.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Hashes = NDArray[np.uint64]
 
 @dataclass(slots=True)
 class _Counted:
-    """What the shards so far have. `new_metrics`, `new_focus`: the codes of these labels' values, of each new series
-    that has the label."""
+    """The counts of the shards so far. `new_metrics`, `new_focus`: for each new series with the label in question, the
+    code of its value."""
 
     pairs: list[LabelPairs]
     new_metrics: list[Codes]
@@ -51,41 +51,41 @@ class _Counted:
 
 
 def cardinality(
-    parts: Sequence[SeriesPart], wanted: CardinalityBody, check: Callable[[], None]
+    parts: Sequence[SeriesPart], body: CardinalityBody, check: Callable[[], None]
 ) -> tuple[CardinalityReply, Hashes]:
-    """(the reply, its frame). `check` is called before each piece of work of some ten milliseconds, or of a shard, and
-    may raise. Raises NotExecutable for too many different labels, and what a selection raises."""
+    """(the reply, its frame). `check` is called every ten milliseconds or so, and before each shard, and may raise.
+    Raises NotExecutable for too many different labels, and what selecting the series raises."""
     symbols = parts[0].services.symbols
     assert isinstance(symbols, TextTable)
     counted = _Counted([], [], [])
-    is_all = wanted.selectors == [()] and not wanted.is_bounded
+    is_all = body.selectors == [()] and not body.is_bounded
     for part in parts:
         check()
         lookup, first_new = part.contents.newcomers(KEPT_S)
-        ids = None if is_all else _selected(part, wanted, check)
+        ids = None if is_all else _selected(part, body, check)
         if ids is not None:
-            ids = ids[ids < lookup.size]  # those that came in between are not in this lookup
-        counted.add(lookup, ids, first_new, wanted.focus, check)
+            ids = ids[ids < lookup.size]  # this lookup lacks series that were added since
+        counted.add(lookup, ids, first_new, body.focus, check)
     check()
     pairs = label_pairs.joined(counted.pairs)
     check()
-    return _reply(parts, wanted, symbols, counted, pairs)
+    return _reply(parts, body, symbols, counted, pairs)
 
 
-def _selected(part: SeriesPart, wanted: CardinalityBody, check: Callable[[], None]) -> Ids:
-    if wanted.is_bounded:
-        return part.having(wanted.selectors, wanted.start_ms, wanted.end_ms, check)[1]
-    return part.lookup().select_any(wanted.selectors, check)
+def _selected(part: SeriesPart, body: CardinalityBody, check: Callable[[], None]) -> Ids:
+    if body.is_bounded:
+        return part.having(body.selectors, body.start_ms, body.end_ms, check)[1]
+    return part.lookup().select_any(body.selectors, check)
 
 
 def _reply(
-    parts: Sequence[SeriesPart], wanted: CardinalityBody, symbols: TextTable, counted: _Counted, pairs: LabelPairs
+    parts: Sequence[SeriesPart], body: CardinalityBody, symbols: TextTable, counted: _Counted, pairs: LabelPairs
 ) -> tuple[CardinalityReply, Hashes]:
     metric_codes, metric_series, metric_new = _of_label(symbols, pairs, METRIC_NAME, counted.new_metrics)
-    focus_codes, focus_series, focus_new = _of_label(symbols, pairs, wanted.focus, counted.new_focus)
+    focus_codes, focus_series, focus_new = _of_label(symbols, pairs, body.focus, counted.new_focus)
     growing = np.flatnonzero(metric_new)
-    by_pair = _ranking(symbols, pairs.values, pairs.series, None, wanted, (pairs.keys >> 32).astype(np.int32))
-    label_names, hashes, left_out = _label_names(symbols, pairs, wanted)
+    by_pair = _ranking(symbols, pairs.values, pairs.series, None, body, (pairs.keys >> 32).astype(np.int32))
+    label_names, hashes, left_out = _label_names(symbols, pairs, body)
     heads = [part.contents.head_chunks() for part in parts]
     reply = CardinalityReply(
         series=counted.series,
@@ -95,10 +95,10 @@ def _reply(
         chunks=sum(chunks for chunks, _, _ in heads),
         earliest_ms=min(earliest for _, earliest, _ in heads),
         latest_ms=max(latest for _, _, latest in heads),
-        metrics=_ranking(symbols, metric_codes, metric_series, metric_new, wanted),
-        growth=_ranking(symbols, metric_codes[growing], metric_new[growing], None, wanted),
+        metrics=_ranking(symbols, metric_codes, metric_series, metric_new, body),
+        growth=_ranking(symbols, metric_codes[growing], metric_new[growing], None, body),
         pairs=by_pair,
-        focus=_ranking(symbols, focus_codes, focus_series, focus_new, wanted),
+        focus=_ranking(symbols, focus_codes, focus_series, focus_new, body),
         label_names=label_names,
         label_names_left_out=left_out,
     )
@@ -108,14 +108,15 @@ def _reply(
 def _of_label(
     symbols: TextTable, pairs: LabelPairs, name: str, new: Sequence[Codes]
 ) -> tuple[Codes, NDArray[np.int64], NDArray[np.int64]]:
-    """(codes of the values of a label, how many series have each, how many new ones). `new`: codes of new series."""
+    """(codes of the values of a label, number of series with each, number of new series with each). `new`: the codes of
+    the new series."""
     code = symbols.find(name) if name else None
-    own = slice(0, 0) if code is None else pairs.span(code)
-    codes = (pairs.keys[own] & 0xFFFFFFFF).astype(np.int32)
+    span = slice(0, 0) if code is None else pairs.span(code)
+    codes = (pairs.keys[span] & 0xFFFFFFFF).astype(np.int32)
     new_codes, new_counts = np.unique(np.concatenate(new), return_counts=True)
-    grown = np.zeros(len(codes), dtype=np.int64)
-    grown[np.searchsorted(codes, new_codes)] = new_counts
-    return codes, pairs.series[own], grown
+    new_series = np.zeros(len(codes), dtype=np.int64)
+    new_series[np.searchsorted(codes, new_codes)] = new_counts
+    return codes, pairs.series[span], new_series
 
 
 def _ranking(
@@ -123,13 +124,13 @@ def _ranking(
     codes: Codes,
     series: NDArray[np.int64],
     grown: NDArray[np.int64] | None,
-    wanted: CardinalityBody,
+    body: CardinalityBody,
     label_codes: Codes | None = None,
 ) -> Ranking:
-    """The texts with the most series, as many as are wanted. `codes` and `series` are of all, as are `grown`
-    and the codes of their label names, if they are wanted."""
-    at = _highest(series, wanted.kept)
-    at = at[: _fitting(symbols, codes[at], wanted)]
+    """The texts with the most series, as many as `body` allows. `codes` and `series`: the codes and numbers of series
+    of all texts. `grown` and `label_codes`, if wanted: the numbers of new series and the codes of the label names."""
+    at = _highest(series, body.kept)
+    at = at[: _fitting(symbols, codes[at], body)]
     is_left_out = np.ones(len(series), dtype=np.bool_)
     is_left_out[at] = False
     return Ranking(
@@ -141,46 +142,58 @@ def _ranking(
     )
 
 
-def _fitting(symbols: TextTable, codes: Codes, wanted: CardinalityBody) -> int:
-    """How many of these texts, from the first on, are within the bytes that are wanted."""
-    return int(np.searchsorted(np.cumsum(symbols.sizes(codes)), wanted.text_bytes_max, side="right"))
+def _fitting(symbols: TextTable, codes: Codes, body: CardinalityBody) -> int:
+    """How many of these texts, from the first on, fit in the number of bytes that is wanted."""
+    return int(np.searchsorted(np.cumsum(symbols.sizes(codes)), body.text_bytes_max, side="right"))
 
 
-def _highest(counts: NDArray[np.int64], kept: int) -> NDArray[np.int64]:
+def _highest(counts: NDArray[np.int64], count_max: int) -> NDArray[np.int64]:
     """The positions of the highest counts, highest first."""
-    at = np.arange(len(counts)) if len(counts) <= kept else np.argpartition(counts, len(counts) - kept)[-kept:]
+    at = (
+        np.arange(len(counts))
+        if len(counts) <= count_max
+        else np.argpartition(counts, len(counts) - count_max)[-count_max:]
+    )
     return at[np.argsort(-counts[at], kind="stable")]
 
 
-def _label_names(symbols: TextTable, pairs: LabelPairs, wanted: CardinalityBody) -> tuple[list[LabelName], Hashes, int]:
-    """(the label names, those with the most values first; the hashes of their values; how many names are left out)."""
+def _label_names(symbols: TextTable, pairs: LabelPairs, body: CardinalityBody) -> tuple[list[LabelName], Hashes, int]:
+    """(the label names, those with the most values first; hashes of their values; the number of names left out)."""
     names, firsts = pairs.names()
-    values = np.diff(firsts, append=len(pairs.keys))
-    at = _highest(values, LABEL_NAMES_MAX)
-    at = at[: _fitting(symbols, names[at], wanted)]
+    value_counts = np.diff(firsts, append=len(pairs.keys))
+    at = _highest(value_counts, LABEL_NAMES_MAX)
+    at = at[: _fitting(symbols, names[at], body)]
     if not len(at):
         return [], np.zeros(0, dtype=np.uint64), len(names)
     codes = pairs.values
     series = np.add.reduceat(pairs.series, firsts)[at]
     sizes = np.add.reduceat(pairs.series * symbols.sizes(codes), firsts)[at]
-    lowest = hashes_each(values[at], wanted.hashes_max)
+    hash_counts = hashes_each(value_counts[at], body.hashes_max)
     hashes = []
-    for first, count, few in zip(firsts[at].tolist(), values[at].tolist(), lowest.tolist(), strict=True):
-        if few:
-            hashes.append(np.sort(symbols.hashes(codes[first : first + count]))[:few])
-    columns = (symbols.texts(names[at]), values[at].tolist(), lowest.tolist(), series.tolist(), sizes.tolist())
+    for first, count, hash_count in zip(
+        firsts[at].tolist(), value_counts[at].tolist(), hash_counts.tolist(), strict=True
+    ):
+        if hash_count:
+            hashes.append(np.sort(symbols.hashes(codes[first : first + count]))[:hash_count])
+    columns = (
+        symbols.texts(names[at]),
+        value_counts[at].tolist(),
+        hash_counts.tolist(),
+        series.tolist(),
+        sizes.tolist(),
+    )
     label_names = [LabelName(*row) for row in zip(*columns, strict=True)]
     return label_names, np.concatenate(hashes) if hashes else np.zeros(0, dtype=np.uint64), len(names) - len(at)
 
 
-def hashes_each(values: NDArray[np.int64], hashes_max: int) -> NDArray[np.int64]:
-    """int64[n]: how many hashes to send of labels that have so many values each: of all the same number at most, so
-    that together they are `hashes_max` at most."""
-    ascending = np.sort(values)
-    # If the limit for each is ascending[i], those before i send all, and the others as many as i.
-    together = np.cumsum(ascending) + ascending * np.arange(len(ascending) - 1, -1, -1)
-    fitting = int(np.searchsorted(together, hashes_max, side="right"))
-    if fitting == len(ascending):
-        return values
-    each = (hashes_max - int(ascending[:fitting].sum())) // (len(ascending) - fitting)
-    return np.minimum(values, each)
+def hashes_each(value_counts: NDArray[np.int64], hashes_max: int) -> NDArray[np.int64]:
+    """int64[n]: how many hashes to send for each of n labels, given their numbers of values. The limit for a label is
+    the same for all, so that at most `hashes_max` are sent in total."""
+    ascending = np.sort(value_counts)
+    # With the limit ascending[i], labels before i send all of their hashes, and the others ascending[i] each.
+    totals = np.cumsum(ascending) + ascending * np.arange(len(ascending) - 1, -1, -1)
+    unlimited = int(np.searchsorted(totals, hashes_max, side="right"))
+    if unlimited == len(ascending):
+        return value_counts
+    limit = (hashes_max - int(ascending[:unlimited].sum())) // (len(ascending) - unlimited)
+    return np.minimum(value_counts, limit)

@@ -36,7 +36,7 @@ class Contents:
         self.head = Head()
         self.layers = Layers()
         self.opened_at = time.time()
-        """From then on it is known which series are new."""
+        """Series that were added after this time (Unix seconds) are known to be new."""
         self._newcomers = Newcomers()
 
     def permanent_of(self, ids: Ids) -> Ids:
@@ -45,17 +45,17 @@ class Contents:
             permanent = self.permanent.rows()
         return permanent[ids]
 
-    def extend(self, series: int, first_permanent: int) -> None:
-        """Make room for the new series below `series`, which the index has; series 0 would have the permanent id
-        `first_permanent`. The caller has the lock."""
-        known = len(self.permanent)
-        self._newcomers.came(known)
+    def extend(self, series: int, permanent_offset: int) -> None:
+        """Make room for the new series of the index, up to number `series` - 1. The permanent id of new series i is
+        i + `permanent_offset`. The caller holds the lock."""
+        known_series = len(self.permanent)
+        self._newcomers.came(known_series)
         self.head.extend(series)
-        self.permanent.extend(np.arange(known, series) + first_permanent)
+        self.permanent.extend(np.arange(known_series, series) + permanent_offset)
 
     def newcomers(self, age_s: float) -> tuple[Lookup, int]:
-        """(the index as it is now, the lowest id of the series that came within `age_s`, an hour at most, and since
-        `opened_at`)."""
+        """(the current index, the lowest number of the series that were added within `age_s` (an hour at most) and
+        since `opened_at`)."""
         with self.lock:
             lookup = self.index.lookup()
             return lookup, self._newcomers.first(age_s, lookup.size)
@@ -67,7 +67,7 @@ class Contents:
             return self.layers
 
     def now(self) -> tuple[Head, Layers]:
-        """The head and the layers below it, for counting: takes no lock, and while a head is frozen it is in the layers
+        """(the head, the layers below it), for counting. Takes no lock. While a head is frozen, it is in the layers
         only."""
         head, layers = self.head, self.layers
         return (Head() if layers.frozen is head else head), layers
@@ -88,8 +88,8 @@ class Contents:
         return sum(part.size_bytes for part in (head, layers.frozen, layers.slab) if part is not None)
 
     def head_chunks(self) -> tuple[int, int, int]:
-        """(chunks, earliest time, latest time in ms) of the samples in memory; a slab has none, and (NEVER, BEFORE) are
-        the times where there are no samples."""
+        """(chunks, earliest time, latest time in ms) of the samples in memory; a slab has no chunks. Without samples,
+        the times are (NEVER, BEFORE)."""
         with self.lock:
             heads = [self.head] if self.layers.frozen is None else [self.head, self.layers.frozen]
             slab = self.layers.slab
@@ -105,7 +105,7 @@ class Contents:
             return self.index.size_bytes + self.permanent.size_bytes
 
     def late_bytes(self, before_ms: int) -> int:
-        """About how many bytes of the samples in the head and the slab below it have t < before_ms."""
+        """The approximate size of the samples with t < before_ms in the head and the slab below it."""
         with self.lock:
             late_bytes = self.head.late_bytes(before_ms)
             layers = self.layers

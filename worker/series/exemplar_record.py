@@ -1,4 +1,4 @@
-"""Exemplars as columns: in a record of the journal, in a row of the store, and on their way between them."""
+"""Exemplars as columns, which is their form in records of the journal and in rows of the store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.exemplar_frames import ExemplarColumns, joined_labels
+from shared.frames.exemplars import ExemplarColumns, joined_labels
 from shared.wire import Frame
 from worker.series.head import BEFORE
 
@@ -33,7 +33,7 @@ class ExemplarRecord:
 
     @classmethod
     def of_columns(cls, columns: ExemplarColumns, ids: NDArray[np.int64]) -> ExemplarRecord:
-        """What came on the wire. `ids` int64[runs]: of the series of each run."""
+        """The exemplars of a frame. `ids` int64[runs]: the series of each run."""
         series = np.repeat(ids, columns.counts)
         return cls(series, columns.times_ms, columns.values, columns.label_offsets, columns.labels)
 
@@ -42,19 +42,23 @@ class ExemplarRecord:
 
     @property
     def latest_ms(self) -> int:
-        """BEFORE: when samples are sealed, the exemplars of the journal so far go to the store."""
+        """BEFORE, because sealing samples writes all exemplars of the journal so far to the store."""
         return BEFORE
 
     def of(self, series: NDArray[np.int64]) -> ExemplarRecord:
-        """The same exemplars with other ids of their series: int64[n]."""
+        """The same exemplars, with `series` (int64[n]) as the ids of their series."""
         return ExemplarRecord(series, self.times_ms, self.values, self.label_offsets, self.labels)
 
     def between(self, first: int, end: int) -> ExemplarRecord:
         """The exemplars first ≤ i < end."""
         offsets = self.label_offsets[first : end + 1]
-        rows, octets = slice(first, end), slice(int(offsets[0]), int(offsets[-1]))
+        row_slice, label_slice = slice(first, end), slice(int(offsets[0]), int(offsets[-1]))
         return ExemplarRecord(
-            self.series[rows], self.times_ms[rows], self.values[rows], offsets - offsets[0], self.labels[octets]
+            self.series[row_slice],
+            self.times_ms[row_slice],
+            self.values[row_slice],
+            offsets - offsets[0],
+            self.labels[label_slice],
         )
 
     def frames(self) -> list[Frame]:

@@ -1,9 +1,8 @@
-"""The exemplars of one shard: all of them in memory, bounded in bytes, by series and by age.
+"""The exemplars of one shard: all of them in memory, bounded in bytes, in number per series and in age.
 
-They are durable with the write that brought them: the journal has a record of them beside the one of the samples. When
-samples are sealed, the exemplars go to rows `series/exemplars/<n>` of the store, in the batch that cuts the journal. A
-start reads the rows and replays the records after them; to replay a record whose exemplars are in a row changes
-nothing.
+They become durable with their write: the journal has a record of them next to that of the samples. When samples are
+sealed, all exemplars are written to rows `series/exemplars/<n>` of the store, in the batch that cuts the journal. A
+start reads these rows and replays the later records. Replaying a record whose exemplars are in a row changes nothing.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
 from shared.config import Settings
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.xxh64 import Bytes, copy_bytes, equal_bytes
 from worker.series.exemplar_record import ExemplarRecord, decode
 from worker.series.growing_array import GrowingArray
@@ -27,7 +25,7 @@ from worker.storage.faces import RowBatch, Rows
 FIXED_BYTES = 40
 """Bytes in memory of one exemplar, besides its labels."""
 KEPT_SHARE = 0.75
-"""The share of the bound that is kept when it is reached, so that each exemplar is moved few times."""
+"""The share of the bound that is kept when the bound is reached, so that each exemplar is moved only a few times."""
 ROW_EXEMPLARS = 4096
 """Exemplars of one row of the store: some 400 KB."""
 STEP_BYTES_MIN = 64 << 10
@@ -80,34 +78,34 @@ def _append(
     per_series: int,
     tally: np.ndarray,
 ) -> int:
-    """Append the exemplars that their series does not have, and that are not older than its latest one. `values` are
-    the bits of floats. Adds to `tally` how many were ADDED, REPEATED or OLDER; returns the new size."""
+    """Append each exemplar unless its series already has it or has a later one. `values` are the bits of floats. Adds
+    to `tally` how many were ADDED, REPEATED or OLDER; returns the new size."""
     for i in range(len(new_series)):
-        own, at_ms = new_series[i], new_times[i]
+        number, at_ms = new_series[i], new_times[i]
         start, end = new_offsets[i], new_offsets[i + 1]
-        other = last[own]
-        if other >= 0 and times[other] > at_ms:
+        earlier = last[number]
+        if earlier >= 0 and times[earlier] > at_ms:
             tally[OLDER] += 1
             continue
         is_repeated = False
         for _ in range(per_series):
-            if other < 0 or times[other] != at_ms:
+            if earlier < 0 or times[earlier] != at_ms:
                 break
             if (
-                values[other] == new_values[i]
-                and offsets[other + 1] - offsets[other] == end - start
-                and equal_bytes(labels, offsets[other], new_labels, start, end - start)
+                values[earlier] == new_values[i]
+                and offsets[earlier + 1] - offsets[earlier] == end - start
+                and equal_bytes(labels, offsets[earlier], new_labels, start, end - start)
             ):
                 is_repeated = True
                 break
-            other = previous[other]
+            earlier = previous[earlier]
         if is_repeated:
             tally[REPEATED] += 1
             continue
-        series[size], times[size], values[size], previous[size] = own, at_ms, new_values[i], last[own]
+        series[size], times[size], values[size], previous[size] = number, at_ms, new_values[i], last[number]
         copy_bytes(labels, offsets[size], new_labels, start, end - start)
         offsets[size + 1] = offsets[size] + end - start
-        last[own] = size
+        last[number] = size
         size += 1
         tally[ADDED] += 1
     return size
@@ -148,19 +146,19 @@ def _compact(
     previous: np.ndarray,
     labels: np.ndarray,
 ) -> int:
-    """Move the exemplars that are kept together, in their order. Returns how many there are."""
+    """Move the kept exemplars to the front, in their order. Returns how many there are."""
     last[:] = -1
     size = 0
     start = offsets[0]
     for i in range(len(is_kept)):
         end = offsets[i + 1]
         if is_kept[i]:
-            own, at = series[i], offsets[size]
-            series[size], times[size], values[size], previous[size] = own, times[i], values[i], last[own]
+            number, at = series[i], offsets[size]
+            series[size], times[size], values[size], previous[size] = number, times[i], values[i], last[number]
             for k in range(end - start):
                 labels[at + k] = labels[start + k]
             offsets[size + 1] = at + end - start
-            last[own] = size
+            last[number] = size
             size += 1
         start = end
     return size
@@ -177,11 +175,11 @@ def _gather_labels(
 
 
 class Exemplars:
-    """Safe to use from many threads. Series have the numbers of the index.
+    """Safe to use from many threads. Series are given by their numbers in the index.
 
     Bounds: the last `TRIPTYCH_EXEMPLARS_PER_SERIES` of a series, none older than `TRIPTYCH_EXEMPLARS_RETENTION` or
-    `TRIPTYCH_RETENTION` before the newest of the shard, and the shard's part of `TRIPTYCH_EXEMPLARS_BYTES`. What is
-    past the first two is not read any more, and removed when the third is reached.
+    `TRIPTYCH_RETENTION` before the newest of the shard, and the shard's part of `TRIPTYCH_EXEMPLARS_BYTES`. Exemplars
+    beyond the first two bounds are no longer read, and are removed when the third bound is reached.
     """
 
     def __init__(self, store: Rows, settings: Settings) -> None:
@@ -214,13 +212,13 @@ class Exemplars:
         return self._size_bytes() + self._last.nbytes
 
     def begin_counting(self) -> None:
-        """Count from here on: what a start has restored and replayed was counted when it came."""
+        """Reset the counters: exemplars that a start restores and replays were counted when they arrived."""
         with self._lock:
             self._tally[:] = 0
             self._dropped = 0
 
     def counts(self) -> dict[str, int]:
-        """Counters for the metrics: exemplars that were stored, and those that were not, or not any more."""
+        """Counters for the metrics: exemplars that were stored, refused and removed."""
         stored, repeated, older = self._tally.tolist()
         return {"stored": stored, "repeated": repeated, "out_of_order": older, "bound": self._dropped}
 
@@ -231,22 +229,22 @@ class Exemplars:
                 self._rows.append(msgspec.msgpack.decode(value, type=SavedExemplars).record())
         return np.concatenate([np.zeros(0, dtype=np.int64), *(record.series for record in self._rows)])
 
-    def restore(self, known: NDArray[np.int64]) -> None:
-        """Take over what `load` has read. `known`: the permanent id of each series, ascending."""
+    def restore(self, permanent: NDArray[np.int64]) -> None:
+        """Add the exemplars that `load` has read. `permanent`: the permanent id of each series, ascending."""
         for record in self._rows:
-            at = np.minimum(np.searchsorted(known, record.series), max(len(known) - 1, 0))
-            is_known = known[at] == record.series if len(known) else np.zeros(len(record), dtype=np.bool_)
+            at = np.minimum(np.searchsorted(permanent, record.series), max(len(permanent) - 1, 0))
+            is_known = permanent[at] == record.series if len(permanent) else np.zeros(len(record), dtype=np.bool_)
             self.add(taken(record.of(at), np.flatnonzero(is_known)))
         with self._lock:
             if self.is_enabled:
-                self._changes = 0  # the rows have this already
+                self._changes = 0  # the rows already have all of this
             elif self._rows:
                 self._changes += 1  # the next `save` removes the rows
             self._rows = []
 
     def add(self, record: ExemplarRecord) -> None:
-        """Store these exemplars. One that its series has already, or that is older than the latest of its series, is
-        left out, as in Prometheus."""
+        """Store these exemplars, except those that their series already has and those older than the latest of their
+        series, as in Prometheus."""
         if not len(record) or not self.is_enabled:
             return
         with self._lock:
@@ -278,15 +276,15 @@ class Exemplars:
             return np.unique(self._series.rows()[self._among(series, start_ms, end_ms)])
 
     def find(self, series: NDArray[np.int64], start_ms: int, end_ms: int) -> ExemplarRecord:
-        """The exemplars of these series with start ≤ t ≤ end, by series, and those of a series in the order of time."""
+        """The exemplars of these series with start ≤ t ≤ end, ordered by series and then by time."""
         with self._lock:
-            is_found = self._visible() & self._among(series, start_ms, end_ms)
-            rows = np.flatnonzero(is_found)
+            is_matching = self._visible() & self._among(series, start_ms, end_ms)
+            rows = np.flatnonzero(is_matching)
             return self._taken(rows[np.argsort(self._series.rows()[rows], kind="stable")])
 
     def save(self, batch: RowBatch, permanent: GrowingArray) -> None:
-        """Add rows with all exemplars to `batch`, in place of the rows before, if anything has changed. `permanent`:
-        the permanent id of each series."""
+        """Add rows with all exemplars to `batch`, replacing the earlier rows, if anything has changed. `permanent`: the
+        permanent id of each series."""
         with self._lock:
             self._saving = self._changes
             if self._saving == self._saved:
@@ -303,7 +301,7 @@ class Exemplars:
         """Note that the batch of `save` is in the store."""
         self._saved = self._saving
 
-    # The caller of what follows has the lock.
+    # Callers of the methods below hold the lock.
 
     def _size_bytes(self) -> int:
         return FIXED_BYTES * self._series.size + int(self._offsets.data[self._series.size])
@@ -332,7 +330,7 @@ class Exemplars:
         self._offsets.size = size + 1
 
     def _after_ms(self) -> int:
-        """The time before which exemplars have expired. A time in the future expires nothing before it has come."""
+        """The time before which exemplars have expired. A time in the future expires nothing until then."""
         if not self._retention_ms:
             return BEFORE
         return max(BEFORE, min(self._newest_ms, int(time.time() * 1000)) - self._retention_ms)
@@ -350,9 +348,9 @@ class Exemplars:
         return is_wanted[self._series.rows()] & (times >= start_ms) & (times <= end_ms)
 
     def _trim(self, bytes_max: int) -> None:
-        before = self._series.size
+        size_before = self._series.size
         self._keep(self._visible(bytes_max))
-        self._dropped += before - self._series.size
+        self._dropped += size_before - self._series.size
 
     def _keep(self, is_kept: NDArray[np.bool_]) -> None:
         columns = (self._series.data, self._times.data, self._values.data, self._offsets.data, self._previous.data)

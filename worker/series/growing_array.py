@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from shared.allocator import scratch
+from shared.process.allocator import scratch
 
 GROWTH = 2
 CAPACITY_MIN = 1024
 KERNEL_BYTES_MIN = 1 << 20
-"""Arrays from this size on come from the kernel, and go back to it when they have been outgrown."""
+"""Arrays of at least this size are mapped by the kernel, which gets their memory back when they have been outgrown."""
 ARENA_GROWTH = 4
-"""Of arrays that are filled anew with each head: with GROWTH, samples would be copied once and the kernel asked for
-twice their memory, which takes as long as to append them."""
+"""Growth of arrays that each new head fills again. With GROWTH, each sample would be copied once and the kernel would
+supply twice the memory, which takes as long as appending the samples."""
 
 
 class GrowingArray:
@@ -45,7 +45,7 @@ class GrowingArray:
 
     @property
     def size_bytes(self) -> int:
-        """Of the rows in use: the others take no memory."""
+        """Memory of the rows in use; the others take none."""
         return self.size * self.data.strides[0]
 
     def reserve(self, more: int) -> None:

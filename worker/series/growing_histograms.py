@@ -1,6 +1,6 @@
-"""Histograms in memory that more are appended to, such as those of a head.
+"""Histograms in memory that grow by appending, such as those of a head.
 
-Counts stay as narrow as they came (`shared.histograms.frames`), mostly a byte or two each, and are widened when they
+Counts stay as narrow as they arrived (`shared.histograms.frames`), mostly a byte or two each, and are widened when they
 are read.
 """
 
@@ -11,18 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
 from shared.histograms.batch import INTS, HistogramBatch, HistogramColumns, Ints, Layouts, sealed
 from shared.histograms.frame_layout import get_numbers, number, sections, size_of
 from shared.histograms.frames import with_used_layouts
 from shared.histograms.interning import COLLECTION, LayoutCollection, collection, intern, views, with_room
 from shared.histograms.packed import PackedHistograms
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from worker.series.growing_array import ARENA_GROWTH, GrowingArray
 
 _LAYOUT_BYTES = 1 + 8 + 4 + 8 + 8
 _ROOM_ROWS, _ROOM_WORDS = 1 << 14, 1 << 17
-"""Of empty columns, which take no memory before rows are in them."""
+"""Capacity of empty columns, which takes no memory until it has rows."""
 
 _ROW = np.dtype(
     [
@@ -41,8 +40,8 @@ _ROWS = types.Array(types.Record(_ROW), 1, "C")
 _ROWS_IN = types.Array(types.Record(_ROW), 1, "C", readonly=True)
 _TAKEN = types.NamedTuple(
     [
-        types.Array(own, 1, "C")
-        for own in (types.int32, types.uint8, types.float64, types.float64, types.int64, types.float64)
+        types.Array(dtype, 1, "C")
+        for dtype in (types.int32, types.uint8, types.float64, types.float64, types.int64, types.float64)
     ],
     HistogramColumns,
 )
@@ -57,13 +56,13 @@ _TAKEN = types.NamedTuple(
 def _append(
     frame: Ints, layouts: LayoutCollection, numbers: NDArray[np.int32], rows: Any, row: int, words: Ints, word: int
 ) -> None:
-    """Append the rows of a frame from `row` on, and their counts from `word` on; numbers[layout] becomes the number in
-    the collection of each layout of the frame."""
-    own = sections(frame)
+    """Append the rows of a frame from `row` on, and their counts from `word` on; numbers[i] becomes the number of the
+    frame's layout i in the collection."""
+    section = sections(frame)
     ints, octets, floats = frame.view(np.int32), frame.view(np.uint8), frame.view(np.float64)
-    bucket, bound = 2 * own.indexes, own.bound_at
-    for layout in range(own.layouts):
-        buckets, bounds = ints[2 * own.layout_sizes + layout], ints[2 * own.bound_sizes + layout]
+    bucket, bound = 2 * section.indexes, section.bound_at
+    for layout in range(section.layouts):
+        buckets, bounds = ints[2 * section.layout_sizes + layout], ints[2 * section.bound_sizes + layout]
         at, bound_at = layouts.start[layouts.used[0]], layouts.bound_start[layouts.used[0]]
         for i in range(buckets):
             layouts.indexes[at + i] = ints[bucket + i]
@@ -71,73 +70,78 @@ def _append(
             layouts.bound[bound_at + i] = floats[bound + i]
         bucket += buckets
         bound += bounds
-        schema = np.int8(octets[8 * own.schemas + layout])
+        schema = np.int8(octets[8 * section.schemas + layout])
         numbers[layout] = intern(
-            layouts, schema, floats[own.zero_thresholds + layout], ints[2 * own.zero_places + layout], buckets, bounds
+            layouts,
+            schema,
+            floats[section.zero_thresholds + layout],
+            ints[2 * section.zero_places + layout],
+            buckets,
+            bounds,
         )
-    size, start = size_of(own.count_code), 8 * word
-    for i in range(own.rows):
-        layout = ints[2 * own.layout + i]
+    size, start = size_of(section.count_code), 8 * word
+    for i in range(section.rows):
+        layout = ints[2 * section.layout + i]
         rows[row + i].layout = numbers[layout]
-        rows[row + i].flags = octets[8 * own.flags + i]
-        rows[row + i].code = own.count_code
+        rows[row + i].flags = octets[8 * section.flags + i]
+        rows[row + i].code = section.count_code
         rows[row + i].start = start
-        rows[row + i].sum = floats[own.sums + i]
-        rows[row + i].observations = number(frame, own.observation_code, own.observations, i)
-        start += size * ints[2 * own.layout_sizes + layout]
-    for i in range(own.observations - own.counts_at):
-        words[word + i] = frame[own.counts_at + i]
+        rows[row + i].sum = floats[section.sums + i]
+        rows[row + i].observations = number(frame, section.observation_code, section.observations, i)
+        start += size * ints[2 * section.layout_sizes + layout]
+    for i in range(section.observations - section.counts_at):
+        words[word + i] = frame[section.counts_at + i]
 
 
 @kernel(types.void(INTS, INTS, _ROWS_IN, _TAKEN), first=True, allocates=False, error_model="numpy")
-def _take(wanted: Ints, layout_start: Ints, rows: Any, taken: HistogramColumns) -> None:
-    """Fill the columns of the wanted rows, but for their counts."""
+def _take(row_numbers: Ints, layout_start: Ints, rows: Any, columns: HistogramColumns) -> None:
+    """Fill the columns of the wanted rows, except the counts."""
     count = np.int64(0)
-    for i in range(wanted.size):
-        row = rows[wanted[i]]
-        taken.layout[i], taken.flags[i] = row.layout, row.flags
-        taken.observations[i], taken.sum[i] = row.observations, row.sum
-        taken.start[i] = count
+    for i in range(row_numbers.size):
+        row = rows[row_numbers[i]]
+        columns.layout[i], columns.flags[i] = row.layout, row.flags
+        columns.observations[i], columns.sum[i] = row.observations, row.sum
+        columns.start[i] = count
         count += layout_start[row.layout + 1] - layout_start[row.layout]
-    taken.start[wanted.size] = count
+    columns.start[row_numbers.size] = count
 
 
 @kernel(types.void(INTS, _ROWS_IN, INTS, INTS, types.float64[::1]), first=True, allocates=False, error_model="numpy")
-def _take_counts(wanted: Ints, rows: Any, words: Ints, start: Ints, counts: NDArray[np.float64]) -> None:
-    for i in range(wanted.size):
-        row = rows[wanted[i]]
+def _take_counts(row_numbers: Ints, rows: Any, words: Ints, start: Ints, counts: NDArray[np.float64]) -> None:
+    for i in range(row_numbers.size):
+        row = rows[row_numbers[i]]
         get_numbers(words, row.code, row.start, counts[start[i] : start[i + 1]])
 
 
 class HistogramsSoFar(NamedTuple):
-    """The rows at one moment. What is appended later does not change them, so no lock is needed to read them."""
+    """The rows at one moment. Later appends do not change them, so reading them needs no lock."""
 
     layouts: Layouts
     rows: NDArray[Any]
     words: Ints
 
-    def take(self, wanted: Ints) -> HistogramBatch:
-        """The rows with these numbers, in this order, and the layouts that they have."""
-        n = len(wanted)
-        taken = HistogramColumns(
+    def take(self, row_numbers: Ints) -> HistogramBatch:
+        """The rows with these numbers, in this order, with their layouts."""
+        n = len(row_numbers)
+        columns = HistogramColumns(
             np.empty(n, np.int32), np.empty(n, np.uint8), np.empty(n), np.empty(n), np.empty(n + 1, np.int64),
             np.empty(0),
         )  # fmt: skip
-        _take(wanted, self.layouts.columns.start, self.rows, taken)
-        taken = taken._replace(counts=np.empty(taken.start[-1]))
-        _take_counts(wanted, self.rows, self.words, taken.start, taken.counts)
-        return with_used_layouts(HistogramBatch(self.layouts, sealed(taken)))
+        _take(row_numbers, self.layouts.columns.start, self.rows, columns)
+        columns = columns._replace(counts=np.empty(columns.start[-1]))
+        _take_counts(row_numbers, self.rows, self.words, columns.start, columns.counts)
+        return with_used_layouts(HistogramBatch(self.layouts, sealed(columns)))
 
 
 class GrowingHistograms:
-    """Rows are appended and never change. Each layout is kept once for all of them."""
+    """Histograms that are appended and never change. Equal layouts are kept once."""
 
     def __init__(self) -> None:
         self._rows = GrowingArray(_ROW, capacity=_ROOM_ROWS, growth=ARENA_GROWTH)
         self._words = GrowingArray(np.int64, capacity=_ROOM_WORDS, growth=ARENA_GROWTH)
         self._layouts = collection(1, 1, 1)
         self._layout_bytes = self._layouts.slots.nbytes
-        """Memory of the layouts, counted when they change: it is asked for several times a write."""
+        """Memory of the layouts, computed when they change, because each write asks for it several times."""
         self._layouts_counted = 0
         self._counts = 0
 
@@ -146,36 +150,38 @@ class GrowingHistograms:
 
     @property
     def nbytes(self) -> int:
-        """The memory of rows and layouts that is used."""
+        """Memory of the rows and layouts in use."""
         return self._nbytes(8 * len(self._words))
 
     @property
     def read_nbytes(self) -> int:
-        """The memory that all rows take when they are read."""
+        """Memory that all rows take when they are read."""
         return self._nbytes(8 * self._counts)
 
-    def _nbytes(self, in_counts: int) -> int:
-        return _ROW.itemsize * len(self) + in_counts + self._layout_bytes
+    def _nbytes(self, count_bytes: int) -> int:
+        return _ROW.itemsize * len(self) + count_bytes + self._layout_bytes
 
     def _count_layouts(self) -> None:
         layouts = self._layouts
-        used = layouts.used.item(0)
-        in_arrays = 4 * layouts.start.item(used) + 8 * layouts.bound_start.item(used) + layouts.slots.nbytes
-        self._layout_bytes, self._layouts_counted = _LAYOUT_BYTES * used + in_arrays, used
+        layout_count = layouts.used.item(0)
+        array_bytes = (
+            4 * layouts.start.item(layout_count) + 8 * layouts.bound_start.item(layout_count) + layouts.slots.nbytes
+        )
+        self._layout_bytes, self._layouts_counted = _LAYOUT_BYTES * layout_count + array_bytes, layout_count
 
     def append(self, histograms: PackedHistograms) -> int:
-        """Append all rows. Returns the number that the first one has here."""
+        """Append all rows. Returns the number of the first one."""
         first, layouts = len(self), self._layouts
-        for words, own in histograms.frames:
-            self._layouts = with_room(self._layouts, own.layouts, own.buckets, own.bounds)
-            count_words = own.observations - own.counts_at
-            self._rows.reserve(own.rows)
+        for words, section in histograms.frames:
+            self._layouts = with_room(self._layouts, section.layouts, section.buckets, section.bounds)
+            count_words = section.observations - section.counts_at
+            self._rows.reserve(section.rows)
             self._words.reserve(count_words)
-            numbers = np.empty(own.layouts, np.int32)
+            numbers = np.empty(section.layouts, np.int32)
             _append(words, self._layouts, numbers, self._rows.data, len(self), self._words.data, len(self._words))
-            self._rows.size += own.rows
+            self._rows.size += section.rows
             self._words.size += count_words
-            self._counts += own.counts
+            self._counts += section.counts
         if self._layouts is not layouts or layouts.used.item(0) != self._layouts_counted:
             self._count_layouts()
         return first

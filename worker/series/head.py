@@ -4,10 +4,10 @@ one before it, up to CHUNK_SAMPLES_MAX.
 A series that ends after three samples takes 130 bytes, a longer one wastes at most half of its last chunk, and a new
 sample is written right after the last one. Each chunk has its earliest and latest time, so that a read of a time range
 skips other chunks. Samples are stored in order of arrival. A series with a late sample is sorted when it is read; among
-samples with equal times the last one written counts. A series with half of its samples late is rewritten in order with
+samples with equal times the last one written wins. A series with half of its samples late is rewritten in order with
 each time once, so that writing the same times again and again does not slow down reading.
 
-A sample that is a histogram is a reference to a row of the head's own histograms, which rows are only appended to.
+A sample that is a histogram is a reference to a row of the head's own histograms, to which rows are only appended.
 
 A head is not safe for concurrent use: its owner holds one lock around every call, for about 15 ns per sample. Lock-free
 readers would need copies on growth and published lengths and gain little, and a deletion would have to wait for them.
@@ -21,10 +21,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.frames.start_timestamps import StartTimestamps
 from shared.histograms import references
 from shared.histograms.packed import PackedHistograms
 from shared.promql.model import Samples
-from shared.start_timestamps import StartTimestamps
 from worker.series import arena
 from worker.series.arena import (
     ARENA,
@@ -53,8 +53,8 @@ _NO_STARTS = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """Samples of a head at one moment, and the rest of the work of reading them, which needs no lock. `late` bool[n]:
-    which of their n series are not in the order of time; None if all are."""
+    """Samples of a head at one moment. What is left to do for reading them needs no lock. `_late` bool[n]: which of
+    their n series are not in order of time; None if all are."""
 
     _samples: Samples
     _late: NDArray[np.bool_] | None
@@ -64,12 +64,12 @@ class Copied:
         """What `Head.read` returns. Call this once."""
         samples = self._samples if self._late is None else in_order(self._samples, self._late)
         if samples.start_timestamps_ms is not None and not samples.start_timestamps_ms.any():
-            samples.start_timestamps_ms = None  # those that had one were replaced by later ones
+            samples.start_timestamps_ms = None  # the samples that had one were replaced by later ones
         if self._histograms is not None:
-            found = np.flatnonzero(references.is_reference(samples.values))
-            if len(found):
-                samples.histograms = self._histograms.take(references.rows_of(samples.values[found]))
-                samples.values[found] = references.references(np.arange(len(found)))
+            histogram_samples = np.flatnonzero(references.is_reference(samples.values))
+            if len(histogram_samples):
+                samples.histograms = self._histograms.take(references.rows_of(samples.values[histogram_samples]))
+                samples.values[histogram_samples] = references.references(np.arange(len(histogram_samples)))
         return samples
 
 
@@ -84,7 +84,7 @@ class Head:
         self._places = GrowingArray(np.int64, (3,))
         self._times = GrowingArray(np.int64, growth=ARENA_GROWTH)
         self._values = GrowingArray(np.float64, growth=ARENA_GROWTH)
-        self._starts = _NO_STARTS  # of the arena; with the first sample that has a start timestamp, as long as it
+        self._starts = _NO_STARTS  # empty until a sample has a start timestamp, then as long as the arena
         self._histograms: GrowingHistograms | None = None
         self._tally = np.zeros(4, dtype=np.int64)
 
@@ -100,7 +100,7 @@ class Head:
 
     @property
     def chunks(self) -> int:
-        """Number of chunks, those of series that were rewritten since included."""
+        """Number of chunks, including those that rewritten series have left."""
         return int(self._tally[CHUNKS])
 
     @property
@@ -112,7 +112,7 @@ class Head:
 
     @property
     def read_bytes(self) -> int:
-        """As `size_bytes`, but of the histograms as they are when they are read, with wider counts."""
+        """As `size_bytes`, but with the histograms as they are when they are read, with wider counts."""
         return self._size_bytes(0 if self._histograms is None else self._histograms.read_nbytes)
 
     def _size_bytes(self, histogram_bytes: int) -> int:
@@ -125,19 +125,19 @@ class Head:
         return int(ranges[:, EARLIEST].min(initial=NEVER)), int(ranges[:, LATEST].max(initial=BEFORE))
 
     def late_bytes(self, before_ms: int) -> int:
-        """About how many bytes the chunks take that have samples with t < before_ms only. Chunks of series that were
-        rewritten since count too."""
+        """The approximate size of the chunks that have only samples with t < before_ms, including those that rewritten
+        series have left."""
         is_late = self._places.rows()[:, CHUNK_LATEST] < before_ms
         late = int(self._shapes.rows()[is_late, SIZE].sum())
         return self.size_bytes * late // max(int(self._tally[ARENA]), 1)
 
     def extend(self, series: int) -> None:
         """Make room for ids below `series`."""
-        more = series - self._links.size
-        if more > 0:
-            self._links.room(more)[:] = -1
-            self._ranges.room(more)[:] = (NEVER, BEFORE)
-            self._late.room(more)[:] = 0
+        new_series = series - self._links.size
+        if new_series > 0:
+            self._links.room(new_series)[:] = -1
+            self._ranges.room(new_series)[:] = (NEVER, BEFORE)
+            self._late.room(new_series)[:] = 0
 
     def append(
         self,
@@ -163,7 +163,7 @@ class Head:
         values: NDArray[np.float64],
         starts: StartTimestamps,
     ) -> None:
-        """As `append`, of values that refer to the head's own histograms."""
+        """As `append`, but with values that refer to the head's own histograms."""
         if starts is not None and not len(self._starts):
             self._starts = np.zeros(len(self._times.data), dtype=np.int64)
         at = 0
@@ -193,7 +193,7 @@ class Head:
             for column in (self._times, self._values):
                 column.reserve(ARENA_ROOM_MIN)
             if len(self._starts):
-                grown = np.zeros(len(self._times.data), dtype=np.int64)  # without writing to memory that is new
+                grown = np.zeros(len(self._times.data), dtype=np.int64)  # does not touch the new memory
                 grown[: len(self._starts)] = self._starts
                 self._starts = grown
         if self._tally[CROWDED]:
@@ -201,7 +201,7 @@ class Head:
             self._settle(np.unique(series))
 
     def _settle(self, ids: NDArray[np.int64]) -> None:
-        """Rewrite those of these series that have at least LATE_CHECK late samples and at least half of their samples
+        """Rewrite the series among `ids` that have at least LATE_CHECK late samples and at least half of their samples
         late. At least half of the rewritten samples have then arrived since the last rewrite, which bounds the cost per
         sample."""
         ids = ids[self._late.data[ids] >= LATE_CHECK]
@@ -257,7 +257,7 @@ class Head:
         return self.copied(ids, start_ms, end_ms).samples()
 
     def copied(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> Copied:
-        """What `read` needs of a head that is then appended to: the samples alone, in order of arrival."""
+        """A copy of what `read` needs, before the head is appended to again: only the samples, in order of arrival."""
         samples, late = self._copied(ids, start_ms, end_ms)
         return Copied(samples, late, None if self._histograms is None else self._histograms.so_far())
 
@@ -267,8 +267,8 @@ class Head:
         return samples if late is None else in_order(samples, late)
 
     def _copied(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> tuple[Samples, NDArray[np.bool_] | None]:
-        """(the samples in order of arrival, with values that refer to the head's own histograms; which series have
-        some that are late, None if no series has)."""
+        """(the samples in order of arrival, with values that refer to the head's own histograms; which series have some
+        that are late, None if no series has)."""
         links, shapes, places = self._links.data, self._shapes.data, self._places.data
         room = arena.bound(ids, start_ms, end_ms, links, shapes, places)
         offsets = np.empty(len(ids) + 1, dtype=np.int64)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Condition, Lock
@@ -25,8 +24,6 @@ from worker.storage.faces import WorkerJournal
 
 COMMITS_WAITING_MAX = 256
 """Requests that may wait for a round. The worker's write lane has fewer threads, and each waits for one request."""
-SYNC_THREADS = 8
-"""Shards of one process whose stores are synced at the same time: an fsync takes time, but hardly any CPU."""
 
 Staged = TypeVar("Staged")
 
@@ -63,21 +60,13 @@ class Committed(Protocol[Staged]):
     def turn(self) -> Turn: ...
 
     def stage(self, arrivals: Sequence[Arrival]) -> tuple[Staged, Sequence[PendingRecord]]:
-        """(samples and exemplars, their records for the log, at least one). New series are written to the store, but
-        not synced yet."""
-
-    @property
-    def has_new_series(self) -> bool:
-        """Whether there are new series for `sync` to make durable."""
-
-    def sync(self) -> None:
-        """Return when the series of the staged samples are durable."""
+        """(samples and exemplars, their records for the log, at least one)."""
 
     def journaled(self, entry: PendingRecord, position: int) -> None:
         """Note that the record is in the log at `position`."""
 
     def show(self, staged: Staged) -> None:
-        """Make what was staged visible. It is as durable as the settings demand."""
+        """Make what was staged visible. It is as durable as the settings require."""
 
     @property
     def is_synced(self) -> bool:
@@ -102,14 +91,14 @@ class Rounds(Generic[Staged]):
         self._came = Condition(self._queue_lock)
         self._coming = 0
         self._round = Lock()
-        self._syncs = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
         self.latencies = Latencies()
         """How long each round took."""
         self.requests = self.failures = 0
-        """Requests that rounds have committed or failed to, and shards with which a round failed."""
+        """Requests in completed rounds, including failed ones; and failures, one for each round and shard that
+        failed."""
 
     def waiting(self) -> tuple[int, float]:
-        """(requests that wait for a round, seconds for which the first of them has waited)."""
+        """(requests that wait for a round, seconds that the first of them has waited)."""
         queue = self._queue
         try:
             return len(queue), time.monotonic() - queue[0].since
@@ -131,8 +120,8 @@ class Rounds(Generic[Staged]):
         self, arrivals: Mapping[Committed[Staged], Sequence[Arrival]], timeout_s: float, delay_s: float = 0.0
     ) -> None:
         """Return when these arrivals are durable and visible. The round may wait up to `delay_s` for requests that are
-        `coming`. Raises DeadlineExceeded if a turn was not free in time, or what a shard raised; the arrivals of other
-        shards may then be stored."""
+        `coming`. Raises DeadlineExceeded if a turn was not free in time, or what a shard raised. The arrivals of other
+        shards may have been stored all the same."""
         waiting = _Waiting(arrivals, time.monotonic() + timeout_s)
         with self._queue_lock:
             assert len(self._queue) < COMMITS_WAITING_MAX
@@ -153,13 +142,14 @@ class Rounds(Generic[Staged]):
             raise waiting.error
 
     def _lead(self, delay_s: float) -> None:
+        """Commit all waiting requests in one round."""
         with self._came:
             if delay_s and self._coming:
                 self._came.wait_for(lambda: not self._coming, delay_s)
             group, self._queue = self._queue, []
         started = time.perf_counter()
         try:
-            failed = self._commit(group)
+            errors = self._commit(group)
         except BaseException as error:
             # It is not known how far the round got, so none of its requests may report success.
             for waiting in group:
@@ -168,9 +158,9 @@ class Rounds(Generic[Staged]):
             raise
         self.latencies.add(time.perf_counter() - started)
         self.requests += len(group)
-        self.failures += len(failed)
+        self.failures += len(errors)
         for waiting in group:
-            waiting.error = next((failed[shard] for shard in waiting.arrivals if shard in failed), None)
+            waiting.error = next((errors[shard] for shard in waiting.arrivals if shard in errors), None)
             waiting.done = True
 
     def _commit(self, group: Sequence[_Waiting[Staged]]) -> dict[Committed[Staged], Exception]:
@@ -182,7 +172,7 @@ class Rounds(Generic[Staged]):
             for shard, arrivals in waiting.arrivals.items():
                 shards.setdefault(shard, []).extend(arrivals)
                 deadlines[shard] = max(deadlines.get(shard, 0.0), waiting.deadline)
-        failed: dict[Committed[Staged], Exception] = {}
+        errors: dict[Committed[Staged], Exception] = {}
         staged: dict[Committed[Staged], tuple[Staged, Sequence[PendingRecord]]] = {}
         locked_shards = []
         try:
@@ -192,49 +182,39 @@ class Rounds(Generic[Staged]):
                     locked_shards.append(shard)
                     staged[shard] = shard.stage(arrivals)
                 except Exception as error:
-                    failed[shard] = error
-            self._make_durable(staged, failed)
+                    errors[shard] = error
+            self._make_durable(staged, errors)
             for shard, (samples, _) in staged.items():
-                if shard not in failed:
+                if shard not in errors:
                     try:
                         shard.show(samples)
                     except Exception as error:
-                        failed[shard] = error
+                        errors[shard] = error
         finally:
             for shard in locked_shards:
                 shard.turn.release()
-        return failed
+        return errors
 
     def _make_durable(
         self,
         staged: Mapping[Committed[Staged], tuple[Staged, Sequence[PendingRecord]]],
-        failed: dict[Committed[Staged], Exception],
+        errors: dict[Committed[Staged], Exception],
     ) -> None:
-        """Sync new series first, which few rounds have, and then write the records, which refer to these series."""
-
-        def register(shard: Committed[Staged]) -> None:
-            try:
-                shard.sync()
-            except Exception as error:
-                failed[shard] = error
-
-        registering = [self._syncs.submit(register, shard) for shard in staged if shard.has_new_series]
-        for wait in registering:
-            wait.result()
+        """Write the records to the logs of their shards, and sync the logs."""
         shards_of_log: dict[WorkerJournal, list[Committed[Staged]]] = {}
         for shard, (_, entries) in staged.items():
-            if shard not in failed:
+            if shard not in errors:
                 shards_of_log.setdefault(entries[0].wal.log, []).append(shard)
         for log, shards in shards_of_log.items():
             try:
-                own_entries = [(shard, entry) for shard in shards for entry in staged[shard][1]]
-                positions = log.write([(entry.wal, entry.frames) for _, entry in own_entries])
-                for (shard, entry), position in zip(own_entries, positions, strict=True):
+                shard_entries = [(shard, entry) for shard in shards for entry in staged[shard][1]]
+                positions = log.write([(entry.wal, entry.frames) for _, entry in shard_entries])
+                for (shard, entry), position in zip(shard_entries, positions, strict=True):
                     shard.journaled(entry, position)
                 if any(shard.is_synced for shard in shards):
                     log.sync()
             except Exception as error:
-                failed.update(dict.fromkeys(shards, error))
+                errors.update(dict.fromkeys(shards, error))
 
 
 def _busy(waited_s: float) -> DeadlineExceeded:

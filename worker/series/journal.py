@@ -2,8 +2,8 @@
 from it.
 
 Its records are in the write-ahead log of the process. Each record is samples, exemplars or a deletion, with permanent
-ids of series. Records are columns instead of the request's bytes: they have a tenth of the size, and one kernel call
-replays each.
+ids of series, or new series with their ids and labels. Records are columns instead of the request's bytes: they have a
+tenth of the size, and one kernel call replays each.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,20 +24,22 @@ from numpy.typing import NDArray
 from shared.telemetry import event
 from shared.wire import Frame
 from worker.damage import DamageReport
-from worker.series import exemplar_record, sample_record
+from worker.series import exemplar_record, sample_record, series_record
 from worker.series.arena import BEFORE
 from worker.series.exemplar_record import ExemplarRecord
 from worker.series.numbered_samples import ROOM_WORDS, NumberedSamples
 from worker.series.sample_record import Written
+from worker.series.series_record import SeriesRecord
 from worker.storage.faces import JournalStream, RowBatch, Rows
 
 _HEADER = struct.Struct("<BBHIQQ")
-"""Kind, version, unused, number of runs, ids or exemplars, number of samples or bytes of the exemplars' labels,
-sequence: 24 bytes, so that the columns are aligned."""
+"""Kind, version, unused, number of runs, ids, exemplars or series, number of samples or bytes of labels, sequence: 24
+bytes, so that the columns are aligned."""
 assert _HEADER.size == 8 * ROOM_WORDS
 _RANGE = struct.Struct("<qq")
-_SAMPLES, _DELETION, _EXEMPLARS, _EXTENDED_SAMPLES = 1, 2, 3, 4
-"""Kinds. Samples are extended where they have start timestamps or are histograms."""
+_SAMPLES, _DELETION, _EXEMPLARS, _EXTENDED_SAMPLES, _SERIES = 1, 2, 3, 4, 5
+"""Kinds of records. Extended samples have start timestamps or histograms."""
+_SERIES_KIND = bytes([_SERIES])
 _VERSION = 1
 _KEY = struct.Struct(">Q")
 SEALED = b"series/sealed"
@@ -57,7 +60,9 @@ class Deletion:
         return BEFORE
 
 
-Record = Written | Deletion | ExemplarRecord
+Change = Written | Deletion | ExemplarRecord
+"""A record that names series."""
+Record = Change | SeriesRecord
 
 
 def encode(record: Record | NumberedSamples, sequence: int) -> list[Frame]:
@@ -68,6 +73,9 @@ def encode(record: Record | NumberedSamples, sequence: int) -> list[Frame]:
         return record.frames()
     if isinstance(record, ExemplarRecord):
         header = _HEADER.pack(_EXEMPLARS, _VERSION, 0, len(record), len(record.labels), sequence)
+        return [header, *record.frames()]
+    if isinstance(record, SeriesRecord):
+        header = _HEADER.pack(_SERIES, _VERSION, 0, len(record), len(record.labels), sequence)
         return [header, *record.frames()]
     if isinstance(record, Deletion):
         header = _HEADER.pack(_DELETION, _VERSION, 0, len(record.series), 0, sequence)
@@ -84,6 +92,8 @@ def decode(data: Frame) -> tuple[int, Record]:
     columns = memoryview(data)[_HEADER.size :]
     if kind == _EXEMPLARS:
         return sequence, exemplar_record.decode(columns, runs, samples)
+    if kind == _SERIES:
+        return sequence, series_record.decode(columns, runs, samples)
     if kind in (_SAMPLES, _EXTENDED_SAMPLES):
         return sequence, sample_record.decode(columns, runs, samples, is_extended=kind == _EXTENDED_SAMPLES)
     if kind != _DELETION:
@@ -97,13 +107,13 @@ def decode(data: Frame) -> tuple[int, Record]:
 
 
 def decode_next(row: bytes) -> int:
-    """The next sequence that the row NEXT says. Raises struct.error."""
+    """The next sequence according to the row NEXT. Raises struct.error."""
     return int(_KEY.unpack(row)[0])
 
 
 class Sealed(msgspec.Struct, frozen=True):
     """What the blocks contain: all samples with t < `before_ms` of the records before `sequence`. Records before `cut`
-    are not needed any more."""
+    are no longer needed."""
 
     sequence: int = 0
     before_ms: int = BEFORE
@@ -120,16 +130,18 @@ class PendingRecord(NamedTuple):
 
 
 class Staged(NamedTuple):
-    """What a commit adds to a shard, with the numbers that the index gives to series; None where it has nothing."""
+    """What a commit adds to a shard, with the numbers that the index gives to series; None where it has nothing.
+    `series`: how many series the index has with those that are new in this commit; 0 if none is."""
 
     written: Written | NumberedSamples | None
     exemplars: ExemplarRecord | None
+    series: int = 0
 
 
 class Journal:
     """One shard's journal. `next_sequence` is the sequence of the next record.
 
-    The invariant: at any moment, also after a crash, the shard's samples are those of its blocks and, replayed over
+    The invariant: at any moment, even after a crash, the shard's samples are those of its blocks and, replayed over
     them in order, those of the records, except for the samples that `sealed` excludes. It holds because a single batch
     both names new blocks and says what they contain. The files of the blocks are on disk before this batch is written,
     and the records are released after it.
@@ -143,7 +155,7 @@ class Journal:
         self.sealed = Sealed()
         # Of each needed record, in the order of the log: small requests make millions of records between two seals.
         self._sequences, self._latest_ms = array("q"), array("q")
-        self._positions: list[int] = []  # they have no bound of 64 bits
+        self._positions: list[int] = []  # they may exceed 64 bits
 
     def load(self) -> None:
         """Read `sealed` and `next_sequence` from the store. Call this first. Raises StoreDamaged."""
@@ -168,7 +180,7 @@ class Journal:
     def _note(self, sequence: int, latest_ms: int, position: int) -> None:
         self._positions.append(position)
         self._latest_ms.append(latest_ms)
-        self._sequences.append(sequence)  # last: `seal` takes as many of the others as there are of these
+        self._sequences.append(sequence)  # last, because `seal` reads the other arrays up to the length of this one
 
     def write(self, record: Record, *, durable: bool) -> int:
         """Write the record, and sync it if `durable`. Returns its sequence. Raises Unavailable."""
@@ -188,9 +200,10 @@ class Journal:
         return self._wal.is_behind()
 
     def seal(self, batch: RowBatch, sequence: int, before_ms: int) -> Sealed:
-        """Add to `batch`, which also names the new blocks, what these contain and where the journal is cut. Returns
-        what was added."""
-        sequences = np.array(self._sequences[:])  # of a copy: nothing can be appended to an array while it is read
+        """Add to `batch`, which also names the new blocks, what these blocks contain and where the journal is cut.
+        Returns what was added."""
+        # A copy, because an array whose buffer is in use cannot be appended to.
+        sequences = np.array(self._sequences[:])
         latest_ms = np.array(self._latest_ms[: len(sequences)])
         needed = sequences[(sequences >= sequence) | (latest_ms >= before_ms)]
         sealed = Sealed(sequence, before_ms, min([sequence, *needed[:1].tolist()]))
@@ -198,7 +211,7 @@ class Journal:
         return sealed
 
     def remember(self, batch: RowBatch) -> None:
-        """Add `next_sequence` to `batch`, so that no sequence is given twice, even if no record with it remains."""
+        """Add `next_sequence` to `batch`, so that no sequence is used twice, even if no record with it remains."""
         batch.put("meta", NEXT, _KEY.pack(self.next_sequence))
 
     def sealed_to(self, sealed: Sealed) -> None:
@@ -210,13 +223,25 @@ class Journal:
         self._wal.release(released + 1)
 
     def _forget(self, count: int) -> None:
-        """Let go of the first so many records."""
+        """Drop the entries of the first `count` records."""
         del self._sequences[:count], self._latest_ms[:count], self._positions[:count]
 
-    def records(self) -> Iterator[tuple[int, Record, Frame]]:
-        """(sequence, record, its bytes) of all records that are not cut, in order: without samples that are sealed, but
-        with exemplars and deletions before `sealed.sequence`. Sets `next_sequence`. Records that cannot be read are
-        left out, set aside and reported as damage."""
+    def new_series(self) -> Iterator[SeriesRecord]:
+        """The records of new series that are not cut, in order. Records that cannot be read are left out; `records`
+        reports them."""
+        for _, payload in self._wal.records():
+            if payload[:1] != _SERIES_KIND:
+                continue
+            with suppress(ValueError, struct.error):
+                sequence, record = decode(payload)
+                assert isinstance(record, SeriesRecord)
+                if sequence >= self.sealed.cut:
+                    yield record
+
+    def records(self) -> Iterator[tuple[int, Change, Frame]]:
+        """(sequence, record, its bytes) of all records that are not cut and name series, in order: without samples that
+        are sealed, but with exemplars and deletions before `sealed.sequence`. Sets `next_sequence`. Records that cannot
+        be read are left out, set aside and reported as damage."""
         self._forget(len(self._sequences))
         cut_to = 0
         for sequence, position, record, payload in self._read():
@@ -225,6 +250,8 @@ class Journal:
                 continue
             self.next_sequence = max(self.next_sequence, sequence + 1)
             self._note(sequence, record.latest_ms, position)
+            if isinstance(record, SeriesRecord):
+                continue
             if isinstance(record, Written) and sequence < self.sealed.sequence:
                 record = record.since(self.sealed.before_ms)
             yield sequence, record, payload
@@ -247,8 +274,8 @@ class Journal:
             self.set_aside([payload for payload, _ in unreadable], what)
 
     def set_aside(self, payloads: Sequence[Frame], what: str) -> None:
-        """Save a copy of records that cannot be used, since the log will release them. Answers report what is missing,
-        also after later starts, until an operator deletes the copy."""
+        """Save a copy of records that cannot be used, since the log will release them. Replies report what is missing,
+        even after later starts, until an operator deletes the copy."""
         text = self._wal.set_aside(payloads, what)
         event(logging.ERROR, "journal records set aside", what=text)
         self._damage.add("series", text)

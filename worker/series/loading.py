@@ -1,4 +1,4 @@
-"""Builds a shard's series at the start, from the labels in the store and the samples in the journal."""
+"""Builds a shard's series when it starts, from the labels in the store and the samples in the journal."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from worker.storage.rows.damage import StoreDamaged
 @dataclass(slots=True)
 class Replayed:
     """The result of a replay. `deletions`: the journal's deletions, which may concern blocks too. The other fields are
-    about series that the store does not have: their highest id, the number of their samples, which includes
-    exemplars, and the records with these samples."""
+    about series that the store does not have: their highest id, the number of their samples, which includes exemplars,
+    and the records with these samples."""
 
     unknown_id: int = -1
     unknown_samples: int = 0
@@ -41,11 +41,36 @@ class Replayed:
     deletions: list[Tombstone] = field(default_factory=list)
 
 
-def load_labels(registry: Registry, index: Index, permanent: GrowingArray, memory: Lock) -> None:
+def restore_series(journal: Journal, store: Rows) -> int:
+    """Write to the store the series that it has lost with the power. It is not synced when series are new, but their
+    records in the journal are, before any reply. Call this after `journal.load` and before the rows of series are read.
+    Returns the number of restored series. Raises StoreDamaged, Unavailable."""
+    registry = Registry(store)
+    registry.next_id = first_lost = registry.given()
+    if registry.has_rows_from(first_lost):
+        return 0  # the rows contradict each other, which the power does not do: `load_labels` refuses them
+    for record in journal.new_series():
+        if record.end <= registry.next_id:
+            continue
+        if record.first > registry.next_id:
+            break  # the record before is lost: the log has reported it, and `replay` reports samples of its series
+        registry.next_id = record.first  # its row replaces that of a commit that failed, which had fewer series
+        batch = store.batch()
+        registry.put(batch, record.labels, record.offsets)
+        store.write(batch)
+        registry.next_id = record.end
+    restored = registry.next_id - first_lost
+    if restored:
+        store.sync()
+        event(logging.INFO, "series restored from the journal", series=restored)
+    return restored
+
+
+def load_labels(registry: Registry, index: Index, permanent: GrowingArray, lock: Lock) -> None:
     """Fill the index and the permanent ids from the store. Raises StoreDamaged if the rows contradict each other."""
     for ids, data, offsets in registry.load():
         hashes = hash_slices(data, offsets)
-        with memory:
+        with lock:
             index.resolve(data, offsets[:-1], offsets[1:], hashes)
             index.register()
             index.drop_label_bytes(len(index))
@@ -54,14 +79,15 @@ def load_labels(registry: Registry, index: Index, permanent: GrowingArray, memor
                 raise StoreDamaged(f"a store is damaged: a series below id {registry.next_id} is twice in it")
 
 
-def replay(journal: Journal, head: Head, exemplars: Exemplars, known: NDArray[np.int64], memory: Lock) -> Replayed:
-    """Build the head and the exemplars from the journal, without those of series that are not among the `known`
-    permanent ids (int64[n], ascending). The caller applies the deletions to the blocks."""
+def replay(journal: Journal, head: Head, exemplars: Exemplars, known_ids: NDArray[np.int64], lock: Lock) -> Replayed:
+    """Build the head and the exemplars from the journal, without those of series that are not among the `known_ids`
+    (permanent ids, int64[n], ascending). The caller applies the deletions to the blocks."""
     replayed = Replayed()
     for sequence, record, payload in journal.records():
-        numbers = numbers_of(known, record.series)
+        numbers = numbers_of(known_ids, record.series)
         is_known = numbers >= 0
-        is_after_rows = sequence >= journal.sealed.sequence  # the rows of exemplars have the effect of what is before
+        # The rows of exemplars include the effect of earlier records.
+        is_after_rows = sequence >= journal.sealed.sequence
         if not is_known.all():
             replayed.unknown_id = max(replayed.unknown_id, int(record.series[~is_known].max()))
             replayed.unknown_records.append(payload)
@@ -72,7 +98,7 @@ def replay(journal: Journal, head: Head, exemplars: Exemplars, known: NDArray[np
             continue
         if isinstance(record, Deletion) and is_after_rows:
             exemplars.delete(numbers[is_known], record.start_ms, record.end_ms)
-        with memory:
+        with lock:
             if isinstance(record, Deletion):
                 replayed.deletions.append(Tombstone.of(sequence, record.series, record.start_ms, record.end_ms))
                 head.delete(numbers[is_known], record.start_ms, record.end_ms)
@@ -111,9 +137,9 @@ def carry_out(
     return replace(layers, tombstones=(*layers.tombstones, *missing))
 
 
-def numbers_of(known: NDArray[np.int64], permanent: NDArray[np.int64]) -> Ids:
+def numbers_of(known_ids: NDArray[np.int64], permanent: NDArray[np.int64]) -> Ids:
     """int64[n]: the numbers of the series with these permanent ids, -1 for unknown ids."""
-    if not len(known):
+    if not len(known_ids):
         return np.full(len(permanent), -1, dtype=np.int64)
-    at = np.minimum(np.searchsorted(known, permanent), len(known) - 1)
-    return np.where(known[at] == permanent, at, -1)
+    at = np.minimum(np.searchsorted(known_ids, permanent), len(known_ids) - 1)
+    return np.where(known_ids[at] == permanent, at, -1)

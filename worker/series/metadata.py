@@ -11,9 +11,9 @@ from shared.messages.series import FamilyMetadata
 from worker.storage.faces import Rows
 
 FAMILIES_MAX = 20_000
-"""Families of one shard: many times what a large installation exports. The bound is for a sender that invents names."""
+"""Families of one shard: many times what a large installation exports. The bound is for senders that invent names."""
 BYTES_MAX = 16 << 20
-"""Texts of one shard."""
+"""Size of the texts of one shard."""
 ENTRIES_PER_FAMILY_MAX = 10
 """Targets of different versions report different metadata for one family. The latest entries are stored."""
 
@@ -53,16 +53,16 @@ class Metadata:
             added = 0
             size, left_out = self._bytes, 0
             for entry in entries:
-                stored = changed.get(entry.family) or self._families.get(entry.family, ())
-                if entry in stored:
+                stored_entries = changed.get(entry.family) or self._families.get(entry.family, ())
+                if entry in stored_entries:
                     continue
-                updated = (*stored, entry)[-ENTRIES_PER_FAMILY_MAX:]
-                size_after = size + _size(updated) - _size(stored)
-                has_room = stored or len(self._families) + added < FAMILIES_MAX
+                updated = (*stored_entries, entry)[-ENTRIES_PER_FAMILY_MAX:]
+                size_after = size + _size(updated) - _size(stored_entries)
+                has_room = stored_entries or len(self._families) + added < FAMILIES_MAX
                 if not has_room or size_after > max(BYTES_MAX, size):
                     left_out += 1
                     continue
-                added += not stored
+                added += not stored_entries
                 changed[entry.family], size = updated, size_after
             if changed:
                 batch = self._store.batch()
@@ -80,8 +80,8 @@ class Metadata:
             if family:
                 return list(self._families.get(family, ())), False
             names = sorted(self._families)
-            cut = 0 < limit < len(names)
-            return [entry for name in (names[:limit] if cut else names) for entry in self._families[name]], cut
+            is_cut = 0 < limit < len(names)
+            return [entry for name in (names[:limit] if is_cut else names) for entry in self._families[name]], is_cut
 
     def _keep(self, family: str, entries: tuple[FamilyMetadata, ...]) -> None:
         self._bytes += _size(entries) - _size(self._families.get(family, ()))
@@ -89,5 +89,5 @@ class Metadata:
 
 
 def _size(entries: Sequence[FamilyMetadata]) -> int:
-    """The approximate bytes of the texts: every character counts as one."""
+    """The approximate size of the texts in bytes: every character counts as one."""
     return sum(len(entry.family) + len(entry.help) + len(entry.unit) for entry in entries)

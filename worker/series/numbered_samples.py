@@ -1,5 +1,5 @@
-"""Samples of series that came by their numbers, nearly all there are: made into one record of the journal, and into the
-columns that the head takes, by one kernel for each frame."""
+"""Samples whose series are given by number, as nearly all are. One kernel call per frame turns them into a record of
+the journal and into the columns that the head takes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
+from shared.frames.references import COUNT_SHIFT, NUMBER, ReferenceColumns
 from shared.histograms.packed import PackedHistograms, joined
 from shared.histograms.references import refers
-from shared.kernels import kernel
-from shared.reference_frames import COUNT_SHIFT, NUMBER, ReferenceColumns
+from shared.kernels import kernel, types
 from shared.wire import Frame
 from worker.series.arena import BEFORE
 from worker.series.sample_record import EXTENSION
@@ -29,9 +28,9 @@ _HALVES = types.Array(types.int32, 1, "C")
 
 @dataclass(slots=True, eq=False)
 class NumberedSamples:
-    """`record` int64[…]: room for a header, then the columns as `sample_record.decode` reads them, from word `begin`
-    on, but for the histograms. `series` int64[n]: the number of the series of each sample. What else the head takes is
-    as in `sample_record.Written`."""
+    """`record` int64[…]: room for a header and, from word `begin` on, the columns that `sample_record.decode` reads,
+    without the histograms. `series` int64[n]: the series number of each sample. The other members are those of
+    `sample_record.Written`."""
 
     record: NDArray[np.int64]
     begin: int
@@ -43,7 +42,8 @@ class NumberedSamples:
 
     @classmethod
     def of(cls, frames: Sequence[ReferenceColumns], permanent: NDArray[np.int64]) -> NumberedSamples:
-        """The samples of frames without start timestamps, in their order. permanent[number]: the id of a series."""
+        """The samples of frames without start timestamps, in their order. permanent[number]: the permanent id of a
+        series."""
         runs = samples = 0
         latest_ms = BEFORE
         packed = list[PackedHistograms]()
@@ -99,7 +99,7 @@ class NumberedSamples:
 )  # fmt: skip
 def _add(
     words: np.ndarray,
-    own_begin: int,
+    frame_begin: int,
     runs: int,
     samples: int,
     first_row: int,
@@ -113,12 +113,12 @@ def _add(
     halves: np.ndarray,
     series: np.ndarray,
 ) -> None:
-    """Add a frame, whose runs are in its words from `own_begin` on, to a record of which `halves` is a view and whose
-    columns begin at word `begin`, and its series to those of all samples, behind as many runs and samples of earlier
-    frames. Its histograms are those from row `first_row` on."""
+    """Append a frame, whose runs begin at words[frame_begin], to `record`, and the series of its samples to `series`.
+    `halves` is the record as int32; its columns begin at word `begin`. Earlier frames have `run` runs and `sample`
+    samples. The histograms of the frame are the rows from `first_row` on."""
     times = begin + sample
     values = times + samples_total
-    source = own_begin + runs
+    source = frame_begin + runs
     for i in range(samples):
         record[times + i] = words[source + i]
         bits = words[source + samples + i]
@@ -126,7 +126,7 @@ def _add(
     ids = 2 * (begin + 2 * samples_total) + run
     counts = ids + runs_total
     for i in range(runs):
-        number, count = words[own_begin + i] & NUMBER, words[own_begin + i] >> COUNT_SHIFT
+        number, count = words[frame_begin + i] & NUMBER, words[frame_begin + i] >> COUNT_SHIFT
         halves[ids + i] = np.int32(permanent[number])
         halves[counts + i] = np.int32(count)
         for _ in range(count):

@@ -10,11 +10,11 @@ from typing import TypeVar
 import numpy as np
 
 from shared.errors import DeadlineExceeded, Internal, Unavailable
+from shared.frames.references import ReferenceColumns, new_epoch
 from shared.labels import Symbols
 from shared.promql.ast import Matcher
 from shared.promql.model import Samples
 from shared.promql.regex import unchecked
-from shared.reference_frames import ReferenceColumns, new_epoch
 from worker.damage import DamageReport
 from worker.series.arrivals import Arrival, Columns, accepted, joined, numbered
 from worker.series.blocks.archive import Archive
@@ -29,10 +29,11 @@ from worker.series.index.postings import Ids
 from worker.series.index.registry import Registry
 from worker.series.ingest import Turn
 from worker.series.journal import Deletion, Journal, PendingRecord, Staged
-from worker.series.loading import carry_out, load_labels, replay
+from worker.series.loading import carry_out, load_labels, replay, restore_series
 from worker.series.metadata import Metadata
 from worker.series.numbered_samples import NumberedSamples
 from worker.series.pieces import Piece, join
+from worker.series.series_record import SeriesRecord
 from worker.series.services import SeriesServices
 from worker.series.sweeping import sweep
 from worker.series.upkeep import Upkeep
@@ -41,7 +42,7 @@ from worker.storage.faces import JournalStream, Objects, Rows
 T = TypeVar("T")
 
 HEAD_OVERRUN_MAX = 4
-"""Writes are refused when the samples in memory take this many times as much as a head that is due to be sealed."""
+"""Writes are refused when the samples in memory take more than this many times the size at which a head is sealed."""
 HOLD_UP_POLL_S = 0.01
 """The pause between two checks of whether a head has been sealed."""
 
@@ -63,7 +64,7 @@ class SeriesPart:
         damage: DamageReport | None = None,
     ) -> None:
         self.epoch = new_epoch()
-        """Of the numbers that the index gives to series (`shared.reference_frames`)."""
+        """The epoch of the numbers that the index gives to series (`shared.frames.references`)."""
         self._damage = DamageReport() if damage is None else damage
         self._store = store
         self.services = services
@@ -71,10 +72,11 @@ class SeriesPart:
         self.contents = Contents(services.symbols)
         self._head_bytes_max = settings.head_bytes // settings.shard_count()
         self._may_be_overrun = True
-        """Whether the head may be far over its bound: not after a write that left it below."""
+        """False after a write that left the head within its bound; the next write then need not check."""
         self._samples_in = 0
         self._registry = Registry(store)
-        self._series_saved = self._series_staged = 0
+        self._series_saved = 0
+        """How many series of the index are in the store and, until they are synced there, in the journal."""
         self.metadata = Metadata(store)
         self.exemplars = Exemplars(store, settings)
         self.journal = Journal(store, wal, self._damage)
@@ -88,7 +90,7 @@ class SeriesPart:
 
     @property
     def series(self) -> int:
-        """How many series the index has. It keeps all that it ever had, with their numbers."""
+        """The number of series in the index, which never removes a series or changes its number."""
         return len(self.contents.index)
 
     @property
@@ -103,10 +105,11 @@ class SeriesPart:
 
     def load(self) -> None:
         """Open the blocks, and rebuild the index from the store and the head from the journal. Raises StoreDamaged when
-        the store's rows make no sense."""
+        the store's rows are invalid."""
         contents = self.contents
         self.metadata.load()
         self.journal.load()
+        restore_series(self.journal, self._store)
         contents.layers = layers = self.archive.load()
         for location in self.archive.set_aside:
             self._damage.add(
@@ -117,12 +120,12 @@ class SeriesPart:
         self.journal.next_sequence = max([self.journal.next_sequence, *newest])
         sweep(self._store, self._registry, self.archive, self.journal, blocks, self.exemplars.load())
         load_labels(self._registry, contents.index, contents.permanent, contents.lock)
-        self._series_saved = self._series_staged = len(contents.index)
+        self._series_saved = len(contents.index)
         with contents.lock:
             contents.head.extend(len(contents.index))
-        known = contents.permanent.rows()
-        self.exemplars.restore(known)
-        replayed = replay(self.journal, contents.head, self.exemplars, known, contents.lock)
+        permanent = contents.permanent.rows()
+        self.exemplars.restore(permanent)
+        replayed = replay(self.journal, contents.head, self.exemplars, permanent, contents.lock)
         self.exemplars.begin_counting()
         if replayed.unknown_samples:
             self.journal.set_aside(
@@ -136,7 +139,7 @@ class SeriesPart:
 
     def counts(self) -> dict[str, int]:
         """Counters for the status. `samples_in`: samples accepted since the start; `samples`: samples stored now;
-        `head_samples`: those that no block has yet, which are in memory and in the journal only."""
+        `head_samples`: those that no block has yet: they are only in memory and in the journal."""
         contents = self.contents
         head, layers = contents.now()
         return {
@@ -149,13 +152,13 @@ class SeriesPart:
         }
 
     def close(self) -> None:
-        """End the background work. Nothing else is left to do, because every write is journaled before it is
-        answered."""
+        """Stop the background work. Nothing else needs to be done, because every write is journaled before its
+        reply."""
         self._upkeep.stop()
 
     def delete(self, selectors: Iterable[Sequence[Matcher]], start_ms: int, end_ms: int, timeout_s: float) -> None:
-        """Delete the samples and exemplars with start ≤ t ≤ end of the series that any selector matches. No sample of a
-        block is read for this.
+        """Delete the samples and exemplars with start ≤ t ≤ end of the series that any selector matches. Reads no
+        samples of blocks.
 
         When this returns, the deletion is in the journal, durably unless the durability is "buffered"; samples that are
         written later stay. Raises BadData for an expression that RE2 refuses, DeadlineExceeded if selecting the series
@@ -163,16 +166,16 @@ class SeriesPart:
         store refuses writes.
         """
         contents = self.contents
-        give_up_s = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + timeout_s
         selectors = list(selectors)
 
         def check() -> None:
-            if time.monotonic() > give_up_s:
+            if time.monotonic() > deadline_s:
                 raise DeadlineExceeded(f"selecting the series to delete from took longer than {timeout_s:.1f} s")
 
         lookup, ids = self.select(selectors, start_ms, end_ms, check)
         if self.damage(start_ms, end_ms):
-            # A block that is set aside may come back with samples of any series.
+            # A block that is set aside may be restored, with samples of any series.
             ids = lookup.select_any(selectors, check)
         if len(self.exemplars):
             with_exemplars = self.exemplars.having(lookup.select_any(selectors, check), start_ms, end_ms)
@@ -217,10 +220,10 @@ class SeriesPart:
             return self.contents.index.lookup()
 
     def may_have(self, ids: Ids, start_ms: int, end_ms: int) -> Ids:
-        """Those of these series that may have samples with start ≤ t ≤ end; the same array if all of them may."""
+        """The series among `ids` that may have samples with start ≤ t ≤ end; `ids` itself if all of them may."""
         contents = self.contents
 
-        def may_have() -> Ids:
+        def filtered() -> Ids:
             with contents.lock:
                 if contents.head.all_overlap(ids, start_ms, end_ms):
                     return ids
@@ -230,20 +233,20 @@ class SeriesPart:
             is_selected[~is_selected] = layers.may_have(undecided, permanent[undecided], start_ms, end_ms)
             return ids if is_selected.all() else ids[is_selected]
 
-        return self._around_damage(may_have)
+        return self._without_damaged_blocks(filtered)
 
     def having(
         self, selectors: Iterable[Sequence[Matcher]], start_ms: int, end_ms: int, check: Callable[[], None]
     ) -> tuple[Lookup, Ids]:
-        """As `select`, but only the series that really have samples with start ≤ t ≤ end. `check` is called repeatedly
-        and may raise."""
+        """As `select`, but only the series that do have samples with start ≤ t ≤ end. `check` is called repeatedly and
+        may raise."""
         contents = self.contents
         lookup = self.lookup()
         ids = lookup.select_any(selectors, check)
         if not len(ids):
             return lookup, ids
 
-        def having() -> Ids:
+        def filtered() -> Ids:
             with contents.lock:
                 is_selected = contents.head.having(ids, start_ms, end_ms)
                 layers, permanent = contents.layers, contents.permanent.rows()
@@ -253,20 +256,20 @@ class SeriesPart:
             is_selected[~is_selected] = layers.having(undecided, permanent[undecided], start_ms, end_ms, check)
             return ids[is_selected]
 
-        return lookup, self._around_damage(having)
+        return lookup, self._without_damaged_blocks(filtered)
 
     def find_exemplars(
         self, selectors: Iterable[Sequence[Matcher]], start_ms: int, end_ms: int, check: Callable[[], None]
     ) -> tuple[Lookup, ExemplarRecord]:
-        """(the current index, the exemplars with start ≤ t ≤ end of the series that any selector matches: by series,
-        and those of a series in the order of time). `check` is called repeatedly and may raise."""
+        """(the current index, the exemplars with start ≤ t ≤ end of the series that any selector matches, ordered by
+        series and then by time). `check` is called repeatedly and may raise."""
         lookup = self.lookup()
         ids = lookup.select_any(selectors, check)
         return lookup, self.exemplars.find(ids, start_ms, end_ms)
 
     def read(self, ids: Ids, start_ms: int, end_ms: int, extracts: Extracts | None = None) -> Samples:
-        """Samples of these distinct series with start ≤ t ≤ end from blocks and head; among equal times the last one
-        written counts. Damaged blocks are left out: see `damage`. `extracts`: those of the reader."""
+        """Samples of these distinct series with start ≤ t ≤ end from blocks and head. Among equal times, the last
+        written sample wins. Damaged blocks are left out: see `damage`. `extracts`: those of the reader."""
         contents = self.contents
 
         def read() -> Samples:
@@ -274,16 +277,16 @@ class SeriesPart:
                 copied = contents.head.copied(ids, start_ms, end_ms)
                 layers, permanent = contents.layers, contents.permanent.rows()
             recent = copied.samples()
-            below = [] if layers.are_empty else layers.pieces(ids, permanent[ids], start_ms, end_ms, extracts)
-            if not below:
+            lower_pieces = [] if layers.are_empty else layers.pieces(ids, permanent[ids], start_ms, end_ms, extracts)
+            if not lower_pieces:
                 return recent
-            return join([*below, Piece.of(recent)] if len(recent.values) else below, len(ids))
+            return join([*lower_pieces, Piece.of(recent)] if len(recent.values) else lower_pieces, len(ids))
 
-        return self._around_damage(read)
+        return self._without_damaged_blocks(read)
 
     def is_stale(self, columns: Columns) -> bool:
-        """Whether a frame has numbers of series that an earlier opening of this shard gave. Raises Internal for numbers
-        that this one has not given."""
+        """Whether a frame has series numbers from an earlier opening of this shard. Raises Internal for numbers that
+        this opening has not given."""
         if not isinstance(columns, ReferenceColumns):
             return False
         if columns.epoch != self.epoch:
@@ -298,10 +301,10 @@ class SeriesPart:
         return bool(self.contents.layers.broken)
 
     def damage(self, start_ms: int, end_ms: int) -> list[str]:
-        """What answers about start ≤ t ≤ end lack: one text for each damaged block."""
+        """What is missing from answers about start ≤ t ≤ end: one text for each damaged block."""
         return self.contents.layers.damage(start_ms, end_ms)
 
-    def _around_damage(self, work: Callable[[], T]) -> T:
+    def _without_damaged_blocks(self, work: Callable[[], T]) -> T:
         """Call `work`. If it finds a damaged block, set the block aside and call `work` again."""
         while True:
             try:
@@ -309,14 +312,15 @@ class SeriesPart:
             except CorruptBlock as error:
                 self.contents.set_aside(error.block, error.reason)
 
-    def hold_up(self, give_up_s: float) -> None:
-        """Wait until a head over its bound has been sealed, or until `time.monotonic()` reaches `give_up_s`."""
-        while self._is_overrun() and time.monotonic() < give_up_s:
+    def hold_up(self, deadline_s: float) -> None:
+        """Wait until a head over its bound has been sealed, or until `time.monotonic()` reaches `deadline_s`."""
+        while self._is_overrun() and time.monotonic() < deadline_s:
             self._upkeep.wake()
             time.sleep(HOLD_UP_POLL_S)
 
     def _is_overrun(self) -> bool:
-        """Whether the samples in memory are over their bound. Those being sealed count: they stay if that fails."""
+        """Whether the samples in memory are over their bound. Samples being sealed count: they stay if sealing
+        fails."""
         return self._may_be_overrun and self.contents.unsealed_bytes() > HEAD_OVERRUN_MAX * self._head_bytes_max
 
     def _refuse_overrun(self) -> None:
@@ -330,23 +334,21 @@ class SeriesPart:
     def is_synced(self) -> bool:
         return self._settings.durability == "synced"
 
-    @property
-    def has_new_series(self) -> bool:
-        return self._series_staged > self._series_saved
-
     def stage(self, arrivals: Sequence[Arrival]) -> tuple[Staged, list[PendingRecord]]:
         """(samples and exemplars, their records). `Rounds` then writes and syncs the records and makes the samples
-        visible, in this order. So visible samples are durable, and among equal times the last one in the journal
-        counts. Raises Unavailable if the head grows faster than it is sealed, or the store refuses writes.
+        visible, in this order. So visible samples are durable, and among equal times the last one in the journal wins.
+        Raises Unavailable if the head grows faster than it is sealed, or the store refuses writes.
 
-        New series are registered first; they are invisible as long as they have no samples. If the store fails, the
-        next commit saves them. Arrivals with series that get no ids are not stored: see `accepted`.
+        New series are registered first; they are invisible as long as they have no samples. Their rows are not synced
+        before the next seal, so the first record has their labels too: a record that names a series never survives
+        without them. If the store or the log fails, the next commit saves the series. Arrivals with series that get no
+        ids are not stored: see `accepted`.
         """
         contents = self.contents
         self._refuse_overrun()
-        known = numbered(arrivals)
-        if known is not None and self.series == self._series_saved:  # there is nothing to register
-            samples = NumberedSamples.of(known, contents.permanent.data)
+        numbered_frames = numbered(arrivals)
+        if numbered_frames is not None and self.series == self._series_saved:  # no series to register
+            samples = NumberedSamples.of(numbered_frames, contents.permanent.data)
             return Staged(samples, None), [self.journal.entry(samples)]
         with contents.lock:
             series_max = self._series_saved + self._registry.room
@@ -356,32 +358,29 @@ class SeriesPart:
             series = len(contents.index)
             if series > len(contents.permanent):
                 contents.extend(series, self._registry.next_id - self._series_saved)
-            new = contents.index.label_bytes(self._series_saved) if series > self._series_saved else None
-        if new is not None:
+            new_labels = contents.index.label_bytes(self._series_saved) if series > self._series_saved else None
+        new_series = []
+        if new_labels is not None:
             batch = self._store.batch()
-            self._registry.put(batch, *new)
+            self._registry.put(batch, *new_labels)
             self._store.write(batch)
-            self._series_staged = series
+            new_series = [SeriesRecord(self._registry.next_id, *new_labels)]
         permanent = contents.permanent.data
         written, exemplars = joined(arrivals if series < series_max else accepted(arrivals, self._registry.full))
         parts = [part for part in (written, exemplars) if part is not None]
-        records = [self.journal.entry(part.of(permanent[part.series])) for part in parts]
-        assert records, "a write has samples or exemplars"
-        return Staged(written, exemplars), records
-
-    def sync(self) -> None:
-        """Make new series durable before a record refers to them, whatever the durability of samples is. Otherwise a
-        loss of power could destroy a series and leave its samples, and the next new series would get its id."""
-        self._store.sync()
-        self._registry.next_id += self._series_staged - self._series_saved
-        self._series_saved = self._series_staged
-        with self.contents.lock:
-            self.contents.index.drop_label_bytes(self._series_saved)
+        assert parts, "a write has samples or exemplars"
+        records = [*new_series, *(part.of(permanent[part.series]) for part in parts)]
+        return Staged(written, exemplars, series), [self.journal.entry(record) for record in records]
 
     def journaled(self, entry: PendingRecord, position: int) -> None:
         self.journal.written(entry, position)
 
     def show(self, staged: Staged) -> None:
+        if staged.series > self._series_saved:
+            self._registry.next_id += staged.series - self._series_saved
+            self._series_saved = staged.series
+            with self.contents.lock:
+                self.contents.index.drop_label_bytes(staged.series)
         if staged.exemplars is not None:
             self.exemplars.add(staged.exemplars)
         written, contents = staged.written, self.contents

@@ -1,4 +1,4 @@
-"""Merges samples of series from several places, the blocks and the layers in memory, into one answer."""
+"""Merges the samples of series from several sources, the blocks and the layers in memory, into one result."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
 from shared.histograms.batch import HistogramBatch
 from shared.histograms.references import refers, used_of
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.promql.model import Samples
 
 _INTS = types.Array(types.int64, 1, "C")
@@ -46,8 +45,8 @@ def _clip(times: np.ndarray, starts: np.ndarray, ends: np.ndarray, start_ms: int
 
 @kernel(types.void(_INTS_IN, _INTS_IN, _INTS, _INTS, _INTS), allocates=False)
 def _lay_out(rows: np.ndarray, counts: np.ndarray, offsets: np.ndarray, cursors: np.ndarray, at: np.ndarray) -> None:
-    """Fill at[i] with the place of run i, after the runs before it of the same row, and offsets[r] with that of the
-    first run of row r. `cursors` has room for one number for each row."""
+    """Fill at[i] with the position of run i in the result, after earlier runs of the same row, and offsets[r] with the
+    position of the first run of row r. `cursors`: scratch space, one number for each row."""
     offsets[:] = 0
     for i in range(len(rows)):
         offsets[rows[i] + 1] += counts[i]
@@ -63,7 +62,7 @@ def _lay_out(rows: np.ndarray, counts: np.ndarray, offsets: np.ndarray, cursors:
 def _mark_late(
     rows: np.ndarray, counts: np.ndarray, at: np.ndarray, firsts: np.ndarray, times: np.ndarray, late: np.ndarray
 ) -> None:
-    """Mark the rows whose times do not ascend from the sample before at[i] to the one there. Row r begins at
+    """Mark the rows in which times do not ascend from one run to the next. Run i begins at at[i], row r at
     firsts[r]."""
     for i in range(len(rows)):
         if counts[i] > 0 and at[i] > firsts[rows[i]] and times[at[i] - 1] >= times[at[i]]:
@@ -99,8 +98,8 @@ def _copy_start_times(
 
 @kernel(types.void(_INTS_IN, _INTS_IN, types.int64, _INTS), allocates=False)
 def _move_references(at: np.ndarray, counts: np.ndarray, moved_by: int, values: np.ndarray) -> None:
-    """Have the references among the values of each run, the counts[i] from at[i] on, refer to rows `moved_by`
-    further. `values` are the bits of float64."""
+    """Add `moved_by` to the references to histograms among the values of each run, values[at[i]:at[i] + counts[i]].
+    `values`: the bits of float64."""
     for i in range(len(at)):
         for j in range(at[i], at[i] + counts[i]):
             if refers(values[j]):
@@ -108,7 +107,7 @@ def _move_references(at: np.ndarray, counts: np.ndarray, moved_by: int, values: 
 
 
 class Part(Protocol):
-    """Runs of samples that are part of an answer: a `Piece`, or runs that are not decoded yet. `rows` and `counts`:
+    """Runs of samples that are part of a result: a `Piece`, or runs that are not decoded yet. `rows` and `counts`:
     int64[runs], the row of each run, and its number of samples. Runs of one row ascend in time."""
 
     @property
@@ -128,11 +127,11 @@ class Part(Protocol):
 
 @dataclass(slots=True)
 class Piece:
-    """Runs of samples in shared arrays: row rows[i] of the answer has times_ms[starts[i]:ends[i]], strictly ascending.
+    """Runs of samples in shared arrays: row rows[i] of the result has times_ms[starts[i]:ends[i]], strictly ascending.
 
     `rows`, `starts`, `ends`: int64[runs]; a row may have several runs, ascending. The arrays of samples are shared and
-    never written to. `start_timestamps_ms` and `histograms` are as those of `Samples`; the batch may have rows that no
-    sample of the runs refers to.
+    read-only. `start_timestamps_ms` and `histograms` are as those of `Samples`; the batch may have rows that no sample
+    of the runs refers to.
     """
 
     times_ms: NDArray[np.int64]
@@ -145,7 +144,7 @@ class Piece:
 
     @classmethod
     def of(cls, samples: Samples, rows: NDArray[np.int64] | None = None) -> Piece:
-        """All samples of `samples`; its series i is row rows[i], or row i without `rows`."""
+        """All samples of `samples`; its series i is row rows[i], or row i if `rows` is None."""
         return cls(
             samples.timestamps_ms,
             samples.values,
@@ -164,7 +163,8 @@ class Piece:
         return self
 
     def write(self, at: NDArray[np.int64], times_ms: NDArray[np.int64], values: NDArray[np.float64]) -> None:
-        """Write the times and values of run i to the arrays, from at[i] on; references to histograms as they are."""
+        """Write the times and values of run i to the arrays, from at[i] on. References to histograms stay as they
+        are."""
         starts, ends = np.ascontiguousarray(self.starts), np.ascontiguousarray(self.ends)
         _copy(self.times_ms, self.values.view(np.int64), starts, ends, at, times_ms, values.view(np.int64))
 
@@ -179,7 +179,7 @@ class Piece:
         return self._with_runs(self.rows, starts, ends)
 
     def without(self, is_deleted: NDArray[np.bool_], start_ms: int, end_ms: int) -> Piece:
-        """All samples except those with start ≤ t ≤ end in the rows where `is_deleted` (bool[rows of the answer])."""
+        """All samples except those with start ≤ t ≤ end in the rows where `is_deleted` (bool[rows of the result])."""
         is_affected = is_deleted[self.rows]
         if not is_affected.any():
             return self
@@ -198,18 +198,18 @@ _TIME_MIN, _TIME_MAX = np.iinfo(np.int64).min + 1, np.iinfo(np.int64).max - 1
 
 
 def join(parts: Sequence[Part], rows: int) -> Samples:
-    """The samples of all parts by row, ascending in time. Among equal times, the sample of the last part counts. The
-    batch of the result has the histograms that are referred to, and no others. Raises what decoding a part raises."""
-    nothing = np.zeros(0, dtype=np.int64)
-    run_rows = np.concatenate([nothing, *(part.rows for part in parts)])
-    counts = np.concatenate([nothing, *(part.counts for part in parts)])
+    """The samples of all parts by row, ascending in time. Among equal times, the sample of the last part wins. The
+    batch of the result has only the histograms that samples refer to. Raises what decoding a part raises."""
+    no_runs = np.zeros(0, dtype=np.int64)
+    run_rows = np.concatenate([no_runs, *(part.rows for part in parts)])
+    counts = np.concatenate([no_runs, *(part.counts for part in parts)])
     offsets, at = np.empty(rows + 1, dtype=np.int64), np.empty(len(counts), dtype=np.int64)
     _lay_out(run_rows, counts, offsets, np.empty(rows, dtype=np.int64), at)
     samples = Samples(offsets, np.empty(offsets[-1], dtype=np.int64), np.empty(offsets[-1], dtype=np.float64))
     if any(isinstance(part, Piece) and part.start_timestamps_ms is not None for part in parts):
         samples.start_timestamps_ms = np.zeros(offsets[-1], dtype=np.int64)
     batches: list[HistogramBatch] = []
-    histograms = last = 0
+    histogram_rows = last = 0
     for part in parts:
         first, last = last, last + len(part.rows)
         part_at = at[first:last]
@@ -220,9 +220,9 @@ def join(parts: Sequence[Part], rows: int) -> Samples:
             starts, ends = np.ascontiguousarray(part.starts), np.ascontiguousarray(part.ends)
             _copy_start_times(part.start_timestamps_ms, starts, ends, part_at, samples.start_timestamps_ms)
         if part.histograms is not None:
-            _move_references(part_at, counts[first:last], histograms, samples.values.view(np.int64))
+            _move_references(part_at, counts[first:last], histogram_rows, samples.values.view(np.int64))
             batches.append(part.histograms)
-            histograms += len(part.histograms)
+            histogram_rows += len(part.histograms)
     late = np.zeros(rows, dtype=np.bool_)
     _mark_late(run_rows, counts, at, offsets, samples.timestamps_ms, late)
     if late.any():

@@ -1,4 +1,4 @@
-"""Samples as columns: in a record of the journal, and on their way into the head."""
+"""Samples as columns, which is their form in records of the journal and on their way into the head."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import start_timestamps
+from shared.frames import start_timestamps
+from shared.frames.references import ReferenceColumns
+from shared.frames.samples import SampleColumns
+from shared.frames.start_timestamps import StartTimestamps
 from shared.histograms import references
 from shared.histograms.packed import PackedHistograms, aligned_words
 from shared.histograms.packed import joined as joined_histograms
-from shared.reference_frames import ReferenceColumns
-from shared.sample_frames import SampleColumns
-from shared.start_timestamps import StartTimestamps
 from shared.wire import Frame
 from worker.series.arena import BEFORE
 
 EXTENSION = struct.Struct("<QQ")
-"""At the beginning of an extended record: the numbers of start timestamps, and of bytes of histograms."""
+"""At the beginning of an extended record: the number of start timestamps and the size of the histograms in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
     """Samples in order of arrival, as runs: run i is counts[i] samples of series[i]. `series` and `counts` int64[runs],
-    `times_ms` int64[n], `values` float64[n], which may refer to rows of `histograms`. Of `start_timestamps_ms`
-    int64[n], 0 is none."""
+    `times_ms` int64[n], `values` float64[n], which may refer to rows of `histograms`. `start_timestamps_ms` int64[n]: 0
+    stands for none."""
 
     series: NDArray[np.int64]
     counts: NDArray[np.int64]
@@ -38,23 +38,23 @@ class Written:
 
     @classmethod
     def of_columns(cls, columns: SampleColumns | ReferenceColumns, series: NDArray[np.int64]) -> Written:
-        """What came on the wire. `series` int64[runs]: the ids."""
+        """The samples of a frame. `series` int64[runs]: the ids."""
         starts, histograms = columns.start_timestamps_ms, columns.histograms
         return cls(series, columns.counts, columns.times_ms, columns.values, starts, histograms)
 
     @property
     def is_extended(self) -> bool:
-        """Whether there is more than times and numbers."""
+        """Whether there are start timestamps or histograms."""
         return self.start_timestamps_ms is not None or self.histograms is not None
 
     def rows(self) -> NDArray[np.int64]:
         """int64[n]: the series of each sample."""
         if len(self.series) == len(self.times_ms):
-            return self.series  # every run has a sample, so one each
+            return self.series  # no run is empty, so each has one sample
         return np.repeat(self.series, self.counts)
 
     def of(self, series: NDArray[np.int64]) -> Written:
-        """The same samples with other ids of their series: int64[runs]."""
+        """The same samples, with `series` (int64[runs]) as the ids of their series."""
         return Written(
             series, self.counts, self.times_ms, self.values, self.start_timestamps_ms, self.histograms
         )  # fmt: skip
@@ -74,8 +74,8 @@ class Written:
         series, starts = self.rows()[is_wanted], self.start_timestamps_ms
         values, histograms = self.values[is_wanted], self.histograms
         if histograms is not None:
-            values, used = references.used_only(values, histograms.unpacked())
-            histograms = None if used is None else PackedHistograms.of(used)
+            values, used_histograms = references.used_only(values, histograms.unpacked())
+            histograms = None if used_histograms is None else PackedHistograms.of(used_histograms)
         starts = None if starts is None else starts[is_wanted]
         ones = np.ones(len(series), dtype=np.int64)
         return Written(series, ones, self.times_ms[is_wanted], values, starts, histograms)
@@ -88,7 +88,7 @@ class Written:
             return [*samples, *runs]
         starts = b"" if self.start_timestamps_ms is None else self.start_timestamps_ms.tobytes()
         histogram_bytes, histograms = 0, list[Frame]()
-        if self.histograms is not None:  # as they came
+        if self.histograms is not None:  # in the encoding in which they arrived
             histogram_bytes, histograms = self.histograms.nbytes, self.histograms.bytes()
         return [EXTENSION.pack(len(starts) // 8, histogram_bytes), *samples, starts, *histograms, *runs]
 
@@ -113,7 +113,7 @@ def joined(parts: Sequence[Written]) -> Written:
 
 
 def decode(data: Frame, runs: int, samples: int, *, is_extended: bool) -> Written:
-    """The inverse of `frames`, for so many runs and samples. Raises ValueError, struct.error."""
+    """The inverse of `frames`, for the given numbers of runs and samples. Raises ValueError, struct.error."""
     octets = memoryview(data).cast("B")
     at, starts, histogram_bytes = 0, 0, 0
     if is_extended:
@@ -138,7 +138,8 @@ def decode(data: Frame, runs: int, samples: int, *, is_extended: bool) -> Writte
     if starts not in (0, samples):
         raise ValueError(f"it has {samples} samples, but {starts} start timestamps")
     if not is_extended:
-        values = references.without_references(values)  # such bits were ordinary NaNs once
+        # Records written before references existed may have ordinary NaNs with such bits.
+        values = references.without_references(values)
     elif not references.refer_into(values, 0 if histograms is None else len(histograms)):
         raise ValueError("its samples refer to histograms that it does not have")
     return Written(series.astype(np.int64), counts.astype(np.int64), times, values, start_timestamps_ms, histograms)

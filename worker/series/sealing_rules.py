@@ -1,14 +1,14 @@
 """When the head of a shard is sealed, and why.
 
-A head is sealed because it is large, because the write-ahead log waits for it, or because a window is over; and, so
-that an idle cluster is small, because it is at rest or because old samples are in it. A seal in a rest that ends at
-once has written a block for few samples, so it needs a reason:
+A head is sealed because it is large, because the write-ahead log waits for it, or because a window is over. To keep an
+idle cluster small, it is also sealed because it is at rest or because it has old samples. If a rest ends right after
+its seal, a block was written for few samples. These two reasons therefore have conditions:
 
-- What is held must be worth a block: its bytes times the seconds that it waits must reach WORTH_BYTE_S. So 2 MB wait
-  for half a minute, 100 kB for ten minutes, and less waits for the end of its window, as it does without these rules.
-- A head is at rest only when it has been quiet for as long as it took to fill before, or for BUSY_S_MAX. A sender that
-  comes every few seconds or minutes is therefore not at rest in between. Quiet is relative: a trickle, such as the
-  metrics of the cluster itself, does not end the rest of a head that others have filled.
+- The samples must be worth a block: their bytes times the seconds that they wait must reach WORTH_BYTE_S. So 2 MB wait
+  for half a minute and 100 kB for ten minutes; less waits for the end of its window, as it does without these rules.
+- A head is at rest only when it has been quiet for as long as it took to fill, or for BUSY_S_MAX. So a sender that
+  sends every few seconds or minutes is not at rest in between. Quiet is relative: a trickle, such as the metrics of the
+  cluster itself, does not end the rest of a head that others have filled.
 - After each seal for one of these reasons, the next one has to wait longer (`Patience`).
 """
 
@@ -28,24 +28,24 @@ GRACE_SHARE = 8
 REST_S = 30.0
 """The shortest rest before a seal."""
 LATE_S = 120.0
-"""The shortest wait of old samples for more of them. Those of a fast backfill fill the head before."""
+"""Old samples wait at least this long for more of them. A fast backfill fills the head sooner."""
 WORTH_BYTE_S = 64 << 20
 BUSY_S_MAX = 300.0
-"""A head that has been quiet for so long is at rest, however long it took to fill before."""
+"""A head that has been quiet for this long is at rest, however long it took to fill."""
 TRICKLE_SHARE, TRICKLE_RATE_SHARE = 16, 8
-"""A head is quiet while no more than 1/16 of it arrives, and at no more than 1/8 of the rate from before."""
+"""A head is quiet while at most 1/16 of it arrives, at no more than 1/8 of the earlier rate."""
 GROWTH = 1 + 1 / 64
 """Growth of a head between two entries of `Pace`."""
 
 Reason = Literal["size", "log", "window", "rest", "late", "retry"]
 """size: the head is over its bound. log: the write-ahead log waits for it. window: a window is over. rest: nearly
-nothing arrives. late: samples of windows that were sealed before wait in it. retry: an earlier seal has failed."""
+nothing arrives. late: it has samples of windows that were sealed earlier. retry: an earlier seal has failed."""
 REASONS: tuple[Reason, ...] = ("size", "log", "window", "rest", "late", "retry")
 
 
 @dataclass(frozen=True, slots=True)
 class HeadState:
-    """What is in memory of a shard. `late_bytes` tells how many bytes of samples lie before a time in ms."""
+    """The samples of a shard in memory. `late_bytes` returns the size of the samples before a time in ms."""
 
     samples: int
     size_bytes: int
@@ -64,8 +64,9 @@ class Due:
 
 
 class Pace:
-    """When the samples of a head arrived. It has an entry for each growth by a 64th, so some hundreds. Bytes would not
-    do: chunks double, so that those of a steady sender grow in large steps."""
+    """When the samples of a head arrived. There is an entry for each growth by a 64th, so there are some hundreds.
+    Samples are counted instead of bytes because chunks double in size, so even the bytes of a steady sender grow in
+    large steps."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -73,24 +74,24 @@ class Pace:
         self._sizes: list[float] = []
 
     def note(self, size: int) -> None:
-        """Note how many samples the head has now. What is left of a head of which a part was sealed counts as if it
-        had arrived as evenly as all of it."""
+        """Note how many samples the head has now. After a part of the head was sealed, the rest counts as if its
+        samples had been spread evenly over the arrivals so far."""
         if size and (not self._sizes or size >= self._sizes[-1] * GROWTH):
             self._times_s.append(self._clock())
             self._sizes.append(size)
         elif not size:
             self._times_s, self._sizes = [], []
         elif size < self._sizes[-1]:
-            self._sizes = [before * size / self._sizes[-1] for before in self._sizes]
+            self._sizes = [earlier * size / self._sizes[-1] for earlier in self._sizes]
 
     def begin(self, size: int) -> None:
-        """Begin with a head that has so many samples already, which arrived one does not know when."""
+        """Begin with a head that already has `size` samples, whose times of arrival are unknown."""
         now_s = self._clock()
         if size:
             self._times_s, self._sizes = [now_s - BUSY_S_MAX, now_s], [size / 2, size]
 
     def is_at_rest(self, rest_s_min: float) -> bool:
-        """Whether the head has been quiet for `rest_s_min`, and for as long as its larger half took to arrive."""
+        """Whether the head has been quiet for `rest_s_min`, and for as long as its second half took to arrive."""
         if not self._sizes:
             return False
         now_s, size = self._clock(), self._sizes[-1]
@@ -105,7 +106,7 @@ class Pace:
 
 
 class SealingRules:
-    """Decides for one shard. For one thread, which calls `due` about every second."""
+    """Decides when to seal the head of one shard. Used by one thread, which calls `due` about every second."""
 
     def __init__(self, head_bytes_max: int, window_ms: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._head_bytes_max = head_bytes_max
@@ -118,7 +119,7 @@ class SealingRules:
         self._sealed_to_ms = BEFORE
 
     def begin(self, head: HeadState, now_ms: int) -> None:
-        """Begin with what a start has replayed."""
+        """Begin with the head that a start has replayed."""
         before_ms = self.before_ms(now_ms)
         if head.earliest_ms >= before_ms:
             self._sealed_to_ms = before_ms
@@ -144,7 +145,7 @@ class SealingRules:
         if self._is_at_rest(head.size_bytes):
             return Due(NEVER, "rest")
         if self._has_waited_late(head, before_ms):
-            return Due(NEVER, "late")  # whole, since the journal is cut in front of the first sample that stays
+            return Due(NEVER, "late")  # all of it, because the journal is cut before the first sample that stays
         return None
 
     def sealed(self, due: Due) -> None:
@@ -161,8 +162,8 @@ class SealingRules:
         return size > 0 and self._pace.is_at_rest(max(self._rest.wait_s, WORTH_BYTE_S / size))
 
     def _has_waited_late(self, head: HeadState, before_ms: int) -> bool:
-        """Whether the samples before `before_ms` have waited long enough. Their windows were sealed before, so that
-        they would else wait for the end of the current window."""
+        """Whether the samples before `before_ms` have waited long enough. Their windows were sealed earlier, so they
+        would otherwise wait for the end of the current window."""
         late_bytes = head.late_bytes(before_ms) if head.earliest_ms < before_ms else 0
         if not late_bytes:
             self._late_since_s = None

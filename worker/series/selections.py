@@ -1,8 +1,8 @@
-"""What selectors matched, kept while no series come.
+"""Remembers what selectors matched until a new series is added.
 
-To find the few series of a panel costs more than to read and evaluate them, and panels ask for the same series again
-and again. The index of a part only ever grows, so what a selector matches, at whatever time, is the same as long as the
-number of series is. A write that brings a series changes that number before it is answered: the next query looks again.
+Finding the few series of a panel costs more than reading and evaluating them, and panels request the same series again
+and again. The index of a part only grows, so a selector matches the same series as long as their total number is the
+same. A write with a new series changes that number before its reply, so the next query looks the series up again.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from shared.promql.ast import Matcher
 from worker.series.index.postings import Ids
 
 ENTRY_BYTES_MAX = 256 << 10
-"""More series with their labels (some 8,000 with seven labels) are looked up each time, which costs less than the rest
-of such a query."""
+"""A larger selection (more than some 8,000 series with seven labels) is looked up each time, which costs less than the
+rest of such a query."""
 BYTES_MAX = 16 << 20
 ENTRY_BYTES = 1 << 10
-"""What a selection takes beside its arrays and texts, about."""
+"""The approximate memory of a selection besides its arrays and texts."""
 DERIVED_SERIES_MAX = 64
 DERIVED_BYTES = 1024
-"""Of each series of a selection of few: what is made from their labels for an answer, which takes longer than to read
-and evaluate their samples, may take so much, half of it for their labels without names."""
+"""Memory per series, in a small selection, for what replies derive from the labels, half of it for the labels without
+metric names. Deriving this takes longer than reading and evaluating the samples."""
 
 
 def derived_of(series: int) -> Derived | None:
-    """Where to keep what is made from the labels of a selection of so many series; None for many."""
+    """A place to keep what is derived from the labels of a selection with this many series; None if there are many."""
     return Derived(DERIVED_BYTES * series) if series <= DERIVED_SERIES_MAX else None
 
 
 State = tuple[tuple[int, int], ...]
-"""By part: its epoch, and the number of its series."""
+"""(epoch, number of series) of each part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """What a selector matches at any time. `matches`: for each part that has series which match, (its place among the
-    parts; their ids, ascending). `labels`: of all these series, in this order, in codes of the process's table, which
-    are below `codes_end`."""
+    """The series that a selector matches, whatever their times. `matches`: for each part with matching series, (the
+    position of the part, the ascending ids of these series). `labels`: those of all these series in this order, in
+    codes of the process's symbol table below `codes_end`."""
 
     state: State
     matches: tuple[tuple[int, Ids], ...]
@@ -59,31 +59,31 @@ class Selections:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._kept: OrderedDict[tuple[Matcher, ...], Selected] = OrderedDict()
+        self._selections: OrderedDict[tuple[Matcher, ...], Selected] = OrderedDict()
         self._bytes = 0
 
     def get(self, matchers: Sequence[Matcher], state: State) -> Selected | None:
         """What the matchers matched when the parts were in this state."""
         key = tuple(matchers)
         with self._lock:
-            selected = self._kept.get(key)
+            selected = self._selections.get(key)
             if selected is None or selected.state != state:
                 return None
-            self._kept.move_to_end(key)
+            self._selections.move_to_end(key)
             return selected
 
     def put(self, matchers: Sequence[Matcher], selected: Selected) -> None:
-        """Keep a selection. Its arrays are in the account of no query (`shared.array_memory.uncounted`)."""
+        """Keep a selection. Its arrays are not charged to a query (`shared.process.array_memory.uncounted`)."""
         key = tuple(matchers)
         with self._lock:
             self._drop(key)
-            self._kept[key] = selected
+            self._selections[key] = selected
             self._bytes += _size_bytes(key, selected)
             while self._bytes > BYTES_MAX:
-                self._drop(next(iter(self._kept)))
+                self._drop(next(iter(self._selections)))
 
     def _drop(self, key: tuple[Matcher, ...]) -> None:
-        dropped = self._kept.pop(key, None)
+        dropped = self._selections.pop(key, None)
         if dropped is not None:
             self._bytes -= _size_bytes(key, dropped)
 

@@ -14,7 +14,8 @@ from worker.series.journal import Staged
 from worker.series.selections import Selections
 
 DELETE_THREADS = 8
-"""Shards of one process that delete at the same time: a deletion mostly waits for an fsync, not for a processor."""
+"""Shards of one process that delete at the same time: a deletion mostly waits for an fsync, and hardly takes CPU
+time."""
 
 
 def _delete_pool() -> ThreadPoolExecutor:
@@ -25,8 +26,8 @@ def _delete_pool() -> ThreadPoolExecutor:
 class SeriesServices:
     """`symbols`: the symbol table with the label texts of all shards. `rounds`: the group commit. A thread holds
     `sealing` while it seals a shard and `merging` while it merges blocks, so a process does one of each at a time.
-    `deletes`: the thread pool in which the shards of a request delete. `background`: whether merges are put off.
-    `selections`: what queries selected lately."""
+    `deletes`: the thread pool in which the shards of a request delete. `background`: whether merges are postponed.
+    `selections`: what recent queries selected."""
 
     settings: Settings
     symbols: TextTable

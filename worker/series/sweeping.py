@@ -1,4 +1,4 @@
-"""Removes series without samples and exemplars from the registry, at a start."""
+"""Removes series without samples and exemplars from the registry when a shard starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from worker.series.journal import Journal
 from worker.storage.faces import RowBatch, Rows
 
 _SWEEP = b"series/sweep"
-"""The store has this row if blocks may have lost series, so that the next start sweeps the registry."""
+"""The store has this row if blocks may have lost series. The next start then sweeps the registry."""
 
 
 def ask_for(batch: RowBatch) -> None:

@@ -22,9 +22,9 @@ from threading import Event, Lock, Thread, get_native_id
 import msgspec
 import numpy as np
 
-from shared.allocator import trim
 from shared.errors import TriptychError
 from shared.measurements import LONG_S, Latencies
+from shared.process.allocator import trim
 from shared.promql.model import Samples
 from shared.telemetry import event
 from shared.wall_clock import WallClock
@@ -88,23 +88,17 @@ class Upkeep:
         self.seals, self.merges = Latencies(LONG_S), Latencies(LONG_S)
         self.seals_for = dict.fromkeys(REASONS, 0)
         self.failures = self.dropped_blocks = 0
-        self._threads = [
-            Thread(
-                target=self._run, args=(lambda now_ms: self._tick(now_ms), services.sealing, self._wake), name="seal"
-            ),
-            Thread(
-                target=self._run,
-                args=(lambda now_ms: self._tend(now_ms), services.merging, self._stopping),
-                name="merge",
-            ),
-        ]
+        threads = (
+            ("seal", lambda now_ms: self._tick(now_ms), services.sealing, self._wake),
+            ("merge", lambda now_ms: self._tend(now_ms), services.merging, self._stopping),
+        )
+        self._threads = [Thread(target=self._run, args=args, name=name, daemon=True) for name, *args in threads]
 
     def start(self) -> None:
         """Start the threads. Call this when the part is loaded."""
         self._rules.begin(self._head_state(), int(time.time() * 1000))
         trim()
         for thread in self._threads:
-            thread.daemon = True
             thread.start()
 
     def wake(self) -> None:
@@ -112,24 +106,24 @@ class Upkeep:
         self._wake.set()
 
     def stop(self) -> None:
-        """Abandon the work under way, and return when the threads have ended."""
+        """Abandon the work in progress, and return when the threads have ended."""
         self._stopping.set()
         self._wake.set()
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
 
-    def _run(self, step: Callable[[int], None], turn: Lock, wake: Event) -> None:
+    def _run(self, step: Callable[[int], None], process_lock: Lock, wake: Event) -> None:
         """The loop of a thread: call `step` with the time in Unix ms every TICK_S seconds, or earlier if `wake` is
         set."""
-        with suppress(OSError):  # a service that was started with less may not raise it to this; it keeps its own then
+        with suppress(OSError):  # the process may already have a lower priority, which it then keeps
             os.setpriority(os.PRIO_PROCESS, get_native_id(), NICENESS)
         while not self._stopping.is_set():
             wake.wait(TICK_S)
             if wake is not self._stopping:
                 wake.clear()
             try:
-                with turn:
+                with process_lock:
                     step(int(time.time() * 1000))
             except Stopped:
                 return
@@ -146,7 +140,7 @@ class Upkeep:
                 self._stopping.wait(RETRY_S)
 
     def _tick(self, now_ms: int) -> None:
-        """Seal the head if that is due."""
+        """Seal the head if it is due."""
         if self._stopping.is_set():
             return
         blocks = self._contents.layers.blocks
@@ -203,7 +197,7 @@ class Upkeep:
         size_bytes, head_bytes = layers.frozen.read_bytes + slab_bytes, layers.frozen.size_bytes
         young_bytes = size_bytes * (head_bytes - layers.frozen.late_bytes(before_ms)) // max(head_bytes, 1)
         if young_bytes > self._head_bytes_max:
-            before_ms = NEVER  # they would be sealed next by their size, and writes would wait for that
+            before_ms = NEVER  # otherwise their size would make them due next, and writes would wait for that seal
         parts = slices(even_shares(len(ids), layers.frozen.samples + slab_samples, size_bytes))
 
         def read(part: slice) -> Samples:
@@ -222,9 +216,11 @@ class Upkeep:
         self._archive.changed(rows, ())
         blocks = [self._archive.block(row) for row in rows]
 
-        def sealed_layers(now: Layers) -> Layers:
-            ordered = reading_order([*now.blocks, *blocks])
-            return replace(now, blocks=ordered, slab=slab, slab_generation=generation, frozen=None, frozen_generation=0)
+        def sealed_layers(current: Layers) -> Layers:
+            ordered = reading_order([*current.blocks, *blocks])
+            return replace(
+                current, blocks=ordered, slab=slab, slab_generation=generation, frozen=None, frozen_generation=0
+            )
 
         self._contents.change(sealed_layers)
         self._journal.sealed_to(sealed)
@@ -247,7 +243,7 @@ class Upkeep:
         if len(chosen) == 1 and not layers.delete_from(chosen[0]):
             self._note_cleaned(chosen[0], cleaned)
             return True
-        rows = self._rewritten(chosen, layers.tombstones, cleaned)
+        rows = self._rewrite(chosen, layers.tombstones, cleaned)
         self._replace(chosen, rows)
         self.merges.add(time.monotonic() - started)
         self._log("blocks merged", rows, started, merged=len(chosen))
@@ -260,9 +256,9 @@ class Upkeep:
         self._archive.put(batch, [row])
         self._journal.remember(batch)
         self._store.write(batch, durable=True)
-        block.row = row  # no reader is wrong by it: the tombstones that it leaves out delete nothing here
+        block.row = row  # correct for readers too: the tombstones that they skip now delete nothing in this block
 
-    def _rewritten(
+    def _rewrite(
         self,
         chosen: Sequence[Block],
         tombstones: tuple[Tombstone, ...],
@@ -270,8 +266,9 @@ class Upkeep:
         first_ms: int = _TIME_MIN,
         last_ms: int = _TIME_MAX,
     ) -> list[BlockRow]:
-        """Write one block of those samples of the blocks that have first ≤ t ≤ last and are not deleted. Returns its
-        row, or [] if there are none. `tombstones`: of all deletions before the sequence `cleaned` of the journal."""
+        """Write one block with the samples of these blocks that have first ≤ t ≤ last and are not deleted. Returns its
+        row, or [] if there are none. `tombstones`: those of all deletions before the sequence `cleaned` of the
+        journal."""
         try:
             source = Layers(blocks=compaction.sources(chosen, self._archive), tombstones=tombstones)
             series_ids = np.unique(np.concatenate([block.directory().ids for block in source.blocks]))
@@ -288,8 +285,8 @@ class Upkeep:
             raise CorruptBlock(served_block, error.reason) from error
 
     def _drop(self, now_ms: int | None) -> None:
-        """Drop blocks above the retention size, or else expired blocks of one window. `now_ms` is None if the wall
-        clock is not trusted."""
+        """Drop the blocks that exceed the retention size, or else the expired blocks of one window. `now_ms` is None if
+        the wall clock is not trusted."""
         age_ms = self._settings.retention_ms
         served = self._contents.layers.known_blocks
         dropped = retention.surplus(served, self._blocks_bytes_max)
@@ -310,24 +307,23 @@ class Upkeep:
             )
 
     def _split(self, wide: Sequence[Block], from_ms: int) -> bool:
-        """Rewrite each of these blocks as two: one of its samples before `from_ms`, and one of the others. Blocks that
-        are set aside stay as they are. Returns whether any was rewritten."""
-        whole = [block for block in wide if block in self._contents.layers.blocks]
-        for block in whole:
+        """Rewrite each of these blocks as two: one with its samples before `from_ms`, and one with the others. Blocks
+        that are set aside stay as they are. Returns whether any block was rewritten."""
+        intact = [block for block in wide if block in self._contents.layers.blocks]
+        for block in intact:
             started = time.monotonic()
             with self._turn.exclusive(TURN_WAIT_S):
                 tombstones, cleaned = self._contents.layers.tombstones, self._journal.claim()
             rows: list[BlockRow] = []
             with self._archive.given_up_on_failure(rows):
                 for first_ms, last_ms in ((_TIME_MIN, from_ms - 1), (from_ms, _TIME_MAX)):
-                    rows += self._rewritten([block], tombstones, cleaned, first_ms, last_ms)
+                    rows += self._rewrite([block], tombstones, cleaned, first_ms, last_ms)
             self._replace([block], rows)
             self._log("block split", rows, started, from_ms=from_ms)
-        return bool(whole)
+        return bool(intact)
 
     def _replace(self, old: Sequence[Block], rows: Sequence[BlockRow]) -> None:
-        """Replace the old blocks with the blocks of `rows`. The old files are deleted when no reader uses them any
-        more."""
+        """Replace the old blocks with the blocks of `rows`. The old files are deleted once no reader uses them."""
         batch = self._store.batch()
         with self._archive.given_up_on_failure(rows):
             self._archive.put(batch, rows)
@@ -338,27 +334,30 @@ class Upkeep:
         self._archive.changed(rows, old)
         new = [self._archive.block(row) for row in rows]
 
-        def replaced(now: Layers) -> Layers:
-            others = [block for block in now.blocks if block not in old]
-            broken = tuple(entry for entry in now.broken if entry[0] not in old)
-            return replace(now, blocks=reading_order([*others, *new]), broken=broken)
+        def replaced(current: Layers) -> Layers:
+            others = [block for block in current.blocks if block not in old]
+            broken = tuple(entry for entry in current.broken if entry[0] not in old)
+            return replace(current, blocks=reading_order([*others, *new]), broken=broken)
 
         self._contents.change(replaced)
         for block in old:
             block.condemn()
 
     def _bury(self) -> None:
-        """Remove the tombstones that no layer needs any more."""
+        """Remove the tombstones that no layer needs."""
         layers = self._contents.layers
         obsolete = [stone for stone in layers.tombstones if not layers.needs(stone)]
         if obsolete:
             batch = self._store.batch()
             self._archive.delete_tombstones(batch, obsolete)
             self._store.write(batch)
-            gone = {stone.sequence for stone in obsolete}
-            self._contents.change(
-                lambda now: replace(now, tombstones=tuple(own for own in now.tombstones if own.sequence not in gone))
-            )
+            removed = {stone.sequence for stone in obsolete}
+
+            def without_removed(current: Layers) -> Layers:
+                kept = tuple(stone for stone in current.tombstones if stone.sequence not in removed)
+                return replace(current, tombstones=kept)
+
+            self._contents.change(without_removed)
 
     def _write(
         self,
@@ -370,7 +369,7 @@ class Upkeep:
         before_ms: int,
         cleaned: int = 0,
     ) -> tuple[list[BlockRow], list[tuple[slice, Samples]]]:
-        """`write_blocks` for this shard. Raises as it does, after forgetting the announced names."""
+        """Call `write_blocks` for this shard. If it raises, the announced names are given up first."""
         announced = list[str]()
 
         def announce(names: Sequence[str]) -> None:
@@ -394,7 +393,7 @@ class Upkeep:
             self._archive.give_up(announced)
             raise
 
-    def _log(self, what: str, rows: Sequence[BlockRow], started: float, **more: int) -> None:
+    def _log(self, event_name: str, rows: Sequence[BlockRow], started: float, **fields: int) -> None:
         samples, size = sum(row.samples for row in rows), sum(row.size_bytes for row in rows)
         ms = round((time.monotonic() - started) * 1000)
-        event(logging.INFO, what, blocks=len(rows), samples=samples, bytes=size, ms=ms, **more)
+        event(logging.INFO, event_name, blocks=len(rows), samples=samples, bytes=size, ms=ms, **fields)

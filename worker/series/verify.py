@@ -19,7 +19,8 @@ from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.deletions import Tombstone
 from worker.series.index import registry
 from worker.series.journal import Sealed
-from worker.storage.faces import State
+from worker.series.series_record import SeriesRecord
+from worker.storage.faces import ObjectState
 from worker.storage.objects import LocalObjects
 from worker.storage.rows.damage import DECODING_ERRORS
 from worker.storage.rows.reading import StoreReader
@@ -29,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A damaged place of a file: what is wrong, and which samples are lost with it. `series`: int64[n], their permanent
+    """A damaged part of a file: what is wrong, and which samples are lost with it. `series`: int64[n], their permanent
     ids. The other fields are None when they are not known."""
 
     reason: str
@@ -70,7 +71,7 @@ class SeriesRows:
 
 def series_rows(reader: StoreReader) -> SeriesRows:
     """Read and check the store's rows about series. Raises StoreDamaged when a row cannot be read."""
-    wrong: list[str] = []
+    problems: list[str] = []
     ids: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)]
     end = 0
     for key, value in reader.scan("series"):
@@ -81,25 +82,25 @@ def series_rows(reader: StoreReader) -> SeriesRows:
             end = first + len(lengths)
             ids.append(np.flatnonzero(lengths) + first)
         except DECODING_ERRORS as error:
-            wrong.append(_nonsense("series", key, error))
+            problems.append(_invalid_row("series", key, error))
     next_id_row = reader.get("meta", registry.GIVEN)
     if (next_id_row or bytes(8)) != end.to_bytes(8, "big"):
         text = f"ids were given up to {int.from_bytes(next_id_row or b'', 'big')}"
-        wrong.append(f"the rows of its series end at id {end}, and {text}")
+        problems.append(f"the rows of its series end at id {end}, and {text}")
 
-    def exemplars_of(_: bytes, value: bytes) -> None:
+    def check_exemplars(_: bytes, value: bytes) -> None:
         ids_of_row = msgspec.msgpack.decode(value, type=exemplars.SavedExemplars).record().series
         if not np.isin(ids_of_row, np.concatenate(ids)).all():
             raise ValueError("it has exemplars of series that the store does not have")
 
     def decoded(family: str, start: bytes, end: bytes, decode: Callable[[bytes, bytes], T]) -> list[T]:
-        """What `decode` makes of each key and value from `start` to `end`; those that are invalid are `wrong`."""
+        """What `decode` makes of each key and value from `start` to `end`; invalid ones go to `problems`."""
         rows = []
         for key, value in reader.scan(family, start, end):
             try:
                 rows.append(decode(key, value))
             except DECODING_ERRORS as error:
-                wrong.append(_nonsense(family, key, error))
+                problems.append(_invalid_row(family, key, error))
         return rows
 
     sealed = decoded("meta", journal.SEALED, journal.SEALED + b"\0", _of_type(Sealed))
@@ -107,10 +108,10 @@ def series_rows(reader: StoreReader) -> SeriesRows:
     decoded("blocks", archive.TOMBSTONE, archive.TOMBSTONE + b"\xff", _of_type(Tombstone))
     decoded("meta", journal.NEXT, journal.NEXT + b"\0", lambda _, value: journal.decode_next(value))
     decoded("meta", metadata.PREFIX, metadata.END, metadata.decode)
-    decoded("meta", exemplars.PREFIX, exemplars.END, exemplars_of)
+    decoded("meta", exemplars.PREFIX, exemplars.END, check_exemplars)
     left_over = reader.scan("blocks", archive.LEFT_OVER, archive.LEFT_OVER + b"\xff")
     names = frozenset(key.removeprefix(archive.LEFT_OVER).decode() for key, _ in left_over)
-    return SeriesRows(np.concatenate(ids), sealed[0] if sealed else Sealed(), tuple(blocks), names, tuple(wrong))
+    return SeriesRows(np.concatenate(ids), sealed[0] if sealed else Sealed(), tuple(blocks), names, tuple(problems))
 
 
 def _of_type(kind: type[T]) -> Callable[[bytes, bytes], T]:
@@ -118,32 +119,39 @@ def _of_type(kind: type[T]) -> Callable[[bytes, bytes], T]:
     return lambda _, value: msgspec.msgpack.decode(value, type=kind)
 
 
-def _nonsense(family: str, key: bytes, error: Exception) -> str:
+def _invalid_row(family: str, key: bytes, error: Exception) -> str:
     return f"the row {key!r} of {family!r} is invalid: {error}"
 
 
 def check_journal(rows: SeriesRows, payloads: Iterable[memoryview]) -> Iterator[str]:
-    """Texts about what is wrong with the journal's records in the write-ahead log, except those that are cut and the
-    samples that are sealed. Retention may have dropped sealed samples, and a start then removes their series."""
-    unreadable, missing, names = 0, 0, np.zeros(0, dtype=np.int64)
+    """Yield a text for each problem with the journal's records in the write-ahead log. Records that are cut and samples
+    that are sealed are ignored: retention may have dropped these samples, and a start then removes their series."""
+    undecodable, orphaned_samples, unknown_ids = 0, 0, np.zeros(0, dtype=np.int64)
+    restorable_ids = [np.zeros(0, dtype=np.int64)]
     for payload in payloads:
         try:
             sequence, record = journal.decode(payload)
         except DECODING_ERRORS:
-            unreadable += 1
+            undecodable += 1
             continue
         if sequence < rows.sealed.cut:
+            continue
+        if isinstance(record, SeriesRecord):  # a start restores those that the store has lost with the power
+            restorable_ids.append(np.arange(record.first, record.end))
             continue
         if isinstance(record, journal.Written) and sequence < rows.sealed.sequence:
             record = record.since(rows.sealed.before_ms)
         unknown = rows.unknown(record.series)
-        names = np.union1d(names, unknown)
+        if len(unknown):
+            unknown = np.setdiff1d(unknown, np.concatenate(restorable_ids))
+        unknown_ids = np.union1d(unknown_ids, unknown)
         if isinstance(record, journal.Written) and len(unknown):
-            missing += int(np.isin(record.rows(), unknown).sum())
-    if unreadable:
-        yield f"{unreadable} records of samples cannot be decoded"
-    if len(names):
-        yield f"{missing} samples are of {len(names)} series that the store does not have, such as id {names[0]}"
+            orphaned_samples += int(np.isin(record.rows(), unknown).sum())
+    if undecodable:
+        yield f"{undecodable} records of samples cannot be decoded"
+    if len(unknown_ids):
+        what = f"{len(unknown_ids)} series that the store does not have, such as id {unknown_ids[0]}"
+        yield f"{orphaned_samples} samples are of {what}"
 
 
 def check_blocks(directory: Path, rows: Iterable[BlockRow], left_over: Collection[str] = ()) -> Iterator[FileCheck]:
@@ -159,9 +167,9 @@ def check_blocks(directory: Path, rows: Iterable[BlockRow], left_over: Collectio
         name, path = entry.name, directory / entry.name
         if name in object_names:
             continue
-        if entry.state is State.SET_ASIDE:
+        if entry.state is ObjectState.SET_ASIDE:
             yield FileCheck(path, (Damage("it was set aside", None, None, None, None),))
-        elif entry.state is State.DRAFT or name.removesuffix(SUFFIX) in left_over:
+        elif entry.state is ObjectState.DRAFT or name.removesuffix(SUFFIX) in left_over:
             yield FileCheck(path, (), remark="left over, the next start removes it")
         else:
             yield FileCheck(path, (Damage("no row of the store names it", None, None, None, None),))

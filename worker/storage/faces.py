@@ -1,8 +1,8 @@
-"""The faces of storage: the protocols through which the areas of a worker read and write durable data.
+"""The interfaces of storage: the only protocols through which the areas of a worker read and write durable data.
 
-The areas touch durable data through these protocols only. The docstrings are the promises that each implementation
-keeps. The protocols do not mention files, so that another kind of storage can implement them. The fourth face, of small
-documents, lies in `shared.control`, because the coordinator needs it as well.
+The docstrings are the promises that every implementation keeps. The protocols do not mention files, so another kind of
+storage can implement them. The interface for small documents is in `shared.control`, because the coordinator needs it
+as well.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from shared.wire import Frame
 
 T = TypeVar("T")
 
-# The journal: records that were acknowledged and are not stored anywhere else yet
+# The journal: acknowledged records that are not stored anywhere else yet
 
 
 @dataclass(frozen=True, slots=True)
 class JournalState:
-    """For the metrics. `written_bytes`: of all records since the journal was opened. `files`, `file_bytes`: of those in
-    use. `oldest_at`: Unix time from which on the oldest records may be that a shard still needs, None without any.
-    `has_failed`: no record is accepted until the journal is opened again."""
+    """For the metrics. `written_bytes`: of all records since the journal was opened. `files`, `file_bytes`: number and
+    size of the files in use. `oldest_at`: the earliest Unix time at which the oldest record that a shard still needs
+    may have been written; None if no record is needed. `has_failed`: no record is accepted until the journal is
+    reopened."""
 
     written_bytes: int
     files: int
@@ -52,7 +53,7 @@ class JournalStream(Protocol):
         its own sequence numbers."""
 
     def replayed(self) -> None:
-        """Let go of `records`: all areas of the shard are loaded, and nobody reads the records again."""
+        """Free `records`: all areas of the shard are loaded, and nothing reads the records again."""
 
     def write(self, payload: Sequence[Frame]) -> int:
         """Append one record, whose payload is these pieces joined, and return its position; see
@@ -71,12 +72,12 @@ class JournalStream(Protocol):
         itself is not durable. Raises nothing."""
 
     def is_behind(self) -> bool:
-        """Whether the stream's oldest record keeps much storage from being reused: the area should soon store the
-        content elsewhere."""
+        """Whether the stream's oldest record prevents much storage from being reused. If so, the area should soon store
+        the content elsewhere."""
 
 
 class WorkerJournal(Protocol):
-    """The records that the shards of one worker process have acknowledged and not put into rows or objects yet. Any
+    """The records that the shards of one worker process have acknowledged but not yet stored as rows or objects. Any
     thread may call any method.
 
     A record's position is a number that rises with time. A journal never gives a position twice. A journal is open in
@@ -85,11 +86,11 @@ class WorkerJournal(Protocol):
 
     def open(self) -> WorkerJournal:
         """Read the records; safe to call again, even after a call that failed. Records that may not be on the disk are
-        written and synced anew before anybody reads them. Damage raises nothing: `losses_of` reports it. Raises
+        written and synced again before anything reads them. Damage raises nothing: `losses_of` reports it. Raises
         OSError, Unavailable."""
 
     def losses_of(self, shard: int) -> list[tuple[int, str]]:
-        """(area, what is missing) for each known loss of one shard that nobody has accepted yet."""
+        """(area, what is missing) for each known loss of one shard that no operator has accepted yet."""
 
     def stream(self, shard: int, area: int) -> JournalStream:
         """The stream of one area of one shard; the same object each time."""
@@ -97,7 +98,7 @@ class WorkerJournal(Protocol):
     def write(self, records: Sequence[tuple[JournalStream, Sequence[Frame]]]) -> list[int]:
         """Append records and return their positions. Each record is a stream and the pieces that make up the payload.
         When this returns, the records survive the death of the process. They survive a loss of power only after `sync`;
-        before, a loss of power may remove any number of the last records.
+        until then, a loss of power may remove any number of the last records.
 
         Raises Unavailable. Then none of the records is in the journal, unless the process dies before the next write.
         If a failed write cannot be undone, the journal takes no more records until it is opened again."""
@@ -122,8 +123,9 @@ class WorkerJournal(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RowsState:
-    """For the metrics. `memory_bytes`: rows in memory and cached. `file_bytes`: of the rows' files. `pending_bytes`:
-    what compaction has to rewrite. `is_stopped`: writes wait for compaction. `has_failed`: no write is accepted."""
+    """For the metrics. `memory_bytes`: of rows in memory and in caches. `file_bytes`: of the rows' files.
+    `pending_bytes`: what compaction still has to rewrite. `is_stopped`: writes wait for compaction. `has_failed`: no
+    write is accepted."""
 
     memory_bytes: int
     file_bytes: int
@@ -134,7 +136,7 @@ class RowsState:
 
 
 class RowBatch(Protocol):
-    """Changes to rows that are applied in order, and all together or not at all. For one thread."""
+    """Changes to rows, applied in order and atomically. For one thread."""
 
     size_bytes: int
     """Bytes of the keys and values so far, without those of `put_many`."""
@@ -153,11 +155,11 @@ class RowBatch(Protocol):
 
 
 class Rows(Protocol):
-    """The rows of one shard: in each family, values by key, ordered by the keys' bytes. Any thread may call any method;
-    another owner is refused while this one has the rows open.
+    """The rows of one shard: in each family, values by key, ordered by the keys' bytes. Any thread may call any method.
+    A second owner is refused while the rows are open.
 
-    Reading raises StoreDamaged if a row differs from what was written, rather than return fewer rows, and Unavailable
-    if storage fails. After any call that met damage, `damage` describes it.
+    Reading raises StoreDamaged if a row differs from what was written (it never returns fewer rows instead), and
+    Unavailable if storage fails. After a call has found damage, `damage` describes it.
     """
 
     @property
@@ -170,7 +172,7 @@ class Rows(Protocol):
         requests."""
 
     def decoding(self, family: str, key: bytes) -> AbstractContextManager[None]:
-        """A context for decoding a row, or several rows from this one on: turns an exception of the decoder into
+        """A context for decoding this row, or several rows starting with it: turns an exception of the decoder into
         StoreDamaged, which names the row."""
 
     def batch(self) -> RowBatch:
@@ -180,7 +182,7 @@ class Rows(Protocol):
         """Apply a batch that `batch()` of these rows has returned. When this returns, readers see the batch, and it
         survives the death of the process. If `durable`, it survives a loss of power too; concurrent callers share one
         sync. Otherwise a loss of power may remove any number of the last batches, each as a whole. A batch that is not
-        `logged` survives nothing before the next `flush` of its families. Raises Unavailable; a `durable` batch may
+        `logged` survives neither before the next `flush` of its families. Raises Unavailable; a `durable` batch may
         have been applied nevertheless."""
 
     def sync(self) -> None:
@@ -195,8 +197,8 @@ class Rows(Protocol):
         """`flush` of every family, so that `make_image` soon afterwards has little to do. Raises Unavailable."""
 
     def make_image(self, target: Path) -> None:
-        """Make a copy of the rows in the directory `target`, which must not exist: what the death of the process would
-        leave at one moment during this call. It takes little space and does not change. Raises Unavailable,
+        """Copy the rows to the directory `target`, which must not exist: the state that the death of the process would
+        leave at one moment during this call. The copy takes little space and does not change. Raises Unavailable,
         OSError."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
@@ -225,13 +227,13 @@ class Rows(Protocol):
         damage."""
 
     def close(self) -> None:
-        """Sync the logged writes, write out the rest, and release the rows. Errors are logged."""
+        """Sync the logged writes, flush the others, and release the rows. Errors are logged."""
 
 
 # The objects: immutable bytes by name
 
-_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR)
-"""Reasons why an intact object may fail to open."""
+_TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR)
+"""Errors with which an intact object may fail to open."""
 
 
 class NotOpened(OSError):
@@ -240,11 +242,11 @@ class NotOpened(OSError):
     @property
     def is_passing(self) -> bool:
         """Whether the reason is the state of this process or machine, not of the object: a later try may succeed."""
-        return self.errno in _PASSING
+        return self.errno in _TRANSIENT
 
 
-class State(Enum):
-    """What kind of item a name in a place of objects belongs to."""
+class ObjectState(Enum):
+    """The kind of item that a name in a place of objects denotes."""
 
     WHOLE = "whole"
     DRAFT = "draft"
@@ -253,16 +255,16 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A name and the kind of item it belongs to: an object or a place within this one (WHOLE), the remains of a draft
+    """A name and the kind of item it denotes: an object or a place within this one (WHOLE), the remains of a draft
     after a crash, or an object that was set aside. A draft has a name of its own, which `delete` accepts."""
 
     name: str
-    state: State
+    state: ObjectState
 
 
 class Draft(Protocol):
-    """An object that is being written. Its name does not exist before `publish`. The remains of a draft after a crash
-    are listed as `State.DRAFT` at the next start, and are never read."""
+    """An object that is being written. Its name does not exist before `publish`. What a crash leaves of a draft is
+    listed as `ObjectState.DRAFT` at the next start, and is never read."""
 
     def write(self, data: Frame) -> None:
         """Append. Raises OSError."""
@@ -316,46 +318,46 @@ class Objects(Protocol):
         """Begin an object under a name that was never used before. Raises OSError."""
 
     def put(self, name: str, content: bytes) -> None:
-        """Write an object whole. When this returns, the content is on the disk; the name is durable after `sync_names`
+        """Write a whole object. When this returns, the content is on the disk; the name is durable after `sync_names`
         or the next `replace`. Until then a crash may leave any part of the content under the name, so the object is
-        valid only if a list contains its checksum. Raises OSError, after which the same may be left."""
+        valid only if a list contains its checksum. Raises OSError, and then any part of the content may be left too."""
 
     def put_by_path(self, name: str, write: Callable[[Path], object]) -> None:
-        """As `put`, for libraries that write to files only: `write` is called with the path of a file and fills it. The
-        path is valid during the call only. Raises OSError, or what `write` raises."""
+        """As `put`, for libraries that can only write to files: `write` is called with the path of a file and fills it.
+        The path is valid during the call only. Raises OSError, or what `write` raises."""
 
     def get_by_path(self, name: str, read: Callable[[Path], T]) -> T:
         """The result of `read`, which is called with the path of a file that holds the object's content. The path is
-        valid during the call only, and `read` may not change the file. Raises OSError, or what `read` raises."""
+        valid during the call only, and `read` must not change the file. Raises OSError, or what `read` raises."""
 
     def replace(self, name: str, content: bytes) -> None:
-        """Write the object whole, in place of its predecessor. When this returns, the new content is on the disk under
-        its name, and so is everything `put` or published in this place before. After a crash the object has the old
-        content or the new one. Raises OSError, and then it has either as well."""
+        """Write the whole object, in place of its predecessor. When this returns, the new content is on the disk under
+        its name, and so is everything that was `put` or published in this place before. After a crash, and after an
+        OSError, the object has either the old content or the new one. Raises OSError."""
 
     def sync_names(self) -> None:
-        """When this returns, every `publish`, `put` and `delete` before it survives a loss of power. Raises OSError,
-        and then any of them may be undone."""
+        """When this returns, every earlier `publish`, `put` and `delete` survives a loss of power. Raises OSError, and
+        then any of them may be undone."""
 
     def delete(self, name: str) -> None:
         """Delete the object, if it exists. A loss of power before `sync_names` may bring it back whole. Raises
         OSError."""
 
     def remove(self) -> None:
-        """Delete this place with everything in it, as far as possible. Any part of it may remain, or come back after a
+        """Delete this place and everything in it, as far as possible. Any part of it may remain, or come back after a
         loss of power. Raises nothing."""
 
     def set_aside(self, name: str) -> str:
-        """Rename a damaged or unknown object to a name that no object ever had, which is listed as `State.SET_ASIDE`.
-        Returns the new location. When this returns, the new name survives a loss of power. Raises OSError, and then the
-        object has one of the two names."""
+        """Rename a damaged or unknown object to a name that no object ever had, which is listed as
+        `ObjectState.SET_ASIDE`. Returns the new location. When this returns, the new name survives a loss of power.
+        Raises OSError, and then the object has one of the two names."""
 
 
 # All of it
 
 
 class Storage(Protocol):
-    """The durable data of a worker process besides its journal, by shard."""
+    """The durable data of a worker process, except its journal, by shard."""
 
     @property
     def control(self) -> Control:
@@ -369,6 +371,6 @@ class Storage(Protocol):
         """The blocks of samples of a shard; the place may not exist yet."""
 
     def rows(self, shard: int) -> Rows:
-        """Open the rows of a shard, after waiting until their last owner has released them. Raises StoreDamaged if the
-        rows are damaged or incomplete, OSError or Unavailable if storage fails or another owner does not release them;
+        """Wait until the last owner has released the rows of a shard, then open them. Raises StoreDamaged if the rows
+        are damaged or incomplete, OSError or Unavailable if storage fails or another owner does not release them;
         nothing is left open then."""

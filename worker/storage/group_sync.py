@@ -12,17 +12,17 @@ from shared.measurements import Latencies
 class GroupSync:
     """The first caller becomes the leader and calls `fsync`; the others wait for a sync that began after their call.
 
-    After a sync has failed, no other begins: the kernel reports a failed write once, and lets the next fsync of the
-    same file succeed although the bytes are not on the disk. Every caller whose writes no earlier sync has covered
-    gets the same exception, now and later. To sync again, open the file again and make a new `GroupSync`.
+    After a sync has failed, no other sync begins: the kernel reports a failed write once, and lets the next fsync of
+    the same file succeed although the bytes are not on the disk. Every caller whose writes no earlier sync has covered
+    gets the same exception, now and later. To sync again, reopen the file and make a new `GroupSync`.
     """
 
     def __init__(self, fsync: Callable[[], None]) -> None:
         self._fsync = fsync
         self._condition = Condition()
-        self._asked = 0
+        self._tickets = 0
         self._synced = 0
-        self._busy = False
+        self._is_syncing = False
         self._failure: BaseException | None = None
         self.latencies = Latencies()
         """How long each fsync took, failed ones included."""
@@ -35,16 +35,16 @@ class GroupSync:
         """Return when a sync that began after this call has ended. Raises what `fsync` raised, in this call or in an
         earlier one."""
         with self._condition:
-            self._asked += 1
-            ticket = self._asked
-            while self._synced < ticket and self._busy:
+            self._tickets += 1
+            ticket = self._tickets
+            while self._synced < ticket and self._is_syncing:
                 self._condition.wait()
             if self._synced >= ticket:
                 return
             if self._failure is not None:
                 raise self._failure.with_traceback(None)
-            self._busy = True
-            upto = self._asked
+            self._is_syncing = True
+            last_ticket = self._tickets
         failure: BaseException | None = None
         started = perf_counter()
         try:
@@ -53,11 +53,11 @@ class GroupSync:
             failure = error
             raise
         finally:
-            took_s = perf_counter() - started
+            duration_s = perf_counter() - started
             with self._condition:
-                self.latencies.add(took_s)
+                self.latencies.add(duration_s)
                 self._failure = failure
                 if failure is None:
-                    self._synced = max(self._synced, upto)
-                self._busy = False
+                    self._synced = max(self._synced, last_ticket)
+                self._is_syncing = False
                 self._condition.notify_all()

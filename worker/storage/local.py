@@ -1,4 +1,4 @@
-"""The storage of a worker in the files of the data directory: where each of its faces lies."""
+"""The storage of a worker as files of the data directory: the path of each part."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def local_journal(data: Path, worker: int) -> WriteAheadLog:
 
 
 class LocalStorage:
-    """See `worker.storage.faces.Storage`. `check` reads a whole store and returns a text for each thing that is wrong
-    with it; it is called before a store that was found damaged is opened again."""
+    """See `worker.storage.faces.Storage`. `check` reads a whole store and returns a text for each defect; it is called
+    before a store that was found damaged is opened again."""
 
     def __init__(self, data: Path, check: Callable[[Path], list[str]]) -> None:
         self._data = data
@@ -38,9 +38,9 @@ class LocalStorage:
 
     def rows(self, shard: int) -> Store:
         directory = shard_directory(self._data, shard)
-        return when_free(directory, lambda: self._opened(directory / "store"), StoreLocked)
+        return when_free(directory, lambda: self._open_store(directory / "store"), StoreLocked)
 
-    def _opened(self, path: Path) -> Store:
+    def _open_store(self, path: Path) -> Store:
         identity_path = path.with_name(identity.NAME)
         if identity_path.exists() and not path.exists():
             raise StoreDamaged(

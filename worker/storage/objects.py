@@ -16,21 +16,21 @@ from typing import TypeVar
 from shared import durable
 from shared.durable import DAMAGED, FILE_MODE, make_directory, sync_directory, write_atomically, write_synced
 from shared.wire import Frame
-from worker.storage.faces import Listed, NotOpened, State
+from worker.storage.faces import Listed, NotOpened, ObjectState
 
 T = TypeVar("T")
 
 UNFINISHED = ".writing"
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, mode=FILE_MODE)
 
 
-def _state(name: str) -> State:
+def _state(name: str) -> ObjectState:
     if DAMAGED in name:
-        return State.SET_ASIDE
-    return State.DRAFT if name.endswith(UNFINISHED) else State.WHOLE
+        return ObjectState.SET_ASIDE
+    return ObjectState.DRAFT if name.endswith(UNFINISHED) else ObjectState.WHOLE
 
 
 class LocalDraft:
@@ -39,7 +39,7 @@ class LocalDraft:
     def __init__(self, target: Path) -> None:
         self._target = target
         self._unfinished = target.with_suffix(UNFINISHED)
-        self._file = open(self._unfinished, "xb", opener=_private)  # noqa: SIM115 (closed by finish or abandon)
+        self._file = open(self._unfinished, "xb", opener=_open_private)  # noqa: SIM115 (closed by finish or abandon)
 
     def write(self, data: Frame) -> None:
         self._file.write(data)
@@ -53,7 +53,7 @@ class LocalDraft:
         os.rename(self._unfinished, self._target)
 
     def abandon(self) -> None:
-        with suppress(OSError):  # a full disk refuses the buffered bytes again, and nobody needs them
+        with suppress(OSError):  # a full disk refuses the buffered bytes again, which are not needed
             self._file.close()
         for path in (self._unfinished, self._target):
             path.unlink(missing_ok=True)

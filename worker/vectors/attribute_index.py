@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.messages.vectors import Condition, Value
 from worker.vectors.attribute_column import (
     ARRAY,

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.messages.vectors import Floats
 from worker.vectors.attribute_strings import Mask
 from worker.vectors.similarity import Rows

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.messages.vectors import Floats
 from worker.vectors.similarity import NOTHING, Rows, inner_product, lengths
 

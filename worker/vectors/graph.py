@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from usearch.index import Index, MetricKind
 
-from shared import kernel_types as types
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.messages.vectors import Floats
 from worker.vectors.row_filter import Allowed
 from worker.vectors.similarity import Rows

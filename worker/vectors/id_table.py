@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.messages.vectors import pack_blobs
 from shared.wire import Frame
 from shared.xxh64 import Bytes, equal_bytes, xxh64

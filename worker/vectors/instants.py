@@ -15,8 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.xxh64 import Bytes
 
 Instants = NDArray[np.complex128]

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.allocator import scratch
 from shared.messages.vectors import Floats
+from shared.process.allocator import scratch
 from worker.vectors import clustering, list_blocks, list_search
 from worker.vectors.attribute_strings import Mask
 from worker.vectors.codes import CODE_MAX

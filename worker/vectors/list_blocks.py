@@ -11,8 +11,7 @@ import math
 
 import numpy as np
 
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from worker.vectors.codes import CODE_MAX
 
 BLOCK_ROWS = 64

@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from worker.vectors.codes import CODE_MAX, PRODUCT_MAX, QUERY_MAX, product
 from worker.vectors.list_blocks import HALF
 

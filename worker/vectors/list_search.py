@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from worker.vectors.codes import product
 from worker.vectors.list_blocks import BLOCK_ROWS, CODES, LINKS, NUMBERS, ROWS, STEPS, VECTORS
 from worker.vectors.list_order import DOUBLES, GROUP, VECTOR, rank, rounded_query, take_nearest

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.messages.vectors import Floats
 from worker.vectors.id_table import IdTable
 from worker.vectors.similarity import Rows

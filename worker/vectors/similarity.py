@@ -10,8 +10,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.messages.vectors import Floats
 
 Rows = NDArray[np.int64]

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from shared.messages.vectors import Collection, Floats
 from shared.telemetry import event
-from worker.storage.faces import Objects, State
+from worker.storage.faces import Objects, ObjectState
 from worker.vectors import saved_vectors
 from worker.vectors.attributes import Attributes
 from worker.vectors.candidate_index import CandidateIndex, new_index
@@ -165,7 +165,7 @@ def write(snapshots: Objects, saving: Saving) -> tuple[Segment, ...]:
         raise
     used_names = {ROWS, SHARDS, *names[:2], *(segment.name for segment in content.segments)}
     for entry in target.list():
-        is_own = entry.name.endswith(_OWN_SUFFIXES) or entry.state is State.DRAFT
+        is_own = entry.name.endswith(_OWN_SUFFIXES) or entry.state is ObjectState.DRAFT
         if entry.name not in used_names and is_own:
             target.delete(entry.name)
     _remove_others(snapshots, lowest, saving.highest)

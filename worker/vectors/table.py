@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import huge_pages
 from shared.messages.vectors import HALF_MOST, Collection, Floats
+from shared.process import huge_pages
 from worker.vectors.attributes import Attributes
 from worker.vectors.candidate_index import CandidateIndex, new_index
 from worker.vectors.codes import Codes, PendingCodes

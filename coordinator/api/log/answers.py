@@ -14,13 +14,13 @@ from enum import StrEnum
 import msgspec
 import numpy as np
 
-from coordinator import json_walk
 from coordinator.api.log import log_parameters
 from coordinator.log.follow import Row
 from coordinator.log.headers import unpacked
+from coordinator.parsing import json_walk
 from proto import log_pb2
 from shared.errors import BadData
-from shared.log_headers import HeadedValue
+from shared.log.headers import HeadedValue
 from shared.messages.log_pages import Records
 from shared.protobuf_fields import delimited_head
 

@@ -8,13 +8,13 @@ from aiohttp import web
 
 from coordinator.api.log.answers import Encoding, key_json
 from coordinator.api.strict import known_parameters
-from coordinator.bodies import read_body
 from coordinator.context import CONTEXT
+from coordinator.headers.negotiation import PROTOBUF, boolean, content_type, wants_protobuf
+from coordinator.http.bodies import read_body
+from coordinator.http.responses import json_answer
 from coordinator.log import records
 from coordinator.log.record_forms import hints
 from coordinator.log.records import Append
-from coordinator.negotiation import PROTOBUF, boolean, content_type, wants_protobuf
-from coordinator.responses import json_answer
 from proto import log_pb2
 from shared.config import Settings
 

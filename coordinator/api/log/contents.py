@@ -11,9 +11,9 @@ from coordinator.api.log import answers, log_parameters, times
 from coordinator.api.log.log_parameters import SEARCH, SELECTION, SEQUENCES, TIMES
 from coordinator.api.strict import known_parameters
 from coordinator.context import CONTEXT
+from coordinator.http.responses import json_answer
 from coordinator.log.reads import KeySelection, Warnings
 from coordinator.queries.running import RunningQuery
-from coordinator.responses import json_answer
 from shared.messages.log import SEQUENCE_MAX
 
 SEGMENT_MAX = (1 << 32) - 1

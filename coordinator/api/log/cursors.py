@@ -12,13 +12,13 @@ from aiohttp import web
 from coordinator.api.log import answers, log_parameters
 from coordinator.api.parameters import timestamp_ms
 from coordinator.api.strict import known_parameters
-from coordinator.bodies import read_body
-from coordinator.body_errors import explained
-from coordinator.calls import WorkerReply
 from coordinator.context import CONTEXT
-from coordinator.large_bodies import SLICED_BYTES_MIN, LargeObject
+from coordinator.fanout.calls import WorkerReply
+from coordinator.http.bodies import read_body
+from coordinator.http.responses import json_answer
 from coordinator.log.reads import KeySelection, Warnings
-from coordinator.responses import json_answer
+from coordinator.parsing.body_errors import explained
+from coordinator.parsing.large_bodies import SLICED_BYTES_MIN, LargeObject
 from shared.errors import BadData
 from shared.hashing import shard_of
 from shared.messages.log import KEY_BYTES_MAX, SEQUENCE_MAX, CursorBody, CursorMove, CursorReply

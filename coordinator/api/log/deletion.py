@@ -9,7 +9,7 @@ from aiohttp import web
 from coordinator.api.log import log_parameters
 from coordinator.api.strict import known_parameters
 from coordinator.context import CONTEXT
-from coordinator.responses import json_answer
+from coordinator.http.responses import json_answer
 from shared.errors import BadData
 from shared.messages.log import SEQUENCE_MAX
 

@@ -18,21 +18,21 @@ from aiohttp import web
 from coordinator.api.listed import listed
 from coordinator.api.log import answers, log_parameters
 from coordinator.api.strict import known_parameters
-from coordinator.bodies import read_body
-from coordinator.body_errors import explained
 from coordinator.context import CONTEXT
+from coordinator.headers.negotiation import PROTOBUF, boolean, wants_protobuf
+from coordinator.http.bodies import read_body
+from coordinator.http.protocol import connection_of
+from coordinator.http.responses import json_answer
 from coordinator.log.follow import rows_of
 from coordinator.log.groups.area import Groups, Polled
 from coordinator.log.groups.assignment import ranges_of
 from coordinator.log.groups.state import GroupState, Stale
 from coordinator.log.reads import KeySelection, Warnings
-from coordinator.negotiation import PROTOBUF, boolean, wants_protobuf
-from coordinator.protocol import connection_of
+from coordinator.parsing.body_errors import explained
 from coordinator.queries.running import FOLLOW, TEXT_MAX, RunningQuery
-from coordinator.responses import json_answer
 from proto import log_pb2
 from shared.errors import BadData
-from shared.log_slots import slot_of
+from shared.log.slots import slot_of
 from shared.messages.log import KEY_BYTES_MAX, SEQUENCE_MAX
 
 NAME_BYTES_MAX = 256

@@ -10,12 +10,12 @@ import msgspec
 from aiohttp import web
 
 from coordinator.api.strict import known_parameters
-from coordinator.bodies import read_body
-from coordinator.body_errors import explained
 from coordinator.context import CONTEXT
+from coordinator.http.bodies import read_body
+from coordinator.http.responses import json_answer
 from coordinator.log.policies import KEEP_MAX
 from coordinator.log.policy_document import TOMBSTONE_AGE_MS, Policy
-from coordinator.responses import json_answer
+from coordinator.parsing.body_errors import explained
 from shared.durations import format_duration, parse_duration_ms
 from shared.errors import BadData
 from shared.messages.log import KEY_BYTES_MAX

@@ -18,14 +18,14 @@ from coordinator.api.listed import listed
 from coordinator.api.log import answers, log_parameters, times
 from coordinator.api.log.log_parameters import RECORD_FORM, SEARCH, SELECTION, SEQUENCES, TIMES
 from coordinator.api.strict import known_parameters
-from coordinator.arrow_streams import RecordStream
 from coordinator.context import CONTEXT, Context
+from coordinator.headers.negotiation import ARROW, EVENTS, JSON, PROTOBUF, boolean, preferred
+from coordinator.http.arrow_streams import RecordStream
+from coordinator.http.protocol import connection_of
+from coordinator.http.streaming import WRITE_BYTES, Outlet, Piece, gathered, outlet
 from coordinator.log.follow import Follower, Row, rows_of
 from coordinator.log.reads import KeySelection, Warnings
-from coordinator.negotiation import ARROW, EVENTS, JSON, PROTOBUF, boolean, preferred
-from coordinator.protocol import connection_of
 from coordinator.queries.running import FOLLOW, TEXT_MAX, RunningQuery
-from coordinator.streaming import WRITE_BYTES, Outlet, Piece, gathered, outlet
 from proto import log_pb2
 from shared.errors import BadData, TriptychError
 from shared.messages.log_pages import Page, Records

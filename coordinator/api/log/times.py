@@ -13,9 +13,9 @@ from coordinator.api.log.log_parameters import SELECTION
 from coordinator.api.parameters import timestamp_ms
 from coordinator.api.strict import known_parameters
 from coordinator.context import CONTEXT
+from coordinator.http.responses import json_answer
 from coordinator.log.reads import KeySelection, Reader, Warnings
 from coordinator.queries.running import RunningQuery
-from coordinator.responses import json_answer
 from shared.errors import BadData
 from shared.messages.log import SEQUENCE_MAX
 

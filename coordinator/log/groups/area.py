@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from coordinator.links import Links
+from coordinator.fanout.links import Links
 from coordinator.log.groups.group import Group, Session
 from coordinator.log.groups.reading import GroupPage, GroupReader
 from coordinator.log.groups.state import GroupState, Stale, require_prefix
@@ -25,7 +25,7 @@ from coordinator.log.reads import Reader, Warnings
 from coordinator.log.recovery import Recovery
 from shared.config import Settings
 from shared.errors import BadData, NotFound, TriptychError
-from shared.log_slots import NOT_OWNED, slot_count
+from shared.log.slots import NOT_OWNED, slot_count
 from shared.telemetry import event
 
 SWEEP_S = 0.2

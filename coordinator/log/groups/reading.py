@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.links import Links
+from coordinator.fanout.links import Links
 from coordinator.log.reads import Reader, Warnings
 from coordinator.log.recovery import Recovery
-from shared.log_slots import NOT_OWNED, slots_per_shard
+from shared.log.slots import NOT_OWNED, slots_per_shard
 from shared.messages import log
 from shared.messages.log_groups import LagBody, LagReply, SlotsBody, SlotsReply
 from shared.messages.log_pages import Page, Records, check_progress

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from coordinator.log.groups.assignment import NOBODY, Owners, divided
 from shared.errors import BadData, Conflict, Overloaded
-from shared.log_slots import NOT_OWNED
+from shared.log.slots import NOT_OWNED
 from shared.messages.log_groups import StoredGroup
 
 MEMBERS_MAX = 256

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.links import Links
+from coordinator.fanout.links import Links
 from shared.hashing import shard_of
 from shared.messages.log_groups import (
     GroupBody,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from coordinator.log.columns import BatchRecords
 from coordinator.log.frontier import Group as AppendedGroup
 from shared.errors import Overloaded
-from shared.log_slots import slot_of
+from shared.log.slots import slot_of
 
 LOOKED_AT_MAX = 64
 """A batch with more records than this wakes every member that waits for its prefix: most of them have one of the

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from loadtest.bench.metrics.servers import Prometheus, Server, Triptych, VictoriaMetrics
-from shared import interpreter
+from shared.process import interpreter
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "benchmarks" / "metrics.md"
 BEGIN = "<!-- metrics: written by python -m loadtest.bench.metrics -->"

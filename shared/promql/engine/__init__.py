@@ -1,1 +1,1 @@
-"""The evaluation of a tree over a grid of times: from samples to the value at every step, in arrays."""
+"""Evaluates a tree over a grid of times: from samples to the value at every step, in arrays."""

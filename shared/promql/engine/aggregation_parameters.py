@@ -17,7 +17,7 @@ INT64_MAX = 9223372036854774784.0
 """The largest float64 that is an int64."""
 
 REMARKS_MAX = 10
-"""Distinct bad values that get an annotation, at most: a value that changes at every step must not cause as many."""
+"""At most this many distinct bad values get an annotation, since a value may change at every step."""
 
 
 def scalar_of(param: Value | None) -> Float:

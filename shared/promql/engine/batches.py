@@ -31,17 +31,17 @@ from shared.promql.model import Grid, Matrix, Scalar, String
 from shared.promql.operators import SCALAR_OPERATORS, TRIMS
 
 BATCH_CELLS = 1 << 18
-"""Series × steps of a batch: 2 MB of values, which stay in the processor's cache from one operator to the next."""
+"""Series × steps of a batch: 2 MB of values, which stay in the CPU's cache from one operator to the next."""
 
 BATCH_SHARE = 4
-"""A batch's values take at most one in so many of the samples that the query may still hold. The rest is for the
+"""A batch's values take at most 1/BATCH_SHARE of the samples that the query may still hold. The remainder is for the
 samples that are read, the values of subqueries, and the partial forms."""
 
 BATCH_BUCKETS = 1 << 21
-"""Buckets of a batch's histograms: 16 MB of counts, of which there are a few copies at a time."""
+"""Buckets of a batch's histograms: 16 MB of counts, of which a few copies exist at a time."""
 
 BATCH_SERIES = 1 << 14
-"""Series of a batch, at most; their samples are read in several parts."""
+"""The most series in a batch. Their samples are read in several parts."""
 
 STREAMED = frozenset({"sum", "avg", "count", "min", "max", "group", "stddev", "stdvar", "topk", "bottomk"})
 """Aggregations whose partial form is smaller than their input."""
@@ -67,13 +67,13 @@ def combined(
     held_before = context.samples_held
     selector = batched_selector(node)
     if selector is None:
-        whole = partial.partial(node, evaluate_vector(node.expr, grid, context), param, grid, context)
-        context.keep(held_before, whole.cells)
-        return whole
+        contribution = partial.partial(node, evaluate_vector(node.expr, grid, context), param, grid, context)
+        context.keep(held_before, contribution.cells)
+        return contribution
     cells = max(1, min(BATCH_CELLS, context.samples_left // BATCH_SHARE))
     batch = _first_batch(node, selector, cells, grid, context)
-    parts: list[Partial] = []  # the first may be of many batches
-    later_cells = 0  # of the others
+    parts: list[Partial] = []  # the first may combine many batches
+    later_cells = 0  # of the other parts
     while batch.first == 0 or batch.first < batch.total:
         parts_held = context.samples_held
         try:
@@ -89,28 +89,28 @@ def combined(
         parts.append(part)
         batch.first += batch.size
         context.check()
-        # The first is combined with as much as it has itself, so the work is in proportion to all that is combined.
+        # Combining waits until the later parts are as large as the first, so the total work is linear.
         if later_cells >= max(cells, parts[0].cells):
             parts, later_cells = [partial.combine(node, parts, param, context)], 0
             context.keep(held_before, parts[0].cells)
-    whole = partial.combine(node, parts, param, context)
-    context.keep(held_before, whole.cells)
-    return whole
+    contribution = partial.combine(node, parts, param, context)
+    context.keep(held_before, contribution.cells)
+    return contribution
 
 
 def _first_batch(
     node: Aggregate, selector: VectorSelector, cells: int, grid: Grid, context: EvalContext
 ) -> SeriesBatch:
-    """The first batch of series, which have at most `cells` values at the steps of the longest grid."""
-    steps = max(1, _steps_most(node.expr, grid, context))
+    """The first batch: as many series as have at most `cells` values at the steps of the longest grid."""
+    steps = max(1, _steps_max(node.expr, grid, context))
     buckets = max(1, min(BATCH_BUCKETS, context.samples_left // BATCH_SHARE))
     return SeriesBatch(selector, max(1, min(BATCH_SERIES, cells // steps)), steps, buckets)
 
 
-def _steps_most(expr: Expr, grid: Grid, context: EvalContext) -> int:
-    """The steps of the longest grid that a part of `expr` is evaluated at: `grid`, or that of a subquery."""
+def _steps_max(expr: Expr, grid: Grid, context: EvalContext) -> int:
+    """The steps of the longest grid on which a part of `expr` is evaluated: `grid`, or that of a subquery."""
     inner = inner_grid(expr, grid, context) if isinstance(expr, Subquery) else grid
-    return max([grid.steps, *(_steps_most(child, inner, context) for child in children(expr))])
+    return max([grid.steps, *(_steps_max(child, inner, context) for child in children(expr))])
 
 
 @contextmanager
@@ -149,7 +149,7 @@ def _leaf_of_call(call: Call) -> VectorSelector | None:
 
 
 def constant(expr: Expr) -> bool:
-    """Whether `expr` reads no samples, so that evaluating it once per batch costs next to nothing."""
+    """Whether `expr` reads no samples, so that evaluating it for each batch costs next to nothing."""
     match expr:
         case NumberLiteral() | StringLiteral():
             return True

@@ -1,7 +1,7 @@
 """Binary operators by the types of their operands: scalars and instant vectors.
 
-Semantics: https://prometheus.io/docs/prometheus/latest/querying/operators/#binary-operators. What an operator makes of
-two values is in `operations.py`.
+Semantics: https://prometheus.io/docs/prometheus/latest/querying/operators/#binary-operators. `operations.py` applies an
+operator to pairs of values.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def _scalars(node: Binary, left: Float, right: Float) -> Float:
 
 
 def _with_scalar(node: Binary, vector: Matrix, scalar: Float, context: EvalContext, *, swapped: bool) -> Matrix:
-    """The value for a vector and a scalar. A comparison without `bool` keeps the vector's values, whichever side the
-    vector is on."""
+    """The value for a vector and a scalar. A comparison without `bool` keeps the vector's values, on whichever side the
+    vector is."""
     left, right = (scalar, vector.values) if swapped else (vector.values, scalar)
     values, is_kept, histograms = operate(node, left, right, vector.present, vector.histograms, context)
     present = vector.present if is_kept is None else vector.present & is_kept
@@ -59,6 +59,6 @@ def _with_scalar(node: Binary, vector: Matrix, scalar: Float, context: EvalConte
         dropped = Matrix(vector.labels, values, present, np.ones_like(vector.drop_name), histograms)
         return dropped if is_kept is None else without_empty(dropped)
     if node.op not in TRIMS:
-        # Between a histogram and a scalar no comparison holds, so only floats are kept.
+        # No comparison between a histogram and a scalar holds, so only floats are kept.
         values, histograms = vector.values, None
     return without_empty(Matrix(vector.labels, values, present, vector.drop_name, histograms))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from shared.errors import DeadlineExceeded, Internal, OverBudget, TooHeavy
 from shared.histograms.batch import HistogramBatch
 from shared.labels import Symbols
-from shared.processor_time import UNBOUNDED, ProcessorTime
+from shared.process.processor_time import UNBOUNDED, ProcessorTime
 from shared.promql.ast import At, Duration, Expr, VectorSelector
 from shared.promql.model import Annotations, Grid, SeriesSelection, Source, Value
 
@@ -17,11 +17,11 @@ LOOKBACK_MS = 300_000
 """How far an instant selector looks back for a sample: Prometheus's default of five minutes."""
 
 FAR_MS = 1 << 60
-"""Times of `@` are not taken to be further from 1970: samples lie within the years 1 to 9999, so no window there has
-any, and 64 bits hold the time with every offset, range and lookback."""
+"""Times of `@` are clamped to this distance from 1970. Samples lie within the years 1 to 9999, so no window that far
+away has any, and 64 bits hold the time with any offset, range and lookback."""
 
 SAMPLES_MAX = 50_000_000
-"""Samples one query may hold at a time by default, Prometheus's `--query.max-samples`: 0.8 GB of timestamps and
+"""Samples that one query may hold at a time by default, as Prometheus's `--query.max-samples`: 0.8 GB of timestamps and
 values."""
 
 TOO_MANY_SAMPLES = (
@@ -36,11 +36,11 @@ def _never() -> bool:
 
 
 def uncounted(samples: int) -> None:
-    """Nobody asks how far the evaluation is."""
+    """The `counted` of an evaluation whose progress is not followed."""
 
 
 def require_samples(samples: int, limit: int) -> None:
-    """Raises OverBudget if a query would hold so many samples at a time."""
+    """Raises OverBudget if a query may not hold this many samples at a time."""
     if samples > limit:
         raise OverBudget(TOO_MANY_SAMPLES.format(samples=samples, limit=limit))
 
@@ -53,8 +53,8 @@ def resolved(duration: Duration) -> int:
 
 
 class BatchTooLarge(Exception):
-    """The histograms of the batch being evaluated have more buckets than a batch may have. Its size has been reduced,
-    and its evaluation begins again."""
+    """The histograms of the batch being evaluated have more buckets than a batch may have. The batch has been made
+    smaller, and is to be evaluated again."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class SeriesBatch:
     """Restricts one selector to the series [first, first + size) while a batch of series is evaluated.
 
     The first scan of that selector sets `selection`, and each read sets `read_size`, the number of series to read next.
-    A series has `steps` values, which together have `buckets_max` buckets at most if they are histograms.
+    A series has `steps` values. If they are histograms, those of the batch may have `buckets_max` buckets in total.
     """
 
     selector: VectorSelector
@@ -78,8 +78,8 @@ class SeriesBatch:
         return self.selection.labels.size if self.selection is not None else 0
 
     def fit(self, histograms: HistogramBatch) -> None:
-        """Raises BatchTooLarge, with a smaller size, if the values are like these histograms and have too many
-        buckets."""
+        """Reduces the size and raises BatchTooLarge if the batch would have too many buckets, judging by these
+        histograms."""
         width = max(1, histograms.buckets // max(1, len(histograms)))
         size = max(1, self.buckets_max // (self.steps * width))
         if size < self.size:
@@ -91,14 +91,14 @@ class SeriesBatch:
 class EvalContext:
     """The source, limits and annotations of one evaluation; used by one thread at a time.
 
-    `query_grid` is the whole query's (what `start()` and `end()` mean); `deadline` is of `time.monotonic()`;
-    `processor` is bounded for a light query; `counted` is told of samples as they are read. `remote[i]` is the value of
-    the leaf `Remote(i)`; `samples_read` and `series_read` count up. A histogram counts as one sample and one more for
-    each bucket; `buckets_read` are those among `samples_read`.
+    `query_grid` is that of the whole query, to which `start()` and `end()` refer; `deadline` is a time of
+    `time.monotonic()`; `processor` is bounded for a light query; `counted` is called with the number of samples as they
+    are read. `remote[i]` is the value of the leaf `Remote(i)`. `samples_read` and `series_read` count up. A histogram
+    counts as one sample plus one for each bucket; `buckets_read` are the buckets among `samples_read`.
 
-    `samples_held`: the samples that are read at the moment, and the values of the results that are still needed;
-    `samples_max` is their limit, and `samples_peak` the most so far. A result counts until the one that it is made into
-    is complete. Copies that exist for a moment do not count: the account of the memory has them.
+    `samples_held`: the samples being read, and the values of the results that are still needed; `samples_max` is their
+    limit, and `samples_peak` the most so far. A result counts until the result computed from it is complete. Copies
+    that exist briefly do not count here, but in the account of memory.
     """
 
     source: Source | None
@@ -119,12 +119,12 @@ class EvalContext:
     series_read: int = 0
     batch: SeriesBatch | None = None
     finds_resets: bool = False
-    """Whether selectors say of histograms with an unknown reset hint what the sample before shows. Prometheus does so
-    where only counts and sums are asked for, and warns if hints contradict each other."""
+    """Whether selectors replace unknown reset hints of histograms by what the preceding sample shows. Prometheus does
+    so where only counts and sums are used, and warns of hints that contradict each other."""
     node_seconds: dict[int, float] | None = None
-    """Where it is asked for: id of a node → how long it and what is below it took."""
+    """If asked for: id of a node → how long its subtree took."""
     invariant: dict[int, tuple[Expr, bool]] = field(default_factory=dict)
-    """The memo of `invariance.step_invariant`: id of a node → (the node, so that no other node gets its id; the
+    """The cache of `invariance.step_invariant`: id of a node → (the node, so that no other node gets its id; the
     result)."""
 
     @property
@@ -132,8 +132,8 @@ class EvalContext:
         return self.processor.is_bounded
 
     def check(self) -> None:
-        """Called between batches and nodes. Raises DeadlineExceeded past the deadline or when cancelled, TooHeavy when
-        a light query has had its processor time."""
+        """Called between batches and nodes. Raises DeadlineExceeded past the deadline or when cancelled, and TooHeavy
+        when a light query has used up its CPU time."""
         if self.cancelled():
             raise DeadlineExceeded("query was cancelled before it was done")
         if time.monotonic() > self.deadline:
@@ -147,30 +147,30 @@ class EvalContext:
         return max(0, self.samples_max - self.samples_held)
 
     def count(self, series: int, samples: int, buckets: int) -> None:
-        """So many series and samples have been read from the source, with the buckets of those that are histograms."""
+        """Record that so many series and samples were read from the source; `buckets`: those of the histograms."""
         self.series_read += series
         self.samples_read += samples + buckets
         self.buckets_read += buckets
         self.counted(samples + buckets)
 
     def require(self, samples: int) -> None:
-        """Raises OverBudget if so many samples more cannot be held."""
+        """Raises OverBudget if the query may not hold so many more samples."""
         require_samples(self.samples_held + samples, self.samples_max)
 
     def hold(self, samples: int) -> None:
-        """So many samples more are held: called before they are allocated, where their number is known. Raises
+        """Count so many more samples as held. Called before they are allocated if their number is known by then. Raises
         OverBudget."""
         self.require(samples)
         self.samples_held += samples
         self.samples_peak = max(self.samples_peak, self.samples_held)
 
     def release(self, samples: int) -> None:
-        """So many samples are held no longer."""
+        """Count so many samples as no longer held."""
         assert 0 <= samples <= self.samples_held
         self.samples_held -= samples
 
     def keep(self, held_before: int, samples: int) -> None:
-        """Of all that has been held since `samples_held` was `held_before`, a result of so many samples is left. Raises
+        """Of everything held since `samples_held` was `held_before`, keep only a result of so many samples. Raises
         OverBudget."""
         self.samples_held = held_before
         self.hold(samples)

@@ -1,8 +1,8 @@
 """Evaluates the tree: each node's value over a grid of evaluation times, as columns.
 
-Semantics: https://prometheus.io/docs/prometheus/latest/querying/basics/. This module only decides which part computes a
-node, and evaluates what that part needs. Other modules evaluate a subtree only through a function that is passed to
-them.
+Semantics: https://prometheus.io/docs/prometheus/latest/querying/basics/. This module only decides which module computes
+a node, and evaluates the operands that it needs. Other modules evaluate a subtree only through a function that is
+passed to them.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ OF_BUCKETS = frozenset({"histogram_fraction", "histogram_quantile", "histogram_q
 def evaluate(expr: Expr, grid: Grid, context: EvalContext) -> Value:
     """The value of `expr` at every time of `grid`.
 
-    A range vector has a value only where the grid is an instant. A subtree that is the same at every step because of
-    `@` is evaluated once. Raises NotExecutable, BadData, DeadlineExceeded.
+    A range vector has a value only if the grid is one instant. A subtree that is the same at every step because of `@`
+    is evaluated once. Raises NotExecutable, BadData, DeadlineExceeded.
     """
     context.check()
     expr = without_parens(expr)
     if isinstance(expr, Remote):
-        return context.remote[expr.index]  # has been held since it came
+        return context.remote[expr.index]  # has counted as held since it was received
     started = 0.0 if context.node_seconds is None else time.perf_counter()
     held_before = context.samples_held
     if grid.steps > 1 and not isinstance(expr, NumberLiteral | StringLiteral) and step_invariant(expr, context):
@@ -120,8 +120,8 @@ def _aggregate(node: Aggregate, grid: Grid, context: EvalContext) -> Matrix:
     """The value of an aggregation, computed from partials if its series come in batches."""
     if batches.batched_selector(node) is not None:
         param = _param(node, grid, context)
-        whole = batches.combined(node, param, grid, context, evaluate_vector)
-        return partial.merge(node, [whole], param, grid, context)
+        combined = batches.combined(node, param, grid, context, evaluate_vector)
+        return partial.merge(node, [combined], param, grid, context)
     value = evaluate_vector(node.expr, grid, context)
     return evaluate_aggregate(node, value, _param(node, grid, context), grid, context)
 
@@ -143,7 +143,7 @@ def _range_vector(node: MatrixSelector | Subquery, grid: Grid, context: EvalCont
 def _range_series(
     node: MatrixSelector | Subquery, grid: Grid, context: EvalContext, *, is_kept: bool = False
 ) -> RangeSeries:
-    """The series of a range selector or subquery. `is_kept`: their samples are the result, so they stay. Raises
+    """The series of a range selector or subquery. `is_kept`: their samples are the result, so they stay held. Raises
     NotExecutable if one series over the inner grid of a subquery is more than the query may hold."""
     if isinstance(node, MatrixSelector):
         return range_vectors.of_selector(node, grid, context, is_kept=is_kept)
@@ -190,7 +190,7 @@ def _call(node: Call, grid: Grid, context: EvalContext) -> Value:
 
 @contextmanager
 def _finding_resets(finds: bool, context: EvalContext) -> Iterator[None]:
-    """Sets `EvalContext.finds_resets` while a subtree is evaluated, also if that fails."""
+    """Sets `EvalContext.finds_resets` while a subtree is evaluated, and restores it afterwards."""
     outer, context.finds_resets = context.finds_resets, finds
     try:
         yield
@@ -199,14 +199,14 @@ def _finding_resets(finds: bool, context: EvalContext) -> Iterator[None]:
 
 
 def finds_resets(node: Call, outer: bool) -> bool:
-    """`EvalContext.finds_resets` for the arguments of a call, which has it as `outer`."""
+    """`EvalContext.finds_resets` for the arguments of a call; `outer` is its value for the call itself."""
     if node.func in OF_STATISTICS:
         return _adds_up(node)
     return outer and node.func not in OF_BUCKETS
 
 
 def _adds_up(expr: Expr) -> bool:
-    """Whether histograms are added up in the expression, and so may have reset hints that contradict each other."""
+    """Whether the expression adds up histograms, whose reset hints may therefore contradict each other."""
     match expr:
         case Aggregate() | Binary(op="+" | "-", matching=Matching()):
             return True

@@ -1,4 +1,4 @@
-"""The last step of every evaluation: metric names dropped, and series that became equal merged or refused."""
+"""The last step of every evaluation: drops metric names, and merges or refuses series that then have equal labels."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from shared.promql.model import METADATA_LABELS, Bool, Matrix, RangeVector, Valu
 def finish(value: Value) -> Value:
     """Remove the metric names that operators have dropped, and series without a sample.
 
-    Series whose label sets become equal are merged if no step has both. Raises NotExecutable if a step has both, or if
-    they are series of a range vector.
+    Series whose label sets become equal are merged unless a step has both. Raises NotExecutable if a step has both, or
+    if they are series of a range vector.
     """
     if isinstance(value, Matrix):
         return _finish_matrix(value)

@@ -10,7 +10,7 @@ from shared.promql.model import Bool, Float
 
 
 class GatheredHistograms:
-    """The histograms so far, in one numbering of rows."""
+    """The histograms gathered so far, with consecutively numbered rows."""
 
     def __init__(self) -> None:
         self._batches: list[HistogramBatch] = []
@@ -26,13 +26,13 @@ class GatheredHistograms:
         return references(np.arange(first, self._rows))
 
     def adopt(self, values: Float, present: Bool, batch: HistogramBatch) -> None:
-        """Change the values that refer to rows of the batch, in place; absent ones become NaN."""
+        """Gather the rows that values refer to, and renumber the references in place. Absent values become NaN."""
         values[~present] = np.nan
-        moved, used = used_only(values, batch)
+        renumbered, used = used_only(values, batch)
         if used is not None:
-            values[:] = shifted(moved, self._rows)
+            values[:] = shifted(renumbered, self._rows)
             self.add(used)
 
     def batch(self) -> HistogramBatch | None:
-        """All of them; None if there are none."""
+        """All gathered histograms; None if there are none."""
         return concatenated(self._batches) if self._rows else None

@@ -1,4 +1,4 @@
-"""Neighbouring samples of series that are histograms: resets and changes between them."""
+"""Resets and changes between neighbouring samples that are histograms."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from shared.promql.engine.context import EvalContext
 from shared.promql.model import Bool, Int, Samples
 
 BUCKETS_AT_ONCE = 1 << 20
-"""Buckets that are added up or compared between two checks of the deadline: some 20 ms, and 16 MB of results."""
+"""Buckets that are added up or compared between two checks of the deadline: about 20 ms, and 16 MB of results."""
 
 
 def resets(samples: Samples, context: EvalContext) -> Bool:
-    """bool[m]: whether this sample and the previous one are histograms, and the counter was reset between them. What it
-    says of the first sample of a series means nothing."""
+    """bool[m]: whether this sample and the previous one are histograms between which the counter was reset. Meaningless
+    for the first sample of a series."""
     events = np.zeros(len(samples.values), dtype=np.bool_)
     for batch, at, previous, current in _pairs(samples, context):
         events[at] = histogram_resets.resets(batch, previous, current)
@@ -28,8 +28,8 @@ def resets(samples: Samples, context: EvalContext) -> Bool:
 
 
 def changes(samples: Samples, context: EvalContext) -> Bool:
-    """bool[m]: whether this sample is another histogram than the previous one, or one of both is a float. What it says
-    of the first sample of a series means nothing."""
+    """bool[m]: whether this sample and the previous one are different histograms, or a histogram and a float.
+    Meaningless for the first sample of a series."""
     events = kind_changes(samples)
     for batch, at, previous, current in _pairs(samples, context):
         events[at] = ~operators.equal(batch.take(previous), batch.take(current))
@@ -42,8 +42,8 @@ def kind_changes(samples: Samples) -> Bool:
 
 
 def with_hints(samples: Samples, context: EvalContext) -> Samples:
-    """The samples whose reset hints, where they are unknown, say what the sample before shows. The first histograms of
-    series, and those after floats, stay as they are."""
+    """The samples with each unknown reset hint replaced by what the preceding sample shows. The first histogram of a
+    series and those after floats stay unchanged."""
     batch = samples.histograms
     if batch is None or not (batch.hints == HINT_UNKNOWN).any():
         return samples
@@ -53,14 +53,14 @@ def with_hints(samples: Samples, context: EvalContext) -> Samples:
     follows[samples.offsets[:-1][np.diff(samples.offsets) > 0]] = False
     flags = batch.columns.flags.copy()
     rows = rows_of(samples.values[follows])
-    found = np.where(is_reset[follows], np.uint8(HINT_RESET), np.uint8(HINT_NOT_RESET))
-    flags[rows] = np.where(flags[rows] & HINT == HINT_UNKNOWN, flags[rows] | found, flags[rows])
+    hints = np.where(is_reset[follows], np.uint8(HINT_RESET), np.uint8(HINT_NOT_RESET))
+    flags[rows] = np.where(flags[rows] & HINT == HINT_UNKNOWN, flags[rows] | hints, flags[rows])
     return replace(samples, histograms=HistogramBatch(batch.layouts, sealed(batch.columns._replace(flags=flags))))
 
 
 def _pairs(samples: Samples, context: EvalContext) -> Iterator[tuple[HistogramBatch, Int, Int, Int]]:
-    """(the batch, samples that are histograms after a histogram, the rows of those before, their rows), some at a
-    time."""
+    """(the batch, samples that are histograms after a histogram, the rows of their predecessors, their own rows), some
+    at a time."""
     if samples.histograms is None:
         return
     is_histogram, rows = is_reference(samples.values), rows_of(samples.values)
@@ -73,5 +73,5 @@ def _pairs(samples: Samples, context: EvalContext) -> Iterator[tuple[HistogramBa
 
 
 def widest(batch: HistogramBatch) -> int:
-    """The most buckets that a row may have, at least 1."""
+    """The largest number of buckets that a row may have, at least 1."""
     return max(1, int(np.diff(batch.layouts.columns.start).max(initial=0)))

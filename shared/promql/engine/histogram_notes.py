@@ -1,4 +1,4 @@
-"""What is noted of series while their histograms are evaluated, and the annotations that say so."""
+"""Notes on series, taken while their histograms are evaluated, and the annotations made from them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ MIXED_TYPES, IGNORED, MIXED_SCHEMAS, NOT_COUNTER, NOT_GAUGE, RECONCILED, CONFLIC
     1 << bit for bit in range(8)
 )
 """A window has floats and histograms, and no result; histograms were ignored; a window has exponential and custom
-buckets, and no result; a histogram is a gauge, or is none, where the function expects the other; custom boundaries
-differ; reset hints contradict each other; a counter's start is before the sample before."""
+buckets, and no result; a histogram is not a counter, or not a gauge, as the function expects; custom boundaries differ;
+reset hints contradict each other; a counter's start is before the previous sample."""
 
 _WARNINGS = {
     MIXED_TYPES: "encountered a mix of histograms and floats for metric name {name}",
@@ -29,8 +29,8 @@ _WARNINGS = {
 def remark(
     notes: NDArray[np.uint8], labels: LabelFrame, operation: str, position: int, annotations: Annotations
 ) -> None:
-    """Add Prometheus's annotations on the series (uint8[series]: the notes of each). `operation`: during which custom
-    boundaries were reconciled."""
+    """Add Prometheus's annotations. `notes`: uint8[series], the notes on each series; `operation`: what reconciled
+    custom boundaries."""
     if not notes.any():
         return
     for note, text in _WARNINGS.items():

@@ -1,8 +1,8 @@
 """Functions of range vectors over series that have native histograms.
 
 Source: https://prometheus.io/docs/prometheus/latest/querying/functions/ and the specification of native histograms. The
-samples of a series are rows of a batch, and neighbouring windows share most of theirs: a rate reads the first and last
-row of a window, and those before resets.
+samples of a series are rows of a batch, and neighbouring windows share most of their rows. A rate reads only the first
+and last row of a window, and those before resets.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from shared.promql.engine.readings import Reading
 from shared.promql.model import Bool, Float, Int, Samples
 
 CELLS_AT_ONCE = 1 << 18
-"""Values of a part, whose windows are found at once: 16 MB of bounds and flags."""
+"""Values of a part, whose windows are determined at once: 16 MB of bounds and flags."""
 
 LAYOUTS_CARRIED = 1 << 10
-"""Layouts that results share with the histograms they come from, at most, whether they need them or not."""
+"""Up to this many layouts, results keep all those of the histograms they come from, whether they use them or not."""
 
 COUNTERS = frozenset({"rate", "increase", "irate"})
 DIFFERENCES = COUNTERS | {"delta", "idelta"}
@@ -55,7 +55,7 @@ OF_SAMPLES = CARRYING | {
     "absent_over_time", "changes", "count_over_time", "present_over_time", "resets", "ts_of_first_over_time",
     "ts_of_last_over_time",
 }  # fmt: skip
-"""Functions to which a histogram is a sample like any other. The rest looks at floats only."""
+"""Functions that treat a histogram like any other sample. The kernels of the others see only the floats."""
 
 Function = Callable[[Reading], None]
 
@@ -63,7 +63,7 @@ Function = Callable[[Reading], None]
 def evaluate(
     func: str, function: Function, reading: Reading, gathered: GatheredHistograms, context: EvalContext
 ) -> None:
-    """Evaluate a reading that has histograms. `function` is that for floats. Fills `reading.notes`."""
+    """Evaluate a reading that has histograms. `function` is the one for floats. Fills `reading.notes`."""
     if func in OF_SAMPLES:
         _of_samples(func, function, reading, gathered, context)
         return
@@ -88,8 +88,8 @@ def evaluate(
 
 
 def note_overlaps(func: str, reading: Reading, context: EvalContext) -> None:
-    """Note the series that have a result from samples with overlapping start timestamps. To be called when the results
-    are there."""
+    """Note the series that have a result from samples with overlapping start timestamps. Must be called after the
+    results have been computed."""
     if not scan.overlapping_starts(reading.samples).any():
         return
     for part in readings.parts_of_values(reading, CELLS_AT_ONCE):
@@ -128,8 +128,8 @@ def floats_of(samples: Samples) -> Samples:
 
 
 def reset_events(samples: Samples, context: EvalContext) -> Bool:
-    """bool[m]: whether a counter was reset between the previous sample and this one: by the histograms, or by their
-    start timestamps. What it says of the first sample of a series means nothing."""
+    """bool[m]: whether a counter was reset between the previous sample and this one, according to the histograms or to
+    their start timestamps. Meaningless for the first sample of a series."""
     events = neighbours.resets(samples, context)
     began = scan.counter_starts(samples)[1]
     return events | began if began.size else events
@@ -156,19 +156,19 @@ def bounds_of(reading: Reading) -> tuple[Int, Int]:
 
 
 def kinds(reading: Reading, begins: Int, ends: Int) -> tuple[Bool, Bool]:
-    """(whether the samples begins[s, k] ≤ i < ends[s, k] are histograms only, whether they are of both kinds)."""
+    """(whether the samples begins[s, k] ≤ i < ends[s, k] are all histograms, whether they are of both kinds)."""
     before = sums_before(is_reference(reading.samples.values))
     histograms = before[ends] - before[begins]
     return (histograms > 0) & (histograms == ends - begins), (histograms > 0) & (histograms < ends - begins)
 
 
 def note(reading: Reading, where: Bool, note: int) -> None:
-    """Note something of the series with a window in `where` (bool[n, steps])."""
+    """Add `note` to the notes of the series with a window in `where` (bool[n, steps])."""
     reading.notes[where.any(axis=1)] |= note
 
 
 class Cells(NamedTuple):
-    """Values that are computed: the series and the step of each; `note` applies to bool[cells]."""
+    """The values to compute: the series and the step of each. `note` takes a mask of the cells, bool[cells]."""
 
     reading: Reading
     series: Int
@@ -178,7 +178,7 @@ class Cells(NamedTuple):
         self.reading.notes[self.series[where]] |= note
 
     def fill(self, cells: slice, merged: Merged, is_refused: Bool, gathered: GatheredHistograms) -> None:
-        """Write the histograms of some cells (rows of `merged`), except those that are refused (bool[…])."""
+        """Write the histograms of some cells (the rows of `merged`), except those that are refused (bool[…])."""
         is_refused = is_refused | (merged.notes & merging.MIXED > 0)
         series, steps = self.series[cells], self.steps[cells]
         self.reading.notes[series[is_refused]] |= MIXED_SCHEMAS
@@ -192,8 +192,8 @@ class Cells(NamedTuple):
 
 
 def slices(sizes: Int, batch: HistogramBatch, gathered: GatheredHistograms, context: EvalContext) -> Iterator[slice]:
-    """Runs of windows that add up few buckets; `sizes`: int64[windows], how many rows each adds up. Announces the
-    buckets of the results, and checks the deadline."""
+    """Slices of the windows that add up a bounded number of buckets; `sizes`: int64[windows], how many rows each window
+    adds up. Checks the deadline, and that the query may hold the buckets of the results so far."""
     ends = np.cumsum(sizes)
     members = max(1, neighbours.BUCKETS_AT_ONCE // neighbours.widest(batch))
     first = 0
@@ -207,8 +207,8 @@ def slices(sizes: Int, batch: HistogramBatch, gathered: GatheredHistograms, cont
 
 
 def narrowed(batch: HistogramBatch, members: Int) -> tuple[HistogramBatch, Int]:
-    """The rows that members (int64[…]) are among, and their numbers there. If there are many layouts, it has only those
-    of its rows: every sum looks at all layouts that it is given."""
+    """(a batch that has the rows `members` (int64[…]), their numbers in it). A batch of many layouts is cut down to the
+    range of these rows and the layouts that it uses, because a sum visits every layout of its batch."""
     if len(batch.layouts) <= LAYOUTS_CARRIED or not len(members):
         return batch, members
     first = int(members.min())
@@ -224,28 +224,28 @@ def _sums(
     batch = reading.samples.histograms
     assert batch is not None
     begins, ends = bounds_of(reading)
-    is_whole, is_mixed = kinds(reading, begins, ends)
+    is_histograms, is_mixed = kinds(reading, begins, ends)
     note(reading, is_mixed, MIXED_TYPES)
     reading.present[is_mixed] = False
-    cells = Cells(reading, *np.nonzero(is_whole))
+    cells = Cells(reading, *np.nonzero(is_histograms))
     rows = rows_of(reading.samples.values)
-    begin, end = begins[is_whole], ends[is_whole]
-    for some in slices(end - begin, batch, gathered, context):
-        start = sums_before(end[some] - begin[some])
+    begin, end = begins[is_histograms], ends[is_histograms]
+    for chunk in slices(end - begin, batch, gathered, context):
+        start = sums_before(end[chunk] - begin[chunk])
         members = np.empty(start[-1], np.int64)
-        kernels.range_members(begin[some], end[some], rows, start, members)
+        kernels.range_members(begin[chunk], end[chunk], rows, start, members)
         merged = add_up(*narrowed(batch, members), start)
         is_conflicting = merged.notes & merging.CONFLICTING > 0
-        reading.notes[cells.series[some][is_conflicting]] |= CONFLICTING
-        cells.fill(some, merged, np.zeros(len(merged.notes), dtype=np.bool_), gathered)
+        reading.notes[cells.series[chunk][is_conflicting]] |= CONFLICTING
+        cells.fill(chunk, merged, np.zeros(len(merged.notes), dtype=np.bool_), gathered)
 
 
 # Rates
 
 
 class _Differences(NamedTuple):
-    """The bounds of windows, as `kernels.difference_members` takes them: arrays [n, steps], or [cells] of those chosen.
-    `zero_ms`: the time at which a counter is known to have been zero, or the beginning of the window."""
+    """The bounds of windows, as `kernels.difference_members` takes them: arrays [n, steps], or [cells] of chosen
+    windows. `zero_ms`: the time at which a counter is known to have been zero, or else the beginning of the window."""
 
     left: Int
     left_share: Float
@@ -256,7 +256,7 @@ class _Differences(NamedTuple):
 
     @property
     def last(self) -> Int:
-        """The last sample that is used."""
+        """The last sample that the window uses."""
         return self.right + (self.right_share > 0)
 
     def chosen(self, where: Bool | slice) -> _Differences:
@@ -267,10 +267,10 @@ class _Differences(NamedTuple):
 
 
 def _difference_bounds(func: str, reading: Reading) -> tuple[_Differences, Bool]:
-    """(the bounds of all windows, whether there are enough samples for a result)."""
+    """(the bounds of all windows, whether each has enough samples for a result)."""
     shape, samples, windows = reading.out.shape, reading.samples, reading.windows
     from_ms = np.broadcast_to(windows.first - windows.range_ms + windows.step * np.arange(shape[1]), shape)
-    nothing = np.zeros(shape, dtype=np.bool_)
+    not_from_zero = np.zeros(shape, dtype=np.bool_)
     if windows.before_ms:
         left, right = np.empty(shape, np.int64), np.empty(shape, np.int64)
         left_share, right_share = np.empty(shape), np.empty(shape)
@@ -278,10 +278,11 @@ def _difference_bounds(func: str, reading: Reading) -> tuple[_Differences, Bool]
             *reading.series[:2], *reading.edges, reading.lookback_ms, reading.smoothed, left, left_share, right,
             right_share,
         )  # fmt: skip
-        return _Differences(left, left_share, right, right_share, from_ms, nothing), left >= 0
+        return _Differences(left, left_share, right, right_share, from_ms, not_from_zero), left >= 0
     begins, ends = bounds_of(reading)
     if func in ("irate", "idelta"):
-        return _Differences(ends - 2, np.zeros(shape), ends - 1, np.zeros(shape), from_ms, nothing), ends - begins >= 2
+        bounds = _Differences(ends - 2, np.zeros(shape), ends - 1, np.zeros(shape), from_ms, not_from_zero)
+        return bounds, ends - begins >= 2
     starts = scan.counter_starts(samples)[0]
     zero_ms = from_ms
     if func in COUNTERS and starts.size:
@@ -296,30 +297,29 @@ def _differences(func: str, reading: Reading, gathered: GatheredHistograms, cont
     samples, batch = reading.samples, reading.samples.histograms
     assert batch is not None
     bounds, is_enough = _difference_bounds(func, reading)
-    whole, mixed = kinds(reading, np.maximum(bounds.left, 0), np.maximum(bounds.last, 0) + 1)
-    reading.present[(mixed | whole) & is_enough] = False  # The floats before them do not count.
-    note(reading, mixed & is_enough, MIXED_TYPES)
-    cells = Cells(reading, *np.nonzero(whole & is_enough))
-    bounds = bounds.chosen(whole & is_enough)
+    is_histograms, is_mixed = kinds(reading, np.maximum(bounds.left, 0), np.maximum(bounds.last, 0) + 1)
+    reading.present[(is_mixed | is_histograms) & is_enough] = False  # Discards the result of the floats in the window.
+    note(reading, is_mixed & is_enough, MIXED_TYPES)
+    is_result = is_histograms & is_enough
+    cells, bounds = Cells(reading, *np.nonzero(is_result)), bounds.chosen(is_result)
     events = reading.events if func in COUNTERS else np.zeros(len(samples.values), dtype=np.bool_)
-    is_refused = _remarked(func, cells, bounds, events)
+    is_refused = _refusals(func, cells, bounds, events)
     after = np.append(np.where(events, np.arange(len(events)), len(events)), len(events))
     resets_of = read_only(events, np.bool_), read_only(np.minimum.accumulate(after[::-1])[::-1], np.int64)
     sizes = np.empty(len(bounds.left), np.int64)
     kernels.count_difference_members(*bounds[:4], bounds.is_from_zero, *resets_of, sizes)
     rows = rows_of(samples.values)
-    for some in slices(sizes, batch, gathered, context):
-        part, start = bounds.chosen(some), sums_before(sizes[some])
+    for chunk in slices(sizes, batch, gathered, context):
+        part, start = bounds.chosen(chunk), sums_before(sizes[chunk])
         members, weights = np.empty(start[-1], np.int64), np.empty(start[-1])
         kernels.difference_members(*part[:4], part.is_from_zero, *resets_of, rows, start, members, weights)
         merged = merging.summed(*narrowed(batch, members), start, weights)
-        factors = _factors(func, reading, part, cells.steps[some], merged.batch, rows)
-        cells.fill(some, merged._replace(batch=_gauges(merged.batch, factors)), is_refused[some], gathered)
+        factors = _factors(func, reading, part, cells.steps[chunk], merged.batch, rows)
+        cells.fill(chunk, merged._replace(batch=_gauges(merged.batch, factors)), is_refused[chunk], gathered)
 
 
-def _remarked(func: str, cells: Cells, bounds: _Differences, events: Bool) -> Bool:
-    """Note what is wrong with the histograms of each window. Returns whether it has no result (bool[cells]), in which
-    case nothing is noted."""
+def _refusals(func: str, cells: Cells, bounds: _Differences, events: Bool) -> Bool:
+    """bool[cells]: the windows whose histograms admit no result. Notes what is wrong with those of the others."""
     is_gauge, is_custom = gauges_and_customs(cells.reading.samples)
     last, customs = bounds.last, sums_before(is_custom)
     is_refused = np.zeros(len(last), dtype=np.bool_)
@@ -342,7 +342,7 @@ def _remarked(func: str, cells: Cells, bounds: _Differences, events: Bool) -> Bo
 def _factors(
     func: str, reading: Reading, bounds: _Differences, steps: Int, increases: HistogramBatch, rows: Int
 ) -> Float:
-    """float64[cells]: what the difference between the bounds of each window is multiplied with."""
+    """float64[cells]: the factors of the differences between the bounds of the windows."""
     batch, times, windows = reading.samples.histograms, reading.samples.timestamps_ms, reading.windows
     assert batch is not None
     factors = np.ones(len(steps))
@@ -367,5 +367,5 @@ def _gauges(batch: HistogramBatch, factors: Float) -> HistogramBatch:
 
 
 def sums_before(sizes: NDArray[np.bool_] | Int) -> Int:
-    """int64[n + 1]: how much there is before each."""
+    """int64[n + 1]: the sum of the entries before each one."""
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)))

@@ -1,15 +1,15 @@
 """`sum` and `avg` of histograms, in the partial form of `partial.py`: planes of float64[groups, steps] that refer to
 histograms.
 
-Beside the planes for floats there are, if any group has a histogram at any step:
+If any group has a histogram at any step, there are further planes beside those for floats:
 
 - `kinds`: a set of the bits below
 - `histogram`: a reference to the sum of the group's histograms, or 0
-- `lost`: a reference to what rounding lost of that sum, or 0 if that is nothing. Added up together, the sums of shards
-  are as exact as one over all series.
+- `lost`: a reference to what rounding lost of that sum, or 0 if it lost nothing. With it, the sums of shards add up as
+  exactly as one sum over all series.
 
-A group that has both floats and histograms, or histograms with exponential and with custom buckets, has no result at
-that step. That and other remarks are found when all contributions have been merged.
+A group that has both floats and histograms at a step, or histograms with exponential and with custom buckets, has no
+result there. Remarks on this are made once all contributions have been merged, as are the other remarks.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from shared.promql.model import Bool, Float, Int
 Planes = dict[str, Float]
 
 FLOATS, HISTOGRAMS, INCOMPATIBLE, RECONCILED, RESET, NOT_RESET = (1 << bit for bit in range(6))
-"""Of `kinds`: the group has floats, has histograms; some have exponential and others custom buckets; custom boundaries
-differ; some histogram says that the counter was reset, some that it was not."""
+"""The bits of `kinds`: the group has floats; it has histograms; some have exponential and others custom buckets; custom
+boundaries differ; some histogram says that the counter was reset; some histogram says that it was not."""
 
 _KIND_OF_HINT = np.zeros(4, dtype=np.uint8)
 _KIND_OF_HINT[HINT_RESET], _KIND_OF_HINT[HINT_NOT_RESET] = RESET, NOT_RESET
 
 
 class Members(NamedTuple):
-    """Histograms to be added up: `cells`: int64[n], group × steps + step of each; `values`: float64[n], references to
+    """Histograms to add up. `cells`: int64[n], group × steps + step of each; `values`: float64[n], references to
     `histograms`; `is_scaled`: bool[n], those that are multiplied by SCALE."""
 
     cells: Int
@@ -57,8 +57,8 @@ def of_series(values: Float, is_histogram: Bool, ids: Int, histograms: Histogram
 
 
 class Contribution(NamedTuple):
-    """The planes and presence of a partial and the histograms they refer to. `group_ids`: int64[groups], what its
-    groups are in the result."""
+    """The planes and presence of a partial, and the histograms that they refer to. `group_ids`: int64[groups], the
+    numbers of its groups in the result."""
 
     planes: Planes
     present: Bool
@@ -67,21 +67,21 @@ class Contribution(NamedTuple):
 
 
 def merge_planes(parts: Sequence[Contribution], planes: Planes) -> HistogramBatch | None:
-    """Add the planes of this module to the merged ones of floats; returns the histograms that they refer to."""
+    """Add the planes of this module to the merged planes of floats. Returns the histograms that they refer to."""
     members = _of_parts(parts)
     if members is None:
         planes |= {name: np.zeros_like(next(iter(planes.values()))) for name in ("kinds", "histogram", "lost")}
     histograms = None if members is None else add_up(members, planes)
     kinds = planes["kinds"].astype(np.int64)
     for part in parts:
-        own = part.planes.get("kinds")
-        kinds[part.group_ids] |= (np.where(part.present, FLOATS, 0) if own is None else own).astype(np.int64)
+        part_kinds = part.planes["kinds"] if "kinds" in part.planes else np.where(part.present, float(FLOATS), 0.0)
+        kinds[part.group_ids] |= part_kinds.astype(np.int64)
     planes["kinds"] = kinds.astype(np.float64)
     return histograms
 
 
 def _of_parts(parts: Sequence[Contribution]) -> Members | None:
-    """The sums of the parts and what they lost, or None if there are none."""
+    """The sums of the parts and what rounding lost of them; None if there are no sums."""
     cells, are_scaled, columns = [], [], []
     for planes, _, histograms, group_ids in parts:
         for name in ("histogram", "lost") if histograms is not None else ():
@@ -98,8 +98,8 @@ def _of_parts(parts: Sequence[Contribution]) -> Members | None:
 
 
 def add_up(members: Members, planes: Planes) -> HistogramBatch:
-    """Add the planes of this module to those of floats, for the sums of `members` by cell; returns the histograms that
-    they refer to. Where sums would overflow and there is a plane `scaled`, it becomes 1 and the sum is multiplied by
+    """Add the planes of this module to those of floats, for the sums of `members` by cell. Returns the histograms that
+    they refer to. If there is a plane `scaled`, it becomes 1 where a sum would overflow, and that sum is multiplied by
     SCALE."""
     shape = next(iter(planes.values())).shape
     counts = np.bincount(members.cells, minlength=shape[0] * shape[1])
@@ -132,8 +132,8 @@ def _sums(
         return merging.summed_in_parts(members.histograms, rows, start)
     is_scaled, sizes = scaled.reshape(-1), np.diff(start)
     while True:
-        wants_scale = np.repeat(is_scaled[occupied] > 0, sizes)
-        weights = np.where(wants_scale & ~members.is_scaled[order], SCALE, 1.0)
+        needs_scale = np.repeat(is_scaled[occupied] > 0, sizes)
+        weights = np.where(needs_scale & ~members.is_scaled[order], SCALE, 1.0)
         sums, lost, notes = merging.summed_in_parts(members.histograms, rows, start, weights)
         overflows = operators.infinite_rows(sums) & (is_scaled[occupied] == 0)
         if not overflows.any():
@@ -141,7 +141,7 @@ def _sums(
         is_scaled[occupied[overflows]] = 1.0
 
 
-def answer(
+def final_values(
     node: Aggregate,
     planes: Planes,
     present: Bool,
@@ -149,23 +149,23 @@ def answer(
     histograms: HistogramBatch | None,
     context: EvalContext,
 ) -> tuple[Float, Bool, HistogramBatch | None]:
-    """(values, presence, histograms) of the aggregation: those of floats are `numbers`. Groups that are no sums are
-    left out, with remarks."""
+    """(values, presence, histograms) of the aggregation. `numbers`: the values of groups of floats. Groups that have no
+    result are left out, with a remark."""
     kinds = np.where(present, planes["kinds"], 0.0).astype(np.int64)
     _remark(node, kinds, context)
     is_float, is_histogram = kinds == FLOATS, kinds & (FLOATS | HISTOGRAMS | INCOMPATIBLE) == HISTOGRAMS
     values = np.where(is_float, numbers, np.nan)
     if histograms is None or not is_histogram.any():
         return values, is_float, None
-    whole, lost = planes["histogram"][is_histogram], planes["lost"][is_histogram]
-    is_member = np.stack((np.ones_like(whole, dtype=np.bool_), is_reference(lost)), axis=1)
-    rows = rows_of(np.stack((whole, lost), axis=1)[is_member])
+    sums, lost = planes["histogram"][is_histogram], planes["lost"][is_histogram]
+    is_member = np.stack((np.ones_like(sums, dtype=np.bool_), is_reference(lost)), axis=1)
+    rows = rows_of(np.stack((sums, lost), axis=1)[is_member])
     start = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(is_member.sum(axis=1))))
-    if len(rows) > len(whole):
+    if len(rows) > len(sums):
         results = merging.summed(histograms, rows, start).batch
     else:
-        are_all = len(rows) == len(histograms) and bool((np.diff(rows) == 1).all())
-        results = histograms if are_all else histograms.take(rows)
+        is_whole_batch = len(rows) == len(histograms) and bool((np.diff(rows) == 1).all())
+        results = histograms if is_whole_batch else histograms.take(rows)
     if node.op == "avg":
         results = operators.scaled_by_rows(results, 1.0, planes["count"][is_histogram])
         is_scaled = planes["scaled"][is_histogram] > 0
@@ -176,7 +176,8 @@ def answer(
 
 
 def _remark(node: Aggregate, kinds: Int, context: EvalContext) -> None:
-    """Of a group that has no result it is said why, and nothing else: the rest depends on where its series are."""
+    """Add the annotations. A group without a result gets only the reason: any other remark on it would depend on the
+    shards that its series are on."""
     annotations, offset = context.annotations, node.expr.span[0]
     is_mixed = kinds & (FLOATS | HISTOGRAMS) == FLOATS | HISTOGRAMS
     is_incompatible = ~is_mixed & (kinds & INCOMPATIBLE > 0)
@@ -194,13 +195,13 @@ def _remark(node: Aggregate, kinds: Int, context: EvalContext) -> None:
 
 
 def metric_name(expr: Expr) -> str:
-    """The metric name that the query gives the series of an expression, for remarks: that of the selector they come
-    from; empty if they come from none or from two, or from an aggregation. What the series themselves are named is not
-    known where groups of them are merged."""
+    """The metric name of an expression's series according to the query, for remarks: that of the selector they come
+    from; empty if they come from no selector, from two, or from an aggregation. The names of the series themselves are
+    no longer known when groups are merged."""
     match expr:
         case VectorSelector():
             return expr.name or ""
         case Aggregate() | Binary(matching=Matching()):
             return ""
-    of_series = (part for part in children(expr) if types.type_of(part) in (ValueType.VECTOR, ValueType.MATRIX))
-    return next(map(metric_name, of_series), "")
+    vectors = (child for child in children(expr) if types.type_of(child) in (ValueType.VECTOR, ValueType.MATRIX))
+    return next(map(metric_name, vectors), "")

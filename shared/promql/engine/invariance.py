@@ -25,11 +25,11 @@ from shared.promql.model import Matrix, Scalar, Value
 
 
 def step_invariant(expr: Expr, context: EvalContext) -> bool:
-    """Whether every step of `expr` has the same value; remembered per node in the context."""
-    memo = context.invariant.get(id(expr))
-    if memo is None:
-        memo = context.invariant[id(expr)] = (expr, _step_invariant(expr, context))
-    return memo[1]
+    """Whether every step of `expr` has the same value; cached in the context for each node."""
+    cached = context.invariant.get(id(expr))
+    if cached is None:
+        cached = context.invariant[id(expr)] = (expr, _step_invariant(expr, context))
+    return cached[1]
 
 
 def _step_invariant(expr: Expr, context: EvalContext) -> bool:
@@ -58,7 +58,7 @@ def _call(call: Call, context: EvalContext) -> bool:
     signature = FUNCTIONS[call.func]
     if signature.of_samples and isinstance(selector := without_parens(call.args[0]), VectorSelector):
         return step_invariant(selector, context)
-    # A function that orders warns about its use in a range query, which it could not notice if it were evaluated once.
+    # A function that orders warns about its use in a range query, which it would not notice if it were evaluated once.
     if signature.depends_on_time or signature.gives_order:
         return False
     return all(step_invariant(argument, context) for argument in call.args)

@@ -47,9 +47,9 @@ def presence_counts(present: Bool, ids: Rows, groups: int) -> Int:
 
 @dataclass(slots=True)
 class _Sides:
-    """The operands in the roles of matching: `one` must be unique in its match group at every step, `many` need not be.
+    """The operands in their roles in the match: `one` must be unique in its match group at every step, `many` need not.
 
-    `many_ids`, `one_ids`: the match group of every series; `fill_many`, `fill_one`: the values for absent sides. Both
+    `many_ids`, `one_ids`: the match group of every series; `fill_many`, `fill_one`: the values for an absent side. Both
     sides refer to the same histograms.
     """
 
@@ -72,7 +72,7 @@ class _Sides:
 
 
 def evaluate_pairs(node: Binary, lhs: Matrix, rhs: Matrix, context: EvalContext) -> Matrix:
-    """`lhs op rhs` for all operators but the set operators.
+    """`lhs op rhs` for all operators except the set operators.
 
     Raises NotExecutable for ambiguous matches at any step.
     """
@@ -88,7 +88,7 @@ def evaluate_pairs(node: Binary, lhs: Matrix, rhs: Matrix, context: EvalContext)
 
 
 def _with_shared_histograms(many: Matrix, one: Matrix) -> tuple[Matrix, Matrix]:
-    """The two matrices, of which both refer to one batch of histograms."""
+    """The two matrices, both referring to one batch of histograms."""
     if many.histograms is one.histograms:
         return many, one
     (many_values, one_values), histograms = stacked([(many.values, many.histograms), (one.values, one.histograms)])
@@ -124,8 +124,8 @@ def _evaluate(sides: _Sides) -> Matrix:
 
 
 def _refuse_duplicates(sides: _Sides, one_counts: Int) -> None:
-    """Raise NotExecutable if two series of one match group are on the "one" side at a step at which the operator has
-    something to compute."""
+    """Raise NotExecutable if two series of one match group are on the "one" side at a step that has something to
+    compute."""
     if not len(one_counts) or one_counts.max() <= 1:
         return
     active = sides.many.present.any(axis=0)
@@ -154,14 +154,14 @@ def _refuse_many(sides: _Sides, one_present: Bool) -> None:
 
 
 def _matched(sides: _Sides, row_of: Rows) -> Matrix:
-    """Pair every "many" series with the "one" series that `row_of` gives for its group (int64[groups], -1: none)."""
+    """Pair every "many" series with the "one" series of its group. `row_of`: int64[groups], its row; -1: none."""
     partner = row_of[sides.many_ids]
     rows = np.flatnonzero(partner >= 0)
     partner = partner[rows]
     many = sides.many if len(rows) == sides.many.labels.size else take(sides.many, rows)
     # The common case of two vectors in the same order needs no copy.
-    same = len(partner) == sides.one.labels.size and bool((np.diff(partner, prepend=-1) == 1).all())
-    one = sides.one if same else take(sides.one, partner)
+    is_same_order = len(partner) == sides.one.labels.size and bool((np.diff(partner, prepend=-1) == 1).all())
+    one = sides.one if is_same_order else take(sides.one, partner)
     matched = many.present & one.present
     outcome = sides.apply(many.values, one.values, matched)
     include = {name: one.labels.column(name) for name in sides.matching.include}
@@ -227,7 +227,7 @@ def label_text(labels: LabelFrame, row: int) -> str:
     """`{name="value", …}`, with the metric name written like any other label."""
     pairs = []
     for name, value in labels.labels(row):
-        legacy = name.replace("_", "a").isalnum() and name.isascii() and not name[0].isdigit()
-        shown = name if legacy else json.dumps(name, ensure_ascii=False)
-        pairs.append(f"{shown}={json.dumps(value, ensure_ascii=False)}")
+        is_plain = name.replace("_", "a").isalnum() and name.isascii() and not name[0].isdigit()
+        name_text = name if is_plain else json.dumps(name, ensure_ascii=False)
+        pairs.append(f"{name_text}={json.dumps(value, ensure_ascii=False)}")
     return "{" + ", ".join(pairs) + "}"

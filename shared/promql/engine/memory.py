@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from shared.array_memory import Account
 from shared.errors import OverBudget, TooHeavy
+from shared.process.array_memory import Account
 
 LIGHT_BYTES_MAX = 16 << 20
-"""What a light query may hold in one process. Many light ones run at once, so together they stay within bounds too."""
+"""What a light query may hold in one process. Many light queries run at once; this also bounds what they hold
+together."""
 TOO_MUCH_MEMORY = (
     "query needs more memory than {limit} bytes at a time in one process, its share of TRIPTYCH_QUERY_BYTES_MAX; "
     "ask for fewer series, a shorter range or a longer step"
@@ -19,8 +20,8 @@ def account_of(bytes_max: int, *, is_light: bool) -> Account:
 
 
 def bounded(account: Account, *, is_light: bool) -> _Bounded:
-    """A context in which the arrays of this thread are counted. Raises OverBudget instead of MemoryError, or TooHeavy
-    if a heavy query might have more."""
+    """A context manager that counts the arrays of this thread. Raises OverBudget instead of MemoryError, or TooHeavy
+    for a light query, since a heavy one may hold more."""
     return _Bounded(account, is_light)
 
 

@@ -1,4 +1,4 @@
-"""Numbers as text, the way the language writes them (the formats of Go's strconv)."""
+"""Numbers as text, in the notation of the language (the formats of Go's strconv)."""
 
 from __future__ import annotations
 

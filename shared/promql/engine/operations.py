@@ -1,8 +1,9 @@
-"""What a binary operator makes of pairs of values: floats and histograms, cell by cell.
+"""Binary operators on pairs of values, floats and histograms, cell by cell.
 
 Semantics: https://prometheus.io/docs/prometheus/latest/querying/operators/#binary-operators. Arithmetic is IEEE 754
-with the special cases of C99's fmod, pow and atan2, which are those of Go's math package. What an operator makes of
-histograms is in `shared.histograms.operators` and `trimming`; operands of other types have no result, and get a remark.
+with the special cases of C99's fmod, pow and atan2, which are those of Go's math package. The arithmetic of histograms
+is in `shared.histograms.operators` and `trimming`. Pairs of types without an operation have no result, and get a
+remark.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from shared.promql.operators import TRIMS
 
 
 def _power(left: Float, right: Float) -> Float:
-    """`left ^ right`. NumPy takes the root where the exponent is 0.5 throughout, and that of -Inf is NaN, that of -0
+    """`left ^ right`. If all exponents are 0.5, NumPy takes square roots, but its root of -Inf is NaN, and that of -0
     is -0."""
     values = np.power(left, right)
     is_root = right == 0.5
@@ -54,8 +55,8 @@ _NAMES: Final = {"+": "addition", "-": "subtraction"}
 
 
 class Outcome(NamedTuple):
-    """`values`: float64 of the cells' shape; `is_kept`: which cells have a result (None: all); `histograms`: those that
-    values refer to."""
+    """`values`: float64, in the shape of the cells; `is_kept`: which cells have a result (None: all); `histograms`:
+    those that values refer to."""
 
     values: Float
     is_kept: Bool | None
@@ -70,8 +71,8 @@ def operate(
     histograms: HistogramBatch | None,
     context: EvalContext,
 ) -> Outcome:
-    """`left op right` where `matched`, for operands whose shapes broadcast to that of `matched`; other cells mean
-    nothing, before and after. Both operands refer to `histograms`.
+    """`left op right` where `matched`, for operands whose shapes broadcast to that of `matched`. Other cells are
+    meaningless, in operands and result. Both operands refer to `histograms`.
 
     A comparison without `bool` keeps the left value where it holds."""
     if histograms is None and node.op not in TRIMS:
@@ -108,7 +109,7 @@ def operate(
 
 
 def operate_on_floats(node: Binary, left: Float, right: Float) -> tuple[Float, Bool | None]:
-    """(`left op right` between floats, which results are kept; None: all)."""
+    """(`left op right` between floats, which results are kept: None for all)."""
     arithmetic = ARITHMETIC_UFUNCS.get(node.op)
     with np.errstate(all="ignore"):
         if arithmetic is not None:
@@ -139,8 +140,8 @@ def _defined(node: Binary, matched: Bool, is_left: Bool, is_right: Bool, context
 def _combined(
     node: Binary, left: Float, right: Float, histograms: HistogramBatch, context: EvalContext
 ) -> tuple[HistogramBatch, Bool]:
-    """(the histograms that an arithmetic or trimming operator makes of cells, of which at least one side is a
-    histogram, which cells have a result)."""
+    """(results, which of them are defined) of an arithmetic or trimming operator on cells with a histogram on at least
+    one side."""
     if node.op in _NAMES:
         combine = operators.added_rows if node.op == "+" else operators.subtracted_rows
         results, notes = combine(histograms, rows_of(left), rows_of(right))
@@ -157,7 +158,7 @@ def _combined(
 
 
 def _remark(node: Binary, notes: int, context: EvalContext) -> None:
-    """Say what the notes of a sum (`merging`) mean for the query."""
+    """Add the annotations for the notes of a sum (`merging`)."""
     annotations, offset = context.annotations, node.span[0]
     if notes & merging.MIXED:
         annotations.warn(f"incompatible bucket layout encountered for binary operator {node.op}", offset)

@@ -1,13 +1,13 @@
-"""Aggregations in parts: the contribution of one batch of series or of one shard, and how contributions become the
-answer.
+"""Partial aggregations: the contribution of one batch of series or of one shard, and how contributions are merged into
+the result.
 
-A partial has the groups' label sets and planes of float64[groups, steps]; where a group has no sample, the planes have
+A partial has the groups' label sets and planes of float64[groups, steps]. Where a group has no sample, the planes have
 neutral elements, which change nothing when merged. For operators that need values instead of a reduction (quantile,
 topk, …), a partial has series instead of groups, and one plane `value`. An aggregation that is evaluated in one place
 is the merge of one partial.
 
-The name of a group is to be dropped at the steps at which that of any of its series is. A group that has such steps and
-others becomes two groups with one label set, present at different steps.
+The name of a group is to be dropped at the steps at which the name of any of its series is. A group that has both such
+steps and others becomes two groups with the same label set, present at different steps.
 
 Merging: compensated sums by Neumaier's addition, moments by Chan, Golub and LeVeque's formula (1979). Sums of
 histograms are planes that refer to a batch (`histogram_sums`).
@@ -37,8 +37,8 @@ Planes = dict[str, Float]
 @dataclass(slots=True)
 class Partial:
     """`groups`: label sets; `planes`: name → float64[groups, steps]; `present`: bool[groups, steps];
-    `drop_name`: bool[groups], groups whose metric name is to be dropped at the end; `histograms`: those that values of
-    planes refer to."""
+    `drop_name`: bool[groups], groups whose metric name is to be dropped at the end; `histograms`: those that the planes
+    refer to."""
 
     groups: LabelFrame
     planes: Planes
@@ -48,33 +48,33 @@ class Partial:
 
     @property
     def cells(self) -> int:
-        """How many numbers all planes have, and the histograms: one for each bucket."""
+        """The number of values in all planes, plus the number of the histograms' buckets."""
         return self.present.size * len(self.planes) + (0 if self.histograms is None else self.histograms.buckets)
 
 
 @dataclass(frozen=True, slots=True)
 class _Reduction:
     """`neutral`: the planes and their neutral elements. `reduce`: reduces series into planes and returns counts or
-    presence, [groups, steps]. `merge`: merges two sets of planes. `answer`: the aggregation's values."""
+    presence, [groups, steps]. `merge`: merges two sets of planes. `finish`: computes the aggregation's values."""
 
     neutral: dict[str, float]
     reduce: Callable[[Float, Bool, Rows, Planes], np.ndarray]
     merge: Callable[[Planes, Planes], Planes]
-    answer: Callable[[Planes], Float]
+    finish: Callable[[Planes], Float]
 
 
 SERIES_OPERATORS = frozenset({"topk", "bottomk", "limitk", "limit_ratio", "quantile"})
-"""Operators whose partial has series instead of groups (`groups` has the label sets of series)."""
+"""Operators whose partial has series instead of groups (`groups` are the label sets of series)."""
 
 _SUMS = frozenset({"sum", "avg"})
 _TAKING_ANY = frozenset({"count", "group", "limitk", "limit_ratio", "count_values"})
-"""Operators to which histograms are values like floats. All but these and sums ignore them."""
+"""Operators that treat histograms as values like floats. All others except sums ignore histograms."""
 
 
 def partial(node: Aggregate, value: Matrix, param: Value | None, grid: Grid, context: EvalContext) -> Partial:
     """The contribution of the series `value`. Raises NotExecutable for an invalid parameter."""
     if node.op in SERIES_OPERATORS:
-        return _of_series(_candidates(node, value, param, context))
+        return _series_partial(_candidates(node, value, param, context))
     value = without_empty(value)
     if node.op == "count_values":
         groups, counts, is_dropped = selection.value_counts(
@@ -86,7 +86,7 @@ def partial(node: Aggregate, value: Matrix, param: Value | None, grid: Grid, con
     shape = (groups.size, value.present.shape[1])
     planes = {name: np.full(shape, neutral) for name, neutral in reduction.neutral.items()}
     floats = _without_histograms(node, value, context)
-    counted = value if node.op in _SUMS else floats  # histograms that the operator ignores have no say in the name
+    counted = value if node.op in _SUMS else floats  # histograms that the operator ignores do not affect the name
     is_dropped = _is_dropped(value.drop_name, [counted.present], ids, groups.size)
     values, present = np.ascontiguousarray(floats.values), np.ascontiguousarray(floats.present)
     seen = reduction.reduce(values, present, ids, planes) > 0
@@ -99,13 +99,14 @@ def partial(node: Aggregate, value: Matrix, param: Value | None, grid: Grid, con
 
 
 def combine(node: Aggregate, partials: Sequence[Partial], param: Value | None, context: EvalContext) -> Partial:
-    """Combine several partials, over one grid and with one symbol table, into one. None of them is changed."""
+    """Combine several partials, over one grid and with one symbol table, into one. They are not changed."""
     assert partials
     if len(partials) == 1:
         return partials[0]
     if node.op in SERIES_OPERATORS:
-        return _of_series(_candidates(node, united(stack([_series(part) for part in partials])), param, context))
-    partials = [uniform for part in partials for uniform in _by_name(part)]
+        series = united(stack([_series_of(part) for part in partials]))
+        return _series_partial(_candidates(node, series, param, context))
+    partials = [uniform for part in partials for uniform in _split_by_name(part)]
     frame = concat([part.groups for part in partials])
     ids, first = in_order(*row_ids(list(frame.columns.values()), frame.size))
     reduction = _REDUCTIONS["count" if node.op == "count_values" else node.op]
@@ -134,39 +135,39 @@ def combine(node: Aggregate, partials: Sequence[Partial], param: Value | None, c
 def merge(
     node: Aggregate, partials: Sequence[Partial], param: Value | None, grid: Grid, context: EvalContext
 ) -> Matrix:
-    """The aggregation's answer from the contributions of batches and shards, which share one symbol table."""
-    whole = combine(node, partials, param, context)
+    """The value of the aggregation, from the contributions of batches and shards, which share one symbol table."""
+    combined = combine(node, partials, param, context)
     if node.op in ORDERING_AGGREGATORS:
-        chosen = without_empty(_series(whole))
+        chosen = without_empty(_series_of(combined))
         return selection.by_value(node, chosen) if grid.steps == 1 else chosen
     if node.op == "quantile":
         q = aggregation_parameters.scalar_of(param)
-        series = without_empty(_series(whole))
+        series = without_empty(_series_of(combined))
         groups, ids, values, present = selection.quantiles(node, series, q)
         is_dropped = _is_dropped(series.drop_name, [series.present], ids, groups.size)
-        return without_empty(_series(_named(groups, {"value": values}, present, is_dropped, {})))
+        return without_empty(_series_of(_named(groups, {"value": values}, present, is_dropped, {})))
     if node.op in SERIES_OPERATORS:
-        return without_empty(_series(whole))
+        return without_empty(_series_of(combined))
     with np.errstate(all="ignore"):
-        values = _REDUCTIONS["count" if node.op == "count_values" else node.op].answer(whole.planes)
-    present, histograms = whole.present, None
-    if "kinds" in whole.planes:
-        values, present, histograms = histogram_sums.answer(
-            node, whole.planes, present, values, whole.histograms, context
+        values = _REDUCTIONS["count" if node.op == "count_values" else node.op].finish(combined.planes)
+    present, histograms = combined.present, None
+    if "kinds" in combined.planes:
+        values, present, histograms = histogram_sums.final_values(
+            node, combined.planes, present, values, combined.histograms, context
         )
-    return without_empty(Matrix(whole.groups, values, present, whole.drop_name, histograms))
+    return without_empty(Matrix(combined.groups, values, present, combined.drop_name, histograms))
 
 
-def _series(part: Partial) -> Matrix:
+def _series_of(part: Partial) -> Matrix:
     return Matrix(part.groups, part.planes["value"], part.present, part.drop_name, part.histograms)
 
 
-def _of_series(matrix: Matrix) -> Partial:
+def _series_partial(matrix: Matrix) -> Partial:
     return Partial(matrix.labels, {"value": matrix.values}, matrix.present, matrix.drop_name, matrix.histograms)
 
 
 def _without_histograms(node: Aggregate, value: Matrix, context: EvalContext) -> Matrix:
-    """The values that the operator computes with as floats, with a remark if it ignores others."""
+    """The values that the operator computes with as floats. Adds a remark if it ignores histograms."""
     if value.histograms is None or node.op in _TAKING_ANY:
         return value
     is_histogram = value.present & is_reference(value.values)
@@ -184,7 +185,7 @@ def _without_histograms(node: Aggregate, value: Matrix, context: EvalContext) ->
 
 
 def _add_histograms(planes: Planes, seen: Bool, members: histogram_sums.Members) -> tuple[Bool, HistogramBatch]:
-    """Add the sums of histograms to the planes of floats, which are present where `seen`. Returns (presence of both,
+    """Add the sums of histograms to the planes of floats, which are present where `seen`. Returns (presence of either,
     histograms)."""
     if "count" in planes:
         planes["count"] += np.bincount(members.cells, minlength=seen.size).reshape(seen.shape)
@@ -194,7 +195,7 @@ def _add_histograms(planes: Planes, seen: Bool, members: histogram_sums.Members)
 
 
 def _candidates(node: Aggregate, value: Matrix, param: Value | None, context: EvalContext) -> Matrix:
-    """The series that may be in the answer once others are merged with these."""
+    """The series that may be in the result after a merge with the series of other partials."""
     value = _without_histograms(node, value, context)
     if node.op == "quantile":
         aggregation_parameters.warn_of_quantiles(
@@ -216,7 +217,7 @@ def _parameter_offset(node: Aggregate) -> int | None:
 
 def _is_dropped(drop_name: Bool, presences: Sequence[Bool], ids: Rows, groups: int) -> Bool:
     """bool[groups, steps], or bool[groups, 1] for all steps: where a present series of the group has a name that is to
-    be dropped. `presences`: of some series each, all together those of `drop_name` and `ids`."""
+    be dropped. `presences`: the presence of the series of `drop_name` and `ids`, in consecutive parts."""
     if drop_name.all() or not drop_name.any():
         return np.full((groups, 1), bool(drop_name.any()))
     present = np.concatenate(presences) & drop_name[:, np.newaxis]
@@ -234,7 +235,7 @@ def _named(
     histograms: HistogramBatch | None = None,
 ) -> Partial:
     """The partial of these groups, whose names are to be dropped where `is_dropped` (as `_is_dropped` returns it).
-    `neutral`: the neutral elements of planes, if they are not 0."""
+    `neutral`: the neutral elements of the planes; the default is 0."""
     if is_dropped.shape[1] == 1:
         return Partial(groups, planes, present, is_dropped[:, 0], histograms)
     if groups.columns.keys().isdisjoint(METADATA_LABELS):
@@ -244,8 +245,8 @@ def _named(
     return Partial(groups.take(rows), planes, present, drop_name, histograms)
 
 
-def _by_name(part: Partial) -> list[Partial]:
-    """The groups whose names are to be dropped and the others, apart: each part has a label set once."""
+def _split_by_name(part: Partial) -> list[Partial]:
+    """Splits off the groups whose names are to be dropped, so that a label set occurs only once in each part."""
     if part.drop_name.all() or not part.drop_name.any():
         return [part]
     return [
@@ -261,7 +262,7 @@ def _by_name(part: Partial) -> list[Partial]:
 
 
 def _added(a: Float, b: Float, compensation: Float) -> tuple[Float, Float]:
-    """Neumaier's addition of planes: (a + b, compensation with what rounding lost)."""
+    """Neumaier's addition of planes: (a + b, `compensation` plus what rounding lost)."""
     total = a + b
     lost = np.where(np.abs(a) >= np.abs(b), (a - total) + b, (b - total) + a)
     return total, np.where(np.isinf(total), 0.0, compensation + lost)
@@ -286,7 +287,7 @@ def _reduce_average(values: Float, present: Bool, ids: Rows, planes: Planes) -> 
 
 
 def _merge_average(a: Planes, b: Planes) -> Planes:
-    """Add the sums, at the smaller scale if one of them has it already or the total would overflow."""
+    """Add the sums, at the smaller scale if one of them already has it or if the total would overflow."""
     scaled = (a["scaled"] > 0) | (b["scaled"] > 0) | np.isinf(a["sum"] + b["sum"])
     sums, compensations = (
         [side[name] * np.where(scaled & (side["scaled"] == 0), aggregation.SCALE, 1.0) for side in (a, b)]

@@ -114,11 +114,11 @@ RANGE_FUNCTIONS: dict[str, Callable[[Reading], None]] = {
     "quantile_over_time": _order(order_statistics.QUANTILE),
     "mad_over_time": _order(order_statistics.MAD),
 }
-"""The functions whose argument is a range vector."""
+"""The kernel call of each function that takes a range vector."""
 
 WEIGHTS = {"quantile_over_time": 8, "mad_over_time": 8}
-"""Of functions that do more for each sample in a window than the others do: they keep windows in order, and move most
-values of a long one at each step, which takes 5 to 30 ns a value."""
+"""The weights of functions that do more work for each sample in a window than others. They keep the values of a window
+sorted, and move most values of a long window at each step, which takes 5 to 30 ns a value."""
 
 
 def range_argument(node: Call) -> tuple[int, MatrixSelector | Subquery]:
@@ -134,8 +134,8 @@ def range_argument(node: Call) -> tuple[int, MatrixSelector | Subquery]:
 def evaluate_range_function(
     node: Call, series: RangeSeries, parameters: list[Float], grid: Grid, context: EvalContext
 ) -> Matrix:
-    """The value of a call in RANGE_FUNCTIONS over its range vector, `series`. `parameters`: float64[steps] each, the
-    other arguments in order. Raises NotExecutable for parameters out of their domain."""
+    """The value of a call of one of RANGE_FUNCTIONS over its range vector, `series`. `parameters`: float64[steps] each,
+    the other arguments in order. Raises NotExecutable for parameters outside their domain."""
     index, ranged = range_argument(node)
     _refuse_extension(node.func, ranged)
     if node.func == "absent_over_time":
@@ -202,7 +202,7 @@ def _refuse_extension(func: str, ranged: MatrixSelector | Subquery) -> None:
 
 
 def _remark(node: Call, ranged: Expr, matrix: Matrix, parameters: list[Float], context: EvalContext) -> None:
-    """Add Prometheus's annotations on a range function's arguments. Raises NotExecutable for factors that it
+    """Add Prometheus's annotations on a range function's arguments. Raises NotExecutable for factors that Prometheus
     refuses."""
     annotations = context.annotations
     if node.func in ("rate", "increase"):

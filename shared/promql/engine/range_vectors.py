@@ -23,9 +23,9 @@ from shared.promql.model import STALE_NAN_BITS, Bool, Grid, Matrix, RangeVector,
 
 @dataclass(frozen=True, slots=True)
 class RangeSeries:
-    """The series of a range vector that are evaluated now. `drop_name`: bool[series]; `reads`: the samples of some
-    series at a time, with the rows they belong to. It can be read only once. `is_dropped`: bool[series, steps], whether
-    a window has a sample whose name is to be dropped, if some samples have such names and others do not."""
+    """The series of a range vector that are evaluated now. `drop_name`: bool[series]. `reads`: the samples of some
+    series at a time, with the rows they belong to; it can be iterated only once. `is_dropped`: bool[series, steps],
+    whether a window has a sample whose name is to be dropped; None unless only some samples have such names."""
 
     labels: LabelFrame
     windows: Windows
@@ -35,8 +35,8 @@ class RangeSeries:
 
 
 def of_selector(node: MatrixSelector, grid: Grid, context: EvalContext, *, is_kept: bool = False) -> RangeSeries:
-    """The series of a range selector; samples are read from the source as they are needed, and held until the next are
-    read, or longer if they are to be kept."""
+    """The series of a range selector. Samples are read from the source as they are needed, and held until the next are
+    read, or permanently if `is_kept`."""
     windows = scan.windows_of(node.vector, resolved(node.range), grid, context)
     selected = scan.scan(node.vector, windows, context)
     no_names_dropped = np.zeros(selected.labels.size, dtype=np.bool_)
@@ -45,9 +45,10 @@ def of_selector(node: MatrixSelector, grid: Grid, context: EvalContext, *, is_ke
 
 def of_subquery(node: Subquery, value: Value, inner: Grid, grid: Grid, context: EvalContext) -> RangeSeries:
     """The series of a subquery whose expression has `value` over the grid `inner`. Its samples have no start
-    timestamps. Those with one label set are one series, since a window may have samples with and without the name.
+    timestamps. All samples with the same label set are one series, since a window may have samples with and without the
+    name.
 
-    Raises NotExecutable if the value is not an instant vector, OverBudget if its samples are too many.
+    Raises NotExecutable if the value is not an instant vector, OverBudget if it has too many samples.
     """
     if not isinstance(value, Matrix):
         raise NotExecutable("subquery is only allowed on instant vector")
@@ -56,19 +57,19 @@ def of_subquery(node: Subquery, value: Value, inner: Grid, grid: Grid, context: 
     is_dropped = None
     if value.drop_name.any() and not value.drop_name.all():
         value = without_empty(value)
-        is_dropped = _drops(value, inner, windows)
+        is_dropped = _dropped_windows(value, inner, windows)
         value = with_one_name(value)
     reads = iter([(slice(0, value.labels.size), subquery.ragged(value, inner))])
     return RangeSeries(value.labels, windows, value.drop_name, reads, is_dropped)
 
 
-def _drops(value: Matrix, inner: Grid, windows: Windows) -> Bool:
+def _dropped_windows(value: Matrix, inner: Grid, windows: Windows) -> Bool:
     """`RangeSeries.is_dropped` of the series that `with_one_name` makes of `value`."""
     ids, first = in_order(*value.labels.unique())
     rows, columns = np.nonzero(value.present & value.drop_name[:, np.newaxis])
     dropped = np.zeros((len(first), inner.steps + 1), dtype=np.int32)
     dropped[ids[rows], columns + 1] = 1
-    before = np.cumsum(dropped, axis=1, dtype=np.int32)  # of each sample, how many have such a name before it
+    before = np.cumsum(dropped, axis=1, dtype=np.int32)  # the number of such samples before each one
     ends = windows.first + windows.step * np.arange(windows.steps)
     first_in, after = np.searchsorted(inner.times_ms(), (ends - windows.range_ms, ends), side="right")
     return before[:, after] > before[:, first_in]
@@ -88,7 +89,7 @@ def first_windows(series: RangeSeries) -> RangeVector:
 
 
 def newest(node: VectorSelector, grid: Grid, context: EvalContext) -> RangeVector:
-    """Of each series the one sample that an instant vector at the first time of the grid shows, with its own time."""
+    """The sample of each series that an instant vector at the grid's first time has, with its own timestamp."""
     windows = scan.windows_of(node, context.lookback_ms, grid, context)
     selected = scan.scan(node, windows, context)
     context.hold(selected.labels.size)
@@ -110,6 +111,6 @@ def newest(node: VectorSelector, grid: Grid, context: EvalContext) -> RangeVecto
 
 
 def _cut(samples: Samples, windows: Windows) -> Samples:
-    inside = (samples.timestamps_ms > windows.first - windows.range_ms) & (samples.timestamps_ms <= windows.first)
-    offsets = np.concatenate([[0], np.cumsum(inside)])[samples.offsets]
-    return Samples(offsets, samples.timestamps_ms[inside], samples.values[inside], histograms=samples.histograms)
+    is_inside = (samples.timestamps_ms > windows.first - windows.range_ms) & (samples.timestamps_ms <= windows.first)
+    offsets = np.concatenate([[0], np.cumsum(is_inside)])[samples.offsets]
+    return Samples(offsets, samples.timestamps_ms[is_inside], samples.values[is_inside], histograms=samples.histograms)

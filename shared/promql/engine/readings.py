@@ -1,4 +1,4 @@
-"""Calls of the kernels over windows: what a call is given, and how long calls are cut into short ones."""
+"""Calls of the kernels over windows: their arguments, and how long calls are split into short ones."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from shared.promql.engine.scan import NO_FLAGS, Windows
 from shared.promql.model import Bool, Float, Int, Samples
 
 KERNEL_WORK = 1 << 25
-"""Samples that all windows of one call of a kernel have together, each counted in every window: the worst case takes
-about an eighth of a second, after which the deadline is checked."""
+"""Samples in all windows of one kernel call, counted once for each window that they are in. The worst case takes about
+an eighth of a second, after which the deadline is checked."""
 LIGHT_KERNEL_WORK = 1 << 21
-"""The same for a light query, which is to stop soon after its processor time has been used up."""
-
+"""The same for a light query, which is to stop soon after it has used up its CPU time."""
 
 NO_NOTES = np.zeros(0, dtype=np.uint8)
 
 
 @dataclass(slots=True)
 class Reading:
-    """One call of a kernel: the samples of some series, their windows, and the arrays for the answers.
+    """One call of a kernel: the samples of some series, their windows, and the output arrays.
 
     `out`: float64[n, steps], `present`: bool[n, steps]; `parameters`: float64[steps] each, the scalar arguments in
     order; `now`, `now_step`: the evaluation times in ms, which `@` and `offset` do not change. `events`: bool[m], or
-    empty: resets or changes before a sample that its value does not show. `notes`: uint8[n], what is noted of a
-    series. `weight`: what a kernel does for each sample in a window, as a multiple of what most do.
+    empty: resets or changes before a sample that its value does not show. `notes`: uint8[n], the notes on each series.
+    `weight`: the kernel's work for each sample in a window, as a multiple of that of most kernels.
     """
 
     samples: Samples
@@ -66,7 +65,7 @@ def run(function: Callable[[Reading], None], reading: Reading, context: EvalCont
 
 
 def _work(reading: Reading) -> int:
-    """How many samples all windows have together, at most, times the weight."""
+    """An upper bound of the samples in all windows, times the weight, plus the number of windows."""
     return len(reading.samples.values) * _weight_of_sample(reading) + reading.out.size
 
 
@@ -75,16 +74,16 @@ def _weight_of_sample(reading: Reading) -> int:
 
 
 def _windows_of_sample(windows: Windows) -> int:
-    """In how many windows a sample can be."""
+    """The largest number of windows that a sample can be in."""
     if not windows.step:
         return windows.steps
     return min(windows.steps, (windows.range_ms + windows.before_ms + windows.after_ms) // windows.step + 1)
 
 
 def parts(reading: Reading, work_max: int) -> Iterator[Reading]:
-    """The reading cut into series whose windows have few samples together, and a single series of many into runs of
-    steps. A run has at least as many steps as the weight, because a kernel that keeps windows in order sorts the first
-    one of each run."""
+    """Splits the reading into groups of series whose windows have few samples together, and a single series that has
+    many into runs of steps. A run has at least as many steps as the weight, because a kernel that keeps windows sorted
+    sorts the first window of each run."""
     offsets, windows = reading.samples.offsets, reading.windows
     work = offsets * _weight_of_sample(reading) + np.arange(len(offsets)) * windows.steps
     first = 0
@@ -100,8 +99,8 @@ def parts(reading: Reading, work_max: int) -> Iterator[Reading]:
 
 
 def parts_of_values(reading: Reading, values_max: int) -> Iterator[Reading]:
-    """The reading cut into parts that have few values. Each reads its samples once, however many windows they are
-    in."""
+    """Splits the reading into parts that have few values. Each part reads its samples once, however many windows they
+    are in."""
     steps = reading.windows.steps
     size = max(1, values_max // max(steps, 1))
     for first in range(0, len(reading.out), size):

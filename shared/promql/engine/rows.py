@@ -42,7 +42,7 @@ def stack(parts: list[Matrix]) -> Matrix:
 
 
 def floats_only(matrix: Matrix) -> Matrix:
-    """The matrix without the values that are histograms, and without the series that have no others."""
+    """The matrix without the values that are histograms, and without the series that have no other values."""
     if matrix.histograms is None:
         return matrix
     present = matrix.present & ~is_reference(matrix.values)
@@ -50,7 +50,7 @@ def floats_only(matrix: Matrix) -> Matrix:
 
 
 def histograms_only(matrix: Matrix) -> Matrix:
-    """The matrix without the values that are floats, and without the series that have no others."""
+    """The matrix without the values that are floats, and without the series that have no other values."""
     present = matrix.present & is_reference(matrix.values)
     return without_empty(Matrix(matrix.labels, matrix.values, present, matrix.drop_name, matrix.histograms))
 
@@ -65,9 +65,9 @@ def without_empty(matrix: Matrix) -> Matrix:
 
 def name_dropped(labels: LabelFrame) -> LabelFrame:
     """`labels` without metric names, and without the type and unit that belong to them."""
-    own = labels.without(METADATA_LABELS)
+    nameless = labels.without(METADATA_LABELS)
     derived = None if labels.derived is None else labels.derived.part("name dropped")
-    return LabelFrame(own.symbols, own.size, own.columns, derived)
+    return LabelFrame(nameless.symbols, nameless.size, nameless.columns, derived)
 
 
 def layers(ids: Rows) -> Rows:
@@ -82,11 +82,11 @@ def layers(ids: Rows) -> Rows:
 
 
 def united(matrix: Matrix, *, message: str = SAME_LABELS, occupied: Bool | None = None) -> Matrix:
-    """Make one series of all series with equal label sets; of those whose names are dropped one, and of the others one.
-    So a label set occurs once at every step, but the name may be dropped at some steps only.
+    """Merge series with equal label sets: those whose names are to be dropped into one series, the others into another.
+    A label set then occurs once at every step, although its name may be dropped at some steps only.
 
-    `occupied` (bool[n, steps], by default the presence) says at which steps a series counts for the check. Raises
-    NotExecutable with `message` if two with equal label sets have a step in common.
+    `occupied` (bool[n, steps], by default the presence): the steps at which a series counts for the check. Raises
+    NotExecutable with `message` if two series with equal label sets have a step in common.
     """
     ids, first = matrix.labels.unique()
     if len(first) == matrix.labels.size:
@@ -106,7 +106,7 @@ def united(matrix: Matrix, *, message: str = SAME_LABELS, occupied: Bool | None 
 
 
 def by_name(present: Bool, is_dropped: Bool) -> tuple[Rows, Bool, Bool]:
-    """Make two series of each whose name is to be dropped at some of its steps only (bool[n, steps] both).
+    """Split each series whose name is to be dropped at only some of its steps into two (bool[n, steps] both).
 
     Returns (the row of each series: int64[m], its presence: bool[m, steps], whether its name is dropped: bool[m]).
     """
@@ -119,7 +119,7 @@ def by_name(present: Bool, is_dropped: Bool) -> tuple[Rows, Bool, Bool]:
 
 
 def with_one_name(matrix: Matrix) -> Matrix:
-    """One series of those that `united` keeps apart: its name is dropped at all steps if it is at any."""
+    """Merge the two series that `united` keeps apart: the name is dropped at all steps if it is at any."""
     if matrix.drop_name.all() or not matrix.drop_name.any():
         return matrix
     ids, first = matrix.labels.unique()

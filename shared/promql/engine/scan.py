@@ -1,7 +1,7 @@
 """Selectors: reading samples in batches of series, and the instant vector over a grid of times.
 
 Source: https://prometheus.io/docs/prometheus/latest/querying/basics/ (instant vector selectors, staleness, `@`,
-`offset`); both the lookback and range windows are left-open.
+`offset`). Both the lookback and range windows are left-open.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from shared.promql.engine.kernels.windows import any_number_is, last_in_window
 from shared.promql.model import STALE_NAN_BITS, Bool, Float, Grid, Int, Matrix, Samples, SeriesSelection
 
 READ_SERIES, LIGHT_READ_SERIES = 256, 32
-"""Series in a selector's first read, at most, before the number of samples per series is known. A light query reads
-less at a time, since it is to stop soon after its processor time has been used up."""
+"""The most series in a selector's first read, when the number of samples per series is not yet known. A light query
+reads less at a time, since it is to stop soon after it has used up its CPU time."""
 
 READ_SAMPLES, LIGHT_READ_SAMPLES = 1 << 17, 1 << 16
-"""The number of samples that a read aims at: 2 MB of timestamps and values stay near the processor's cache, and what a
-read costs beside its samples counts for little. Twice as many take as long, and leave 8 MB more in each worker's heap
-after a query of many series."""
+"""The number of samples that a read aims at: 2 MB of timestamps and values stay close to the CPU, and the fixed cost of
+a read hardly matters. Reads of twice the size take as long in total, and leave 8 MB more in each worker's heap after a
+query of many series."""
 
 ASSUMED_INTERVAL_MS = 1000
-"""How far apart the samples of a series are taken to be before any have been read."""
+"""The assumed interval between the samples of a series before any have been read."""
 
 FEWER_SERIES = 4
-"""A read that turns out to be too large is dropped, and tried again with one in so many of its series."""
+"""A read that turns out to be too large is discarded, and repeated with 1/FEWER_SERIES of its series."""
 
 INFO_TIMES = "times of info samples"
 
@@ -47,7 +47,7 @@ NO_FLAGS = np.zeros(0, dtype=np.bool_)
 class Windows:
     """The windows (end - range_ms, end] of a grid's steps, end = first + k * step; step 0 repeats one window.
 
-    `before_ms` and `after_ms`: how far beyond a window its samples are used too (anchored and smoothed selectors). All
+    `before_ms` and `after_ms`: how far beyond a window samples are used as well (anchored and smoothed selectors). All
     windows together use the samples with read_start_ms ≤ t ≤ read_end_ms.
     """
 
@@ -110,9 +110,9 @@ def reads(
 ) -> Iterator[tuple[slice, Samples]]:
     """The samples of a scan, some series at a time, with the rows they belong to.
 
-    Samples are held until the next are read, or for good if `is_kept`. As many series are read at a time as there is
-    room for, but at least one. Staleness markers are left out unless `keep_stale`. Checks the deadline before every
-    read. Raises BatchTooLarge, and OverBudget where one series is more than the query may hold.
+    Samples are held until the next are read, or permanently if `is_kept`. As many series are read at a time as the
+    query may hold, but at least one. Staleness markers are left out unless `keep_stale`. Checks the deadline before
+    every read. Raises BatchTooLarge, and OverBudget if one series is more than the query may hold.
     """
     batch = context.batch if context.batch is not None and context.batch.selection is selected.selection else None
     samples_aim = LIGHT_READ_SAMPLES if context.is_light else READ_SAMPLES
@@ -126,29 +126,29 @@ def reads(
             continue
         if batch is not None and samples.histograms is not None:
             batch.fit(samples.histograms)
-        read = len(samples.values) + samples.buckets
+        samples_read = len(samples.values) + samples.buckets
         context.count(last - row, len(samples.values), samples.buckets)
-        context.hold(read)
+        context.hold(samples_read)
         if context.finds_resets:
             samples = with_hints(samples, context)
         yield slice(row, last), samples if keep_stale else without_stale(samples)
         if not is_kept:
-            context.release(read)
-        size = max(1, min(samples_aim, context.samples_left) * (last - row) // max(read, 1))
+            context.release(samples_read)
+        size = max(1, min(samples_aim, context.samples_left) * (last - row) // max(samples_read, 1))
         if batch is not None:
             batch.read_size = size
         row = last
 
 
 def _first_size(selected: Scan, context: EvalContext) -> int:
-    """Series in the first read, when it is not known yet how many samples they have."""
+    """The number of series in the first read, when it is not yet known how many samples they have."""
     series, samples_aim = (LIGHT_READ_SERIES, LIGHT_READ_SAMPLES) if context.is_light else (READ_SERIES, READ_SAMPLES)
     assumed = max(1, selected.range_ms // ASSUMED_INTERVAL_MS)
     return max(1, min(series, min(samples_aim, context.samples_left) // assumed))
 
 
 def _read(selected: Scan, row: int, last: int, context: EvalContext) -> Samples | None:
-    """The samples of these rows; None if there are several, and they are too many to be held."""
+    """The samples of these rows; None if there are several rows, which have more samples than may be held."""
     try:
         samples = selected.selection.read(selected.first + row, selected.first + last)
     except MemoryError:
@@ -176,7 +176,7 @@ def without_stale(samples: Samples) -> Samples:
 
 
 def instant_vector(node: VectorSelector, grid: Grid, context: EvalContext) -> Matrix:
-    """The newest sample of every series at each time, unless it is older than the lookback or a staleness marker."""
+    """The newest sample of every series at each time, unless it is beyond the lookback or a staleness marker."""
     return _instant(node, grid, context, None)
 
 
@@ -220,8 +220,8 @@ def _column(func: str | None, samples: Samples) -> Float:
 
 
 def empty(series: int, steps: int, context: EvalContext) -> tuple[Float, Bool]:
-    """Uninitialised (values float64[series, steps], presence bool[series, steps]) of a matrix. Raises OverBudget if
-    the query may not hold as many."""
+    """Uninitialised (values: float64[series, steps], presence: bool[series, steps]) of a matrix. Raises OverBudget if
+    the query may not hold that many."""
     context.hold(series * steps)
     return np.empty((series, steps)), np.empty((series, steps), dtype=np.bool_)
 
@@ -261,8 +261,8 @@ def counter_starts(samples: Samples) -> tuple[Int, Bool]:
 
 
 def overlapping_starts(samples: Samples) -> Bool:
-    """bool[m]: whether a sample has a start before the previous sample which is not that sample's start, too. Empty if
-    no sample has a start."""
+    """bool[m]: whether a sample's start is before the previous sample, and is not also that sample's start. Empty if no
+    sample has a start."""
     starts = samples.start_timestamps_ms
     if starts is None or not starts.any():
         return NO_FLAGS

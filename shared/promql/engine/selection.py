@@ -1,7 +1,7 @@
 """Aggregations that choose series instead of reducing them (topk, bottomk, limitk, limit_ratio), and aggregations that
 need all values of a group at once (quantile, count_values).
 
-The answers do not depend on how the series are spread over shards: topk and bottomk order equal values by label set,
+The results do not depend on how the series are spread over shards: topk and bottomk order equal values by label set,
 limitk and limit_ratio sample by the hash of the label set.
 """
 
@@ -24,21 +24,20 @@ from shared.promql.engine.rows import take, without_empty
 from shared.promql.model import Bool, Float, Int, Matrix
 
 TEXTS_AT_ONCE = 1 << 13
-"""Values written as texts, and label sets hashed, between two checks of the deadline: some 10 ms."""
+"""Values written as texts, and label sets hashed, between two checks of the deadline: about 10 ms."""
 
 BUCKET_TEXTS_AT_ONCE = 1 << 13
-"""Buckets of histograms written as texts between two checks, or those of one histogram: some 10 ms."""
+"""Buckets of histograms written as texts between two checks of the deadline, or those of one histogram: about 10 ms."""
 
 VALUES_AT_ONCE = 1 << 21
-"""Values among which topk and bottomk choose between two checks: some 0.3 s, where they choose half of them."""
+"""Values from which topk and bottomk choose between two checks of the deadline: about 0.3 s if they choose half."""
 
 _CHARACTERS_PER_CELL = 8
-"""The texts of histograms count as samples that the query holds, by the bytes of both."""
+"""The texts of histograms count towards the samples that the query holds: so many characters as one sample."""
 
 
 def grouped(labels: LabelFrame, node: Aggregate) -> tuple[Rows, LabelFrame]:
-    """The aggregation's groups: (int64[labels.size], the group of each series; the groups' label sets), in the order of
-    their first series."""
+    """(int64[labels.size]: the group of each series, the groups' label sets in the order of their first series)."""
     if node.without:
         return labels.group((*node.grouping, METRIC_NAME), without=True)
     return labels.group(node.grouping)
@@ -77,11 +76,11 @@ def extremes(node: Aggregate, matrix: Matrix, k: Int, context: EvalContext) -> M
     for first in range(0, len(k), at_once):
         context.check()
         steps = slice(first, first + at_once)
-        values, present = (np.ascontiguousarray(whole[:, steps]) for whole in (matrix.values, matrix.present))
+        values, present = (np.ascontiguousarray(plane[:, steps]) for plane in (matrix.values, matrix.present))
         part = np.zeros_like(present)
         terms = k[steps], capacities, node.op == "topk"
         if select_groups(values, present, ids, ranks, *terms, part) and not is_ranked:
-            # Label sets are sorted only where values are equal, because sorting is expensive.
+            # Label sets are sorted only if some values are equal, because sorting is expensive.
             ranks[matrix.labels.sort_order()] = np.arange(len(ids), dtype=np.int64)
             is_ranked = True
             part[:] = False
@@ -137,7 +136,7 @@ def quantiles(node: Aggregate, matrix: Matrix, q: Float) -> tuple[LabelFrame, Ro
 
 
 def value_counts(node: Aggregate, matrix: Matrix, label: str, context: EvalContext) -> tuple[LabelFrame, Float, Bool]:
-    """count_values: (label sets of groups and values, counts float64[groups, steps], where the name is to be dropped
+    """count_values: (label sets of groups and values, counts: float64[groups, steps], where the name is to be dropped:
     bool[groups, steps]).
 
     The value's text becomes a label of every series before they are grouped, so it may replace a label that
@@ -154,7 +153,7 @@ def value_counts(node: Aggregate, matrix: Matrix, label: str, context: EvalConte
     distinct, value_index = np.unique(bits.view(np.int64), return_inverse=True)
     codes = None
     if matrix.histograms is not None:
-        # Equal histograms may be several rows, so they are told apart by their texts.
+        # Equal histograms may be in several rows, so they are distinguished by their texts.
         texts = _text_codes(distinct.view(np.float64), matrix.histograms, matrix.labels.symbols, context)
         codes, text_index = np.unique(texts, return_inverse=True)
         value_index = text_index[value_index]
@@ -177,7 +176,7 @@ def value_counts(node: Aggregate, matrix: Matrix, label: str, context: EvalConte
 
 
 def _text_codes(values: Float, histograms: HistogramBatch | None, symbols: Symbols, context: EvalContext) -> Codes:
-    """The codes int32[n] of the values' texts. Raises OverBudget if those of histograms take too much room."""
+    """int32[n]: the codes of the values' texts. Raises OverBudget if those of histograms take too much memory."""
     codes = np.empty(len(values), dtype=np.int32)
     for start in range(0, len(values), TEXTS_AT_ONCE):
         context.check()
@@ -185,8 +184,8 @@ def _text_codes(values: Float, histograms: HistogramBatch | None, symbols: Symbo
         codes[start:end] = [symbols.code_of_made(plain(value)) for value in values[start:end].tolist()]
     if histograms is None:
         return codes
-    places = np.flatnonzero(is_reference(values))
-    rows = rows_of(values[places])
+    histogram_places = np.flatnonzero(is_reference(values))
+    rows = rows_of(values[histogram_places])
     ends = np.cumsum(np.diff(histograms.columns.start)[rows] + 1)
     characters = first = 0
     while first < len(rows):
@@ -196,6 +195,6 @@ def _text_codes(values: Float, histograms: HistogramBatch | None, symbols: Symbo
         texts = plain_texts(histograms, rows[first:last])
         characters += sum(map(len, set(texts)))
         context.require(characters // _CHARACTERS_PER_CELL)
-        codes[places[first:last]] = list(map(symbols.code_of_made, texts))
+        codes[histogram_places[first:last]] = list(map(symbols.code_of_made, texts))
         first = last
     return codes

@@ -17,9 +17,9 @@ def evaluate_set(node: Binary, lhs: Matrix, rhs: Matrix) -> Matrix:
     left_ids, right_ids, groups = match_groups(lhs.labels, rhs.labels, matching)
     if node.op == "or":
         in_left = presence_counts(lhs.present, left_ids, groups) > 0
-        rest = Matrix(rhs.labels, rhs.values, rhs.present & ~in_left[right_ids], rhs.drop_name, rhs.histograms)
+        right_only = Matrix(rhs.labels, rhs.values, rhs.present & ~in_left[right_ids], rhs.drop_name, rhs.histograms)
         # The same label set may come from the left at one step and from the right at another.
-        return united(stack([without_empty(lhs), without_empty(rest)]))
+        return united(stack([without_empty(lhs), without_empty(right_only)]))
     in_right = presence_counts(rhs.present, right_ids, groups) > 0
     is_chosen = in_right[left_ids] if node.op == "and" else ~in_right[left_ids]
     return without_empty(Matrix(lhs.labels, lhs.values, lhs.present & is_chosen, lhs.drop_name, lhs.histograms))

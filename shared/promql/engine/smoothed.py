@@ -1,4 +1,4 @@
-"""`smoothed` instant selectors: the value at each time, between the samples before and after it.
+"""`smoothed` instant selectors: the value at each time, interpolated between the samples before and after it.
 
 Source: https://prometheus.io/docs/prometheus/latest/feature_flags/ (extended range selectors).
 """
@@ -23,9 +23,9 @@ from shared.promql.model import Bool, Grid, Matrix, Samples
 
 
 def instant_vector(node: VectorSelector, grid: Grid, context: EvalContext) -> Matrix:
-    """The value of every series at each time on the line between its neighbours, which are at most the lookback away.
+    """The value of every series at each time, on the line between the neighbouring samples within the lookback.
 
-    Without a later sample, the earlier one is the value; without an earlier one, there is none.
+    Without a later sample, the earlier one is the value. Without an earlier one, there is no value.
     """
     windows = scan.windows_of(node, context.lookback_ms, grid, context)
     selected = scan.scan(node, windows, context)
@@ -59,8 +59,8 @@ def sample_times(func: str, node: VectorSelector, grid: Grid, context: EvalConte
 
 
 def _counter_resets(samples: Samples, context: EvalContext) -> Bool:
-    """bool[m]: whether this sample is a histogram after a counter reset; gauges have none. Start timestamps take no
-    part, as they take none between floats."""
+    """bool[m]: whether this sample is a histogram after a counter reset; gauges have no resets. Start timestamps are
+    ignored here, as they are for floats."""
     is_gauge, _ = ranges.gauges_and_customs(samples)
     events = ranges.reset_events(replace(samples, start_timestamps_ms=None), context) & ~is_gauge
     events[1:] &= ~is_gauge[:-1]
@@ -68,7 +68,7 @@ def _counter_resets(samples: Samples, context: EvalContext) -> Bool:
 
 
 def _interpolate(reading: Reading, gathered: GatheredHistograms, context: EvalContext) -> None:
-    """Fill in the values that are histograms. Where floats and histograms are within the lookback, there is no
+    """Fill in the values that are histograms. If both floats and histograms are within the lookback, there is no
     value."""
     samples, windows, batch = reading.samples, reading.windows, reading.samples.histograms
     assert batch is not None
@@ -89,16 +89,16 @@ def _interpolate(reading: Reading, gathered: GatheredHistograms, context: EvalCo
     share = np.where(is_between, (t - times[at]) / np.maximum(times[following] - times[at], 1), 0.0)
     _, is_custom = ranges.gauges_and_customs(samples)
     is_refused = is_between & (is_custom[at] != is_custom[following])
-    nothing, whole = np.zeros(len(at)), np.ones(len(at), dtype=np.bool_)
+    no_share, from_zero = np.zeros(len(at)), np.ones(len(at), dtype=np.bool_)
     no_resets = np.full(len(times) + 1, len(times) + 1, np.int64)
-    sums = (at + 1, nothing, at, share, whole, reading.events, no_resets)
+    sums = (at + 1, no_share, at, share, from_zero, reading.events, no_resets)
     sizes = np.empty(len(at), np.int64)
     kernels.count_difference_members(*sums, sizes)
-    for some in ranges.slices(sizes, batch, gathered, context):
-        start = ranges.sums_before(sizes[some])
+    for chunk in ranges.slices(sizes, batch, gathered, context):
+        start = ranges.sums_before(sizes[chunk])
         members, weights = np.empty(start[-1], np.int64), np.empty(start[-1])
         kernels.difference_members(
-            at[some] + 1, nothing[some], at[some], share[some], whole[some], reading.events, no_resets,
+            at[chunk] + 1, no_share[chunk], at[chunk], share[chunk], from_zero[chunk], reading.events, no_resets,
             rows_of(samples.values), start, members, weights,
         )  # fmt: skip
-        cells.fill(some, merging.summed(*ranges.narrowed(batch, members), start, weights), is_refused[some], gathered)
+        cells.fill(chunk, merging.summed(*ranges.narrowed(batch, members), start, weights), is_refused[chunk], gathered)

@@ -1,4 +1,4 @@
-"""Subqueries: an expression that is evaluated on a grid of its own and then seen as a range vector.
+"""Subqueries: an expression that is evaluated on a grid of its own, and whose values are then read as a range vector.
 
 Source: https://prometheus.io/docs/prometheus/latest/querying/basics/#subquery.
 """
@@ -14,7 +14,7 @@ from shared.promql.engine.scan import Windows
 from shared.promql.model import Grid, Matrix, Samples
 
 DEFAULT_STEP_MS = 60_000
-"""The resolution of a subquery that names none: Prometheus's default evaluation interval."""
+"""The resolution of a subquery that gives none: Prometheus's default evaluation interval."""
 
 
 def windows_of(node: Subquery, grid: Grid, context: EvalContext) -> Windows:
@@ -34,7 +34,7 @@ def inner_grid(node: Subquery, grid: Grid, context: EvalContext) -> Grid:
 
 
 def ragged(matrix: Matrix, grid: Grid) -> Samples:
-    """A matrix over `grid` as samples, without absent ones."""
+    """The present values of a matrix over `grid` as samples."""
     counts = np.count_nonzero(matrix.present, axis=1)
     times = np.broadcast_to(grid.times_ms(), matrix.present.shape)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -44,7 +44,7 @@ def ragged(matrix: Matrix, grid: Grid) -> Samples:
 
 
 def _without_resets(histograms: HistogramBatch | None) -> HistogramBatch | None:
-    """The histograms without their reset hints, which speak of the samples before them in storage. Gauges stay."""
+    """The histograms without their reset hints, which refer to the preceding samples in storage. Gauges stay gauges."""
     if histograms is None:
         return None
     columns = histograms.columns

@@ -1,1 +1,1 @@
-"""Values as the JSON of an answer, written straight from arrays by kernels."""
+"""Values as the JSON of a response, written directly from arrays by kernels."""

@@ -1,10 +1,10 @@
-"""Exemplars as JSON text, which a kernel writes from arrays.
+"""Exemplars as JSON text, written from arrays by a kernel.
 
 The shape is that of https://prometheus.io/docs/prometheus/latest/querying/api/#querying-exemplars. Every exemplar
-begins with a comma, so that those of one series can be taken out of the text of all.
+begins with a comma, so that the exemplars of one series can be taken out of the text of all.
 """
 
-# In a kernel's types a numpy integer and an int are one.
+# The types of a kernel do not tell numpy integers from ints.
 # mypy: disable-error-code="return-value"
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.promql.rendering.floats import FLOAT_BYTES_MAX, POWERS, TIME_BYTES_MAX, write_float, write_time
 from shared.protobuf_fields import checked_length
 from shared.xxh64 import Bytes
 
 EXEMPLARS_AT_ONCE = 1024
 ESCAPED_BYTES_MAX = 6
-"""A control character is written as an escape of six bytes. What canonical labels have around names and values is also
-at most as long as in JSON."""
+"""A control character is written as an escape of six bytes. The punctuation of a JSON pair is no longer than that: it
+takes the place of at least six bytes that canonical labels have around each name and value."""
 
 _LABELS = np.frombuffer(b',{"labels":{', dtype=np.uint8)
 _VALUE = np.frombuffer(b'},"value":"', dtype=np.uint8)
@@ -44,7 +43,7 @@ _OUT, _ENDS = types.uint8[::1], types.int64[::1]
 
 @kernel(types.int64(_OUT, types.int64, Bytes, types.int64, types.int64))
 def _put_text(out: np.ndarray, at: int, data: np.ndarray, start: int, end: int) -> int:
-    """Write data[start:end], which is UTF-8, as a JSON string. Returns where it ends."""
+    """Write the UTF-8 text data[start:end] as a JSON string. Returns where it ends."""
     out[at] = _QUOTE
     at += 1
     for i in range(start, end):
@@ -74,7 +73,7 @@ def _write(
     out: np.ndarray,
     ends: np.ndarray,
 ) -> int:
-    """Write all exemplars to `out`; `ends` gets where each one ends. Returns where the last one does."""
+    """Write all exemplars to `out`, and to `ends` where each of them ends. Returns where the last one ends."""
     written = np.int64(0)
     for i in range(len(times)):
         out[written : written + len(_LABELS)] = _LABELS
@@ -104,15 +103,15 @@ def _write(
 def texts(
     times_ms: NDArray[np.int64], values: NDArray[np.float64], offsets: NDArray[np.int64], labels: NDArray[np.uint8]
 ) -> Iterator[bytes]:
-    """The text of each exemplar i, with a comma before; its canonical labels are labels[offsets[i]:offsets[i + 1]]."""
+    """The text of each exemplar i, beginning with a comma. Its canonical labels are
+    labels[offsets[i]:offsets[i + 1]]."""
     for first in range(0, len(times_ms), EXEMPLARS_AT_ONCE):
-        own = slice(first, min(first + EXEMPLARS_AT_ONCE, len(times_ms)))
-        count = own.stop - first
-        label_bytes = int(offsets[own.stop] - offsets[first])
-        out = np.empty(EXEMPLAR_BYTES * count + ESCAPED_BYTES_MAX * label_bytes, dtype=np.uint8)
-        ends = np.empty(count, dtype=np.int64)
-        part = values[own]
-        _write(times_ms[own], part, part.view(np.uint64), offsets[first : own.stop + 1], labels, POWERS, out, ends)
+        last = min(first + EXEMPLARS_AT_ONCE, len(times_ms))
+        label_bytes = int(offsets[last] - offsets[first])
+        out = np.empty(EXEMPLAR_BYTES * (last - first) + ESCAPED_BYTES_MAX * label_bytes, dtype=np.uint8)
+        ends = np.empty(last - first, dtype=np.int64)
+        part = values[first:last]
+        _write(times_ms[first:last], part, part.view(np.uint64), offsets[first : last + 1], labels, POWERS, out, ends)
         start = 0
         for end in ends.tolist():
             yield out[start:end].tobytes()

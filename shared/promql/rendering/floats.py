@@ -1,8 +1,8 @@
-"""The shortest decimal text of float64 values, which kernels write straight into a byte buffer.
+"""The shortest decimal text of float64 values, written by kernels directly into a byte buffer.
 
 The digits are those of the Schubfach algorithm (Raffaello Giulietti, "The Schubfach way to render doubles", 2020): the
 shortest decimal that reads back as the same float, and the closest one if there are several. The notation is that of
-the Prometheus HTTP API: positional, but with an exponent of at least two digits below 1e-6 and from 1e21 on.
+the Prometheus HTTP API: positional, but below 1e-6 and from 1e21 on with an exponent of at least two digits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _U32, _U52, _LOW32 = np.uint64(32), np.uint64(52), np.uint64(0xFFFFFFFF)
 _FRACTION = np.uint64((1 << 52) - 1)
 _HIDDEN = np.uint64(1 << 52)
 _EXPONENT = np.uint64(0x7FF)
-_WHOLE_MAX = 9007199254740992.0  # 2**53: below it, a whole number has its own digits as its shortest text
+_WHOLE_MAX = 9007199254740992.0  # 2**53: below it, the shortest text of a whole number is its digits
 _ZERO = np.uint8(ord("0"))
 _MINUS = np.uint8(ord("-"))
 _PLUS = np.uint8(ord("+"))
@@ -69,7 +69,7 @@ def _multiply(a: Any, b: Any) -> Any:
 
 @inlined
 def _scaled_odd(high: Any, low: Any, c: Any) -> Any:
-    """The product of a 128-bit power and `c`, without its low 128 bits, rounded to odd."""
+    """The product of a 128-bit power and `c`, without the low 128 bits, rounded to odd."""
     carry_in, _ = _multiply(low, c)
     top, bottom = _multiply(high, c)
     total = bottom + carry_in
@@ -124,16 +124,16 @@ def _shortest(bits: Any, powers: Any) -> Any:
 
 @inlined
 def _write_digits(out: Any, at: Any, digits: Any, count: Any) -> Any:
-    """Write the last `count` decimal digits of `digits`, the last one to `at + count - 1`. Two digits at a time,
+    """Write the last `count` decimal digits of `digits`, the last one to `at + count - 1`. They are written in pairs,
     because a division costs more than a lookup in the table of pairs. Returns the position after them."""
-    i = np.uint64(at + count)  # an unsigned index needs no check whether it is negative
+    i = np.uint64(at + count)  # an unsigned index needs no check for negative values
     for _ in range(count >> 1):
-        rest = digits // _U100
-        pair = (digits - rest * _U100) << _U1
+        quotient = digits // _U100
+        pair = (digits - quotient * _U100) << _U1
         i -= _U2
         out[i] = _PAIRS[pair]
         out[i + _U1] = _PAIRS[pair + _U1]
-        digits = rest
+        digits = quotient
     if count & 1:
         out[at] = _ZERO + np.uint8(digits - digits // _U10 * _U10)
     return at + count
@@ -157,23 +157,23 @@ def _count_digits(digits: Any) -> Any:
 
 @inlined
 def write_time(out: Any, at: Any, time_ms: Any) -> Any:
-    """Write Unix seconds, with three decimals if they are not whole. Returns the position after the text."""
+    """Write a time as Unix seconds, with three decimals if they are not whole. Returns the position after the text."""
     if time_ms < 0:
         out[at] = _MINUS
         at += 1
         time_ms = -time_ms
     seconds = np.uint64(time_ms // 1000)
-    rest = np.uint64(time_ms % 1000)
+    milliseconds = np.uint64(time_ms % 1000)
     at = _write_digits(out, at, seconds, _count_digits(seconds))
-    if rest:
+    if milliseconds:
         out[at] = _POINT
-        at = _write_digits(out, at + 1, rest, 3)
+        at = _write_digits(out, at + 1, milliseconds, 3)
     return at
 
 
 @inlined
 def write_integer(out: Any, at: Any, number: Any) -> Any:
-    """Write an int64, which is not the lowest one. Returns the position after the text."""
+    """Write an int64 other than the lowest one. Returns the position after the text."""
     if number < 0:
         out[at] = _MINUS
         at += 1
@@ -196,7 +196,7 @@ def write_float(out: Any, at: Any, value: Any, bits: Any, powers: Any) -> Any:
         value = -value
         negative = True
     if value == np.inf:
-        for i in range(1 if negative else 0, 4):  # the sign of -Inf is written
+        for i in range(1 if negative else 0, 4):  # the sign of -Inf has been written
             out[at] = _INF[i]
             at += 1
         return at
@@ -204,11 +204,11 @@ def write_float(out: Any, at: Any, value: Any, bits: Any, powers: Any) -> Any:
         whole = np.uint64(value)
         return _write_digits(out, at, whole, _count_digits(whole))
     digits, exponent = _shortest(bits & np.uint64(0x7FFFFFFFFFFFFFFF), powers)
-    rest = digits // _U10
-    while rest * _U10 == digits:
-        digits = rest
+    quotient = digits // _U10
+    while quotient * _U10 == digits:
+        digits = quotient
         exponent += 1
-        rest = digits // _U10
+        quotient = digits // _U10
     count = _count_digits(digits)
     if value < 1e-6 or value >= 1e21:
         return _write_scientific(out, at, digits, count, exponent + count - 1)

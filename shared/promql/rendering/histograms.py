@@ -1,7 +1,7 @@
-"""Series with samples that are histograms as JSON text: floats in `values`, histograms in `histograms`, each left out
-if there are none. Source: https://prometheus.io/docs/prometheus/latest/querying/api/#native-histograms.
+"""Series that have histograms as JSON text: floats in `values`, histograms in `histograms`, each left out if empty.
+Source: https://prometheus.io/docs/prometheus/latest/querying/api/#native-histograms.
 
-The boundaries of a layout are written once for each piece of text, and copied for each histogram that has it.
+The bucket boundaries of a layout are written once for each piece of text, and copied to each histogram of the layout.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from shared import kernel_types as types
 from shared.histograms.batch import EDGES, LAYOUTS, ROWS, HistogramBatch
 from shared.histograms.references import is_reference, refers, row_of, rows_of
 from shared.histograms.text import CLOSED, OPEN_LEFT, OPEN_RIGHT
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.promql.model import Float, Grid, Int, Matrix, Samples
 from shared.promql.rendering.floats import FLOAT_BYTES_MAX, POWERS, TIME_BYTES_MAX, write_float, write_time
 from shared.promql.rendering.labels import OFFSETS, PIECES, POOL, Bytes, LabelTexts, copy, write_labels
@@ -40,7 +39,7 @@ BUCKET_BYTES_MAX = EDGE_BYTES_MAX + FLOAT_BYTES_MAX + len('"]')
 SAMPLE_BYTES_MAX = (
     len(",[") + TIME_BYTES_MAX + len(_COUNT) + len(_SUM) + len(_BUCKETS) + 2 * FLOAT_BYTES_MAX + len('"]}]')
 )
-"""Of a float, or of a histogram without its buckets."""
+"""The longest text of a float, or of a histogram without its buckets."""
 
 _BITS = types.Array(types.int64, 1, "C", readonly=True)
 _POWERS = types.Array(types.uint64, 2, "C", readonly=True)
@@ -56,7 +55,7 @@ def present_samples(value: Matrix, grid: Grid) -> Samples:
 
 @dataclass(frozen=True, slots=True)
 class _Edges:
-    """The beginnings of buckets, up to their counts, of some layouts: bucket b of layout number[l] is
+    """The texts of the buckets of some layouts, each up to the count: that of bucket b of layout number[l] is
     pool[offsets[first[l] + b]:offsets[first[l] + b + 1]]."""
 
     number: Int
@@ -66,10 +65,10 @@ class _Edges:
 
 
 class HistogramSeries:
-    """Writes series of `samples`, whose histograms are `batch`; `instant`: each has one sample.
+    """Writes series of `samples`, whose histograms are in `batch`. `instant`: each series has one sample.
 
-    `numbers`: int64[series], the samples of each series and the buckets of those that are histograms; `bytes_max`:
-    int64[series], the length of its text without its labels, at most.
+    `numbers`: int64[series], the number of samples of each series plus that of their buckets. `bytes_max`:
+    int64[series], an upper bound of the length of its text without its labels.
     """
 
     def __init__(self, labels: LabelTexts, samples: Samples, batch: HistogramBatch, *, instant: bool) -> None:
@@ -80,31 +79,31 @@ class HistogramSeries:
         self._lasts = np.ascontiguousarray(samples.offsets[1:])
         self._times_ms = np.ascontiguousarray(samples.timestamps_ms)
         self._values = np.ascontiguousarray(samples.values)
-        self._reach = _bucket_reach(self._values, batch)
+        self._buckets_before = _buckets_before(self._values, batch)
         counts = self._lasts - self._firsts
-        buckets = self._reach[self._lasts] - self._reach[self._firsts]
+        buckets = self._buckets_before[self._lasts] - self._buckets_before[self._firsts]
         self.numbers = counts + buckets
         self.bytes_max = SAMPLE_BYTES_MAX * counts + BUCKET_BYTES_MAX * buckets
 
     def cuts(self, series: int, numbers: int) -> list[tuple[int, int]]:
-        """The samples begin ≤ i < end of each part of the series if a part is to have some `numbers`, and at least one
-        sample."""
-        reach = self._reach[self._firsts[series] : self._lasts[series] + 1]
-        weight = reach - reach[0] + np.arange(len(reach))
+        """(begin, end) of each part if the series is cut into parts of about `numbers` numbers, and of at least one
+        sample: the part has the samples begin ≤ i < end."""
+        samples = int(self._lasts[series] - self._firsts[series])
+        buckets_before = self._buckets_before[self._firsts[series] : self._lasts[series] + 1]
+        weight = buckets_before - buckets_before[0] + np.arange(samples + 1)
         cuts = np.searchsorted(weight, np.arange(numbers, weight[-1], numbers), side="right") - 1
-        return list(pairwise([0, *(int(cut) for cut in np.unique(cuts) if 0 < cut < len(reach) - 1), len(reach) - 1]))
+        return list(pairwise([0, *(int(cut) for cut in np.unique(cuts) if 0 < cut < samples), samples]))
 
     def part_bytes_max(self, series: int, begin: int, end: int) -> int:
-        """An upper bound of the text of a part; the first one has all floats."""
+        """An upper bound of the length of a part's text. The first part has all floats."""
         first, last = int(self._firsts[series]), int(self._lasts[series])
         samples = last - first if begin == 0 else end - begin
-        return SAMPLE_BYTES_MAX * samples + BUCKET_BYTES_MAX * int(
-            self._reach[first + end] - self._reach[first + begin]
-        )
+        buckets = int(self._buckets_before[first + end] - self._buckets_before[first + begin])
+        return SAMPLE_BYTES_MAX * samples + BUCKET_BYTES_MAX * buckets
 
     def write(self, rows: Int, out: Bytes, ends: Int, label_ends: Int, begin: int = 0, end: int = int(ALL)) -> int:
-        """Write the series `rows`, or of a single one the samples begin ≤ i < end. The first part of a series begins
-        with its labels and all floats, the last one ends it. Returns the number of bytes."""
+        """Write the series `rows`, or the samples begin ≤ i < end of a single one. The first part of a series begins
+        with its labels and all floats; the last part closes it. Returns the number of bytes."""
         bits, batch, labels = self._values.view(np.int64), self._batch, self._labels
         edges = self._edges(rows, begin, end)
         return _write_series(
@@ -114,7 +113,7 @@ class HistogramSeries:
         )  # fmt: skip
 
     def _edges(self, rows: Int, begin: int, end: int) -> _Edges:
-        """Of the layouts of the histograms in this part."""
+        """The bucket texts of the layouts of the histograms in this part."""
         batch = self._batch
         is_used = np.zeros(len(batch.layouts), np.bool_)
         bits = self._values.view(np.int64)
@@ -128,12 +127,12 @@ class HistogramSeries:
         return _Edges(used, first, pool, offsets)
 
 
-def _bucket_reach(values: Float, batch: HistogramBatch) -> Int:
-    """int64[samples + 1]: how many buckets the samples before each have."""
-    reach = np.zeros(len(values) + 1, np.int64)
-    found = np.flatnonzero(is_reference(values))
-    reach[found + 1] = np.diff(batch.columns.start)[rows_of(values[found])]
-    return np.cumsum(reach)
+def _buckets_before(values: Float, batch: HistogramBatch) -> Int:
+    """int64[samples + 1]: the number of buckets of all samples before each one."""
+    buckets = np.zeros(len(values) + 1, np.int64)
+    histogram_samples = np.flatnonzero(is_reference(values))
+    buckets[histogram_samples + 1] = np.diff(batch.columns.start)[rows_of(values[histogram_samples])]
+    return np.cumsum(buckets)
 
 
 @kernel(types.void(_BITS, OFFSETS, OFFSETS, OFFSETS, types.int64, types.int64, ROWS, types.boolean[::1]))
@@ -150,7 +149,7 @@ def _find_layouts(
 
 @kernel(types.void(LAYOUTS, EDGES, OFFSETS, _POWERS, _OUT, _ENDS))
 def _write_edges(layouts: Any, edges: Any, used: Any, powers: Any, pool: Any, offsets: Any) -> None:
-    """Write `,[rule,"left","right","` of every bucket of the layouts `used`."""
+    """Write `,[rule,"left","right","` for every bucket of the layouts `used`."""
     bits = edges.view(np.uint64)
     at = number = 0
     for layout in used:
@@ -158,7 +157,7 @@ def _write_edges(layouts: Any, edges: Any, used: Any, powers: Any, pool: Any, of
         for i in range(layouts.start[layout], layouts.start[layout + 1]):
             pool[at] = _COMMA
             pool[at + 1] = _OPEN
-            rule = CLOSED if i == zero else (OPEN_LEFT if i > zero else OPEN_RIGHT)  # custom layouts have no zero
+            rule = CLOSED if i == zero else (OPEN_LEFT if i > zero else OPEN_RIGHT)  # custom: no zero bucket
             pool[at + 2] = _ZERO + np.uint8(rule)
             pool[at + 3] = _COMMA
             pool[at + 4] = _QUOTE
@@ -174,7 +173,8 @@ def _write_edges(layouts: Any, edges: Any, used: Any, powers: Any, pool: Any, of
 def _write_histogram(
     out: Any, at: Any, histograms: Any, row: Any, first: Any, edge_pool: Any, edge_offsets: Any, powers: Any
 ) -> Any:
-    """Write `,{"count":…}` of a row, whose buckets' texts begin with number `first`. Returns the position after it."""
+    """Write `,{"count":…}` for a row, the texts of whose buckets begin with number `first`. Returns the position after
+    it."""
     observations, sums = histograms.observations, histograms.sum
     at = copy(out, at, _COUNT, 0, len(_COUNT))
     at = write_float(out, at, observations[row], observations.view(np.uint64)[row], powers)
@@ -243,7 +243,7 @@ def _write_series(
     begin: Any, end: Any, instant: Any, histograms: Any, layouts: Any, edge_firsts: Any, edge_pool: Any,
     edge_offsets: Any, powers: Any, out: Any, ends: Any, label_ends: Any,
 ) -> Any:  # fmt: skip
-    """Write series as JSON objects into `out`, or of one series the samples from `begin` up to `end`. Returns the
+    """Write series as JSON objects into `out`, or the samples from `begin` up to `end` of a single one. Returns the
     number of bytes."""
     at = 0
     layout, edge_first = -1, 0

@@ -1,5 +1,5 @@
-"""The labels of series as JSON text, or in another form: each pair of a name and a value is written once, and copied to
-its series."""
+"""The labels of series as JSON text or in another form. Each pair of a name and a value is written once, and copied to
+the series that have it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
-from shared.kernels import inlined
+from shared.kernels import inlined, types
 from shared.labels import LabelFrame
 from shared.promql.model import Int
 
@@ -30,8 +29,8 @@ _COMMA = np.uint8(ord(","))
 class LabelTexts:
     """The pairs of every series, such as `"name":"value"`, as references into one pool of bytes.
 
-    `pool`: uint8[m]; piece i is pool[offsets[i]:offsets[i+1]]; `pieces`: int32[names, series], -1 where a series lacks
-    the label, names in ascending order; `row_bytes`: int64[series], an upper bound of the length of each series'
+    `pool`: uint8[m]; piece i is pool[offsets[i]:offsets[i+1]]. `pieces`: int32[names, series], -1 where a series lacks
+    the label, names in ascending order. `row_bytes`: int64[series], an upper bound of the length of each series'
     labels.
     """
 
@@ -42,8 +41,8 @@ class LabelTexts:
 
     @classmethod
     def of(cls, texts: Sequence[bytes], pieces: NDArray[np.int32]) -> LabelTexts:
-        """These pieces of these texts."""
-        lengths = np.array([*map(len, texts), 0], dtype=np.int64)  # piece -1 takes the last one
+        """`texts`: the text of each distinct pair; `pieces`: int32[names, series], indices of `texts`, or -1."""
+        lengths = np.array([*map(len, texts), 0], dtype=np.int64)  # piece -1 selects the last length
         offsets = np.zeros(len(lengths), dtype=np.int64)
         np.cumsum(lengths[:-1], out=offsets[1:])
         row_bytes = (lengths + 1)[pieces].sum(axis=0, dtype=np.int64)
@@ -55,9 +54,9 @@ class LabelTexts:
 
 
 def label_texts(labels: LabelFrame) -> LabelTexts:
-    """`"name":"value"` of every series."""
+    """The pairs `"name":"value"` of every series."""
     if labels.derived is not None:
-        return labels.derived.get("texts", lambda: label_pairs(labels, _json_pair), lambda made: made.size_bytes)
+        return labels.derived.get("texts", lambda: label_pairs(labels, _json_pair), lambda texts: texts.size_bytes)
     return label_pairs(labels, _json_pair)
 
 
@@ -69,25 +68,25 @@ def _json_pair(name: str) -> Callable[[str], bytes]:
 def label_pairs(
     labels: LabelFrame, pair_with: Callable[[str], Callable[[str], bytes]], names: Sequence[str] | None = None
 ) -> LabelTexts:
-    """The pairs of every series, as the functions that `pair_with` returns for label names write them. `names`: those
-    of the pieces, ascending; default: all that any series has."""
+    """The pairs of every series. `pair_with(name)` returns the function that writes the pair of a value. `names`: the
+    label names to write, ascending; by default all that any series has."""
     names = sorted(labels.columns) if names is None else names
     texts: list[bytes] = []
     pieces = np.full((len(names), labels.size), -1, dtype=np.int32)
     rows = [row for row, name in enumerate(names) if name in labels.columns]
-    for row, (values, local) in zip(rows, labels.values([names[row] for row in rows]), strict=True):
+    for row, (values, value_indices) in zip(rows, labels.values([names[row] for row in rows]), strict=True):
         pair = pair_with(names[row])
-        # A series without the label has the empty text.
-        ids = [len(texts) + number if value else -1 for number, value in enumerate(values)]
+        # The value of a series without the label is the empty text.
+        piece_ids = [len(texts) + number if value else -1 for number, value in enumerate(values)]
         texts.extend([pair(value) for value in values])
-        pieces[row] = np.array(ids, dtype=np.int32)[local]
+        pieces[row] = np.array(piece_ids, dtype=np.int32)[value_indices]
     return LabelTexts.of(texts, pieces)
 
 
 @inlined
 def copy(out: Any, at: Any, source: Any, start: Any, end: Any) -> Any:
     """Copy source[start:end] to out[at:]. Returns the position after it."""
-    # Unsigned indices: with signed ones, every byte would be preceded by a check whether its index is negative.
+    # The indices are unsigned, because signed ones would be checked for negative values at every byte.
     begin, to = np.uint64(start), np.uint64(at)
     for i in range(np.uint64(end - start)):
         out[to + i] = source[begin + i]

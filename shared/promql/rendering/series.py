@@ -1,8 +1,8 @@
-"""Series as JSON text, which kernels write from arrays: nothing per sample is interpreted Python.
+"""Series as JSON text, written from arrays by kernels: no interpreted Python runs for each sample.
 
 The shape of a series is that of the Prometheus HTTP API's range and instant vectors. Every series begins with a comma,
-so that the texts of several writers can be put into one array in any order; an answer leaves out its first comma.
-`histograms.py` beside this module writes series of which some samples are histograms.
+so that the texts of several writers can be put into one array in any order; a response leaves out its first comma.
+`histograms.py` in this package writes series that have histograms among their samples.
 """
 
 from __future__ import annotations
@@ -16,28 +16,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
 from shared.ahead import mapped
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.promql.model import Grid, Int, Matrix, RangeVector
 from shared.promql.rendering.floats import FLOAT_BYTES_MAX, POWERS, TIME_BYTES_MAX, write_float, write_time
 from shared.promql.rendering.histograms import ALL, HistogramSeries, present_samples
 from shared.promql.rendering.labels import OFFSETS, PIECES, POOL, Bytes, copy, label_texts, write_labels
 
 TEXT_SAMPLES = 1 << 15
-"""Samples, or numbers of histograms, that are written at a time: about 1 MB of text, a few milliseconds of work."""
+"""Samples, or numbers of histograms, written at a time: about 1 MB of text, a few milliseconds of work."""
 SERIES_BYTES_MAX = 8 << 20
-"""A series whose text may be longer than this is written in parts. Only histograms are ever that long: one of 10,000
-buckets that is shown at 11,000 steps has 5 GB of text."""
+"""A series whose text may be longer than this is written in parts. Only series of histograms are that long: one of
+10,000 buckets at 11,000 steps has 5 GB of text."""
 SAMPLE_BYTES_MAX = FLOAT_BYTES_MAX + TIME_BYTES_MAX + 6
 ROW_BYTES = 64
-"""Bytes of the text of one series besides its labels and samples, at most."""
+"""The most bytes that the text of a series has besides its labels and samples."""
 WRITERS = 2
-"""Threads that write long texts, for all queries of a process together: kernels run outside the interpreter lock."""
+"""Threads that write long texts, shared by all queries of a process: kernels run without the interpreter lock."""
 TEXTS_AHEAD = 4
-"""Texts of one value that may be written ahead of the consumer, so that both threads have work."""
+"""Texts of one value that are written ahead of the consumer, so that both threads have work."""
 SLOT_BYTES = 32
-"""Room for `,[`, a time and `,"`."""
+"""Space for `,[`, a time and `,"`."""
 
 _WRITERS = ThreadPoolExecutor(WRITERS, thread_name_prefix="json")
 
@@ -52,10 +51,10 @@ _OUT, _ENDS = types.uint8[::1], types.int64[::1]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Some series as text, one after another.
+    """The texts of some series, one after another.
 
-    `data`: uint8[m]; `ends`: int64[series], where each series' text ends in it; `label_ends`: int64[series], where its
-    labels end (before the brace that closes them). Equal label sets have equal texts up to there.
+    `data`: uint8[m]; `ends`: int64[series], where the text of each series ends in `data`; `label_ends`: int64[series],
+    where its labels end (before the brace that closes them). Equal label sets have equal texts up to there.
     """
 
     data: Bytes
@@ -72,8 +71,8 @@ class Text:
 
 
 class SeriesWriter:
-    """Writes the series `rows` (int64 indices) of a value, in that order, some at a time. Safe to use from several
-    threads.
+    """Writes the series `rows` (int64 indices) of a value in that order, some at a time. Several threads may use one
+    writer.
 
     `instant`: each series has one sample, its `value`, instead of `values`. The labels of `value` must be final.
     """
@@ -84,19 +83,19 @@ class SeriesWriter:
         self._instant = instant
         self._labels = label_texts(value.labels)
         self._row_bytes = self._labels.row_bytes[rows] + ROW_BYTES
-        self._histograms = self._of_histograms(value, grid)
+        self._histograms = self._histogram_series(value, grid)
         if self._histograms is not None:
             self._counts, sample_bytes = self._histograms.numbers[rows], self._histograms.bytes_max[rows]
             self._write: Callable[..., int] = self._histograms.write
         elif isinstance(value, Matrix):
             self._counts = np.full(len(rows), grid.steps, dtype=np.int64)
             sample_bytes = SAMPLE_BYTES_MAX * self._counts
-            self._write = self._of_matrix(value, grid)
+            self._write = self._matrix_writer(value, grid)
         else:
             samples = value.samples
             self._counts = np.diff(samples.offsets)[rows]
             sample_bytes = SAMPLE_BYTES_MAX * self._counts
-            self._write = self._of_samples(
+            self._write = self._samples_writer(
                 np.ascontiguousarray(samples.offsets[:-1]),
                 np.ascontiguousarray(samples.offsets[1:]),
                 np.ascontiguousarray(samples.timestamps_ms),
@@ -104,7 +103,7 @@ class SeriesWriter:
             )
         self._bytes_max: Int = self._row_bytes + sample_bytes
         self.numbers = int(self._counts.sum())
-        """How many numbers the whole text has at most: a histogram has one for each of its buckets, and one more."""
+        """An upper bound of the numbers in the whole text: one for each sample, and one more for each bucket."""
         self.bytes_max = int(self._bytes_max.sum())
         """An upper bound of the length of the whole text."""
 
@@ -118,7 +117,7 @@ class SeriesWriter:
         return self._histograms is not None and int(self._bytes_max.max(initial=0)) > SERIES_BYTES_MAX
 
     def spans(self, samples: int = TEXT_SAMPLES) -> list[tuple[int, int]]:
-        """(first, last) of each part if the series are cut so that a part has about this many samples, and at least one
+        """(first, last) of each part if the series are cut into parts of about `samples` samples, and of at least one
         series."""
         if not self.series:
             return []
@@ -139,15 +138,15 @@ class SeriesWriter:
         yield from mapped(_WRITERS, self.write, spans, TEXTS_AHEAD)
 
     def pieces(self) -> Iterator[Bytes]:
-        """The bytes of `texts`, but long series in several pieces."""
+        """The bytes of `texts`, with long series in several pieces."""
         if not self.has_long_series:
             yield from (text.data for text in self.texts())
             return
         yield from mapped(_WRITERS, self._piece, self._cuts(), TEXTS_AHEAD)
 
     def _cuts(self) -> Iterator[tuple[int, int, int, int]]:
-        """(first, last, begin, end) of each piece: series first ≤ i < last, and of a long series, which has pieces of
-        its own, the samples begin ≤ j < end."""
+        """(first, last, begin, end) of each piece: the series first ≤ i < last. A long series has pieces of its own,
+        each with the samples begin ≤ j < end."""
         assert self._histograms is not None
         is_long = self._bytes_max > SERIES_BYTES_MAX
         for first, last in self.spans():
@@ -166,30 +165,30 @@ class SeriesWriter:
         assert self._histograms is not None and last == first + 1
         bound = int(self._row_bytes[first]) + self._histograms.part_bytes_max(self._rows[first], begin, end)
         write = partial(self._histograms.write, begin=begin, end=end)
-        return self._written(write, first, last, bound).data
+        return self._text(write, first, last, bound).data
 
     def write(self, first: int, last: int) -> Text:
         """The text of the series first ≤ i < last of `rows`."""
         is_all = last - first == self.series
         bound = self.bytes_max if is_all else int(self._bytes_max[first:last].sum())
-        return self._written(self._write, first, last, bound)
+        return self._text(self._write, first, last, bound)
 
     def heads(self) -> Text:
         """All series as if they had no samples."""
-        nothing = np.zeros(self._size, dtype=np.int64)
-        empty = self._of_samples(nothing, nothing, nothing[:0], np.zeros(0))
-        return self._written(empty, 0, self.series, int(self._row_bytes.sum()))
+        zeros = np.zeros(self._size, dtype=np.int64)
+        write_empty = self._samples_writer(zeros, zeros, zeros[:0], np.zeros(0))
+        return self._text(write_empty, 0, self.series, int(self._row_bytes.sum()))
 
-    def _written(self, write: Callable[..., int], first: int, last: int, bound: int) -> Text:
+    def _text(self, write: Callable[..., int], first: int, last: int, bound: int) -> Text:
         out = np.empty(bound, dtype=np.uint8)
         ends = np.empty(last - first, dtype=np.int64)
         label_ends = np.empty(last - first, dtype=np.int64)
         size = write(self._rows[first:last], out, ends, label_ends)
         assert size <= bound
-        # A copy, so that the memory that was reserved for the longest numbers is freed.
+        # Copied, so that the memory reserved for the longest possible numbers is freed.
         return Text(out[:size].copy(), ends, label_ends)
 
-    def _of_histograms(self, value: Matrix | RangeVector, grid: Grid) -> HistogramSeries | None:
+    def _histogram_series(self, value: Matrix | RangeVector, grid: Grid) -> HistogramSeries | None:
         """None if all samples are floats."""
         batch = value.samples.histograms if isinstance(value, RangeVector) else value.histograms
         if batch is None:
@@ -197,13 +196,13 @@ class SeriesWriter:
         samples = value.samples if isinstance(value, RangeVector) else present_samples(value, grid)
         return HistogramSeries(self._labels, samples, batch, instant=self._instant)
 
-    def _of_matrix(self, value: Matrix, grid: Grid) -> Callable[..., int]:
+    def _matrix_writer(self, value: Matrix, grid: Grid) -> Callable[..., int]:
         values = np.ascontiguousarray(value.values)
         present = np.ascontiguousarray(value.present)
         slots = np.zeros((grid.steps, SLOT_BYTES), dtype=np.uint8)
         lengths = np.zeros(grid.steps, dtype=np.int64)
         _write_times(grid.times_ms(), slots, lengths)
-        # Not `self`, which has this function: the arrays of a cycle are only freed by the collector.
+        # The closure must not refer to `self`, which holds it: only the garbage collector frees the arrays of a cycle.
         labels, instant = self._labels, self._instant
 
         def write(rows: Int, out: Bytes, ends: Int, label_ends: Int) -> int:
@@ -214,7 +213,9 @@ class SeriesWriter:
 
         return write
 
-    def _of_samples(self, firsts: Int, lasts: Int, times_ms: Int, values: NDArray[np.float64]) -> Callable[..., int]:
+    def _samples_writer(
+        self, firsts: Int, lasts: Int, times_ms: Int, values: NDArray[np.float64]
+    ) -> Callable[..., int]:
         labels = self._labels
 
         def write(rows: Int, out: Bytes, ends: Int, label_ends: Int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from coordinator import config_file
+from coordinator.prometheus_config import config_file
 from coordinator.rules import alertmanager_config, rule_files, unit_tests
 from coordinator.rules.templates import Sample, Surroundings, Template, TemplateError
 from shared.errors import ConfigError

@@ -23,7 +23,7 @@ import psutil
 import snappy
 from hypothesis import strategies as st
 
-from coordinator.negotiation import ARROW, EVENTS, FORM, JSON, PROTOBUF, PROTOBUF_JSON, REMOTE_WRITE
+from coordinator.headers.negotiation import ARROW, EVENTS, FORM, JSON, PROTOBUF, PROTOBUF_JSON, REMOTE_WRITE
 from loadtest.harness.cluster import Cluster
 from tests.conformance.generation import queries
 from tests.fuzz.target import Target

@@ -17,8 +17,10 @@ from coordinator.series.split_request import SplitRequest
 from loadtest.harness.histogram_messages import histogram_message
 from loadtest.harness.remote_write_bodies import body, request_v2
 from proto.remote_write_pb2 import WriteRequest
-from shared import exemplar_frames, reference_frames, sample_frames
 from shared.errors import TriptychError
+from shared.frames import exemplars as exemplar_frames
+from shared.frames import references as reference_frames
+from shared.frames import samples as sample_frames
 from shared.histograms.references import is_reference, rows_of
 from shared.wire import Frame
 from tests.fuzz import write_requests

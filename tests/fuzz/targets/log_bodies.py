@@ -12,13 +12,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 from coordinator.api.log import cursors
+from coordinator.headers.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
 from coordinator.log import records
 from coordinator.log.records import Append
-from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
 from proto import log_pb2
-from shared import log_blocks
 from shared.config import Settings
 from shared.errors import BadData, TooLarge
+from shared.log import blocks as log_blocks
 from tests.fuzz.target import Target
 
 SETTINGS = Settings(log_records_max=50)

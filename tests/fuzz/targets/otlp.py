@@ -52,14 +52,14 @@ def _metrics_json(data: bytes) -> None:
 
 
 def _logs(data: bytes) -> None:
-    _require_appends(logs.batch_of(data, logs.message_of(data), Settings()))
+    _require_appends(logs.export_of(data, logs.message_of(data), Settings()))
 
 
 def _logs_json(data: bytes) -> None:
-    _require_appends(logs.batch_of(data, logs.message_of_json(data), Settings()))
+    _require_appends(logs.export_of(data, logs.message_of_json(data), Settings()))
 
 
-def _require_appends(batch: logs.Batch) -> None:
+def _require_appends(batch: logs.LogExport) -> None:
     for part in batch.parts:
         part.cut(SHARDS)
         assert part.durable and part.count == len(part.records) > 0

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from multidict import MultiDict
 
-from coordinator import negotiation
 from coordinator.api import parameters
 from coordinator.api.log import log_parameters
-from coordinator.bodies import check_escapes
+from coordinator.headers import negotiation
+from coordinator.http.bodies import check_escapes
 from shared.durations import format_duration, parse_duration_ms
 from shared.errors import BadData
+from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
 from shared.log_search.filter import Filter
 from shared.messages.log import Search
-from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from tests.fuzz.target import Target
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families as text_families
 
-from coordinator import config_file
+from coordinator.prometheus_config import config_file
 from coordinator.scraping import jobs, protobuf_families, targets
 from coordinator.scraping.target_series import Labelling, Samples, TargetSeries
 from proto import exposition_pb2

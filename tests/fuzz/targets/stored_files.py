@@ -40,6 +40,7 @@ from worker.series.exemplar_record import ExemplarRecord
 from worker.series.head import Head
 from worker.series.index import registry
 from worker.series.journal import Deletion, Written
+from worker.series.series_record import SeriesRecord
 from worker.storage.rows import manifest, marker
 from worker.storage.rows.damage import DECODING_ERRORS
 from worker.storage.wal import layout, losses, reading, record, register
@@ -109,6 +110,8 @@ def _journal(data: bytes) -> None:
             assert len(found.histograms.layouts.edges) == len(found.histograms.layouts.columns.indexes)
     elif isinstance(decoded, ExemplarRecord):
         assert b"".join(map(bytes, journal.encode(decoded.between(0, len(decoded)), 0)))[24:] == data[24:]
+    elif isinstance(decoded, SeriesRecord):
+        assert b"".join(map(bytes, journal.encode(decoded, 0)))[24:] == data[24:]
 
 
 def _chunk(data: bytes) -> None:
@@ -213,6 +216,7 @@ def _journal_records() -> Iterator[bytes]:
     offsets, labels = np.array([0, 0, 8], np.int64), np.frombuffer(b"\x0a\x06\x0a\x01a\x12\x01b", np.uint8)
     exemplars = ExemplarRecord(ids, np.array([1, 2], np.int64), np.array([0.5, 1]), offsets, labels)
     yield b"".join(map(bytes, journal.encode(exemplars, 9)))
+    yield b"".join(map(bytes, journal.encode(SeriesRecord(7, labels, np.array([0, 3, 8])), 10)))
 
 
 def _chunks() -> Iterator[bytes]:

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 from hypothesis import strategies as st
 
-from coordinator import large_bodies
-from coordinator.direct_searches import split_vector
+from coordinator.direct.searches import split_vector
+from coordinator.parsing import large_bodies
 from coordinator.vectors import changes, decode, decode_protobuf, facets, filters, map_request, scroll, search
 from coordinator.vectors.decode import Upserts
 from proto import vector_pb2

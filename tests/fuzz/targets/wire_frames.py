@@ -13,9 +13,13 @@ import numpy as np
 from coordinator.series import remote_write
 from loadtest.harness.memory_source import MemorySource
 from proto import cluster_pb2
-from shared import exemplar_frames, log_blocks, reference_frames, sample_frames, wire
+from shared import wire
+from shared.frames import exemplars as exemplar_frames
+from shared.frames import references as reference_frames
+from shared.frames import samples as sample_frames
 from shared.histograms import references
 from shared.labels import LabelFrame, Symbols
+from shared.log import blocks as log_blocks
 from shared.messages import exchange
 from shared.messages.log_pages import Records
 from shared.messages.sub_queries import EvaluateBody, Shape, SubQuery

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from shared.hashing import hash64
-from shared.log_blocks import block_of
+from shared.log.blocks import block_of
 from shared.messages.log import PRODUCER_ANSWERS_MAX, Batch, CursorMove, Range
 from tests.powerloss.history import History, require, some
 from tests.powerloss.recording import Recorder

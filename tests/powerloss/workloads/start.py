@@ -21,7 +21,7 @@ from shared.config import Settings
 from shared.control import LocalControl
 from shared.hashing import hash64
 from shared.labels import Symbols
-from shared.log_blocks import block_of
+from shared.log.blocks import block_of
 from shared.manifest import open_manifest, shard_control
 from shared.messages import log as log_messages
 from shared.messages import vectors as messages

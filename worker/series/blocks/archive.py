@@ -28,7 +28,7 @@ from worker.series.blocks.block import SUFFIX, Block, BlockRow
 from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.deletions import Tombstone
 from worker.series.blocks.layers import Layers, reading_order
-from worker.storage.faces import Objects, RowBatch, Rows, State
+from worker.storage.faces import Objects, ObjectState, RowBatch, Rows
 
 BLOCK = b"block/"
 TOMBSTONE = b"tombstone/"
@@ -46,8 +46,8 @@ class Archive:
         """Locations of the files that no row names."""
         self._lock = Lock()  # guards the three sets of names: one thread seals blocks, another merges them
         self._left_over: set[str] = set()
-        self._being_written: set[str] = set()  # those left-over names whose files are being written
-        self._given_up: set[str] = set()  # those left-over names whose files nobody uses
+        self._being_written: set[str] = set()  # left-over names whose files are being written
+        self._given_up: set[str] = set()  # left-over names whose files are not needed
         self.cache = DecodedCache(settings.block_cache_bytes // settings.shard_count())
 
     def load(self) -> Layers:
@@ -76,16 +76,16 @@ class Archive:
         )
 
     def _tidy(self, object_names: set[str]) -> None:
-        """Delete left-over files, and set aside the files that are not known. `object_names`: those of all blocks."""
+        """Delete left-over files, and set unknown files aside. `object_names`: the names of the files of all blocks."""
         left_over = self._store.keys("blocks", LEFT_OVER, LEFT_OVER + b"\xff")
         self._left_over = {key.removeprefix(LEFT_OVER).decode() for key in left_over}
         for entry in self.objects.list():
             name, location = entry.name, self.objects.location(entry.name)
             if name in object_names:
                 continue
-            if entry.state is State.SET_ASIDE:
+            if entry.state is ObjectState.SET_ASIDE:
                 self.set_aside.append(location)
-            elif entry.state is State.DRAFT or name.removesuffix(SUFFIX) in self._left_over:
+            elif entry.state is ObjectState.DRAFT or name.removesuffix(SUFFIX) in self._left_over:
                 event(logging.INFO, "left-over block file deleted", file=location)
                 self.objects.delete(name)
             else:
@@ -95,8 +95,8 @@ class Archive:
         self.forget()
 
     def announce(self, names: Sequence[str]) -> None:
-        """Announce that files will get these names. When this returns, it is durable that the files are left over,
-        which holds until `put`. Raises Unavailable."""
+        """Announce that files will get these names. When this returns, the files durably count as left over, until
+        `put`. Raises Unavailable."""
         if not names:
             return
         batch = self._store.batch()
@@ -108,7 +108,7 @@ class Archive:
         self._store.write(batch, durable=True)
 
     def give_up(self, names: Iterable[str]) -> None:
-        """Note that these names, which were announced, will be no blocks. `forget` deletes the files that have them."""
+        """Note that these announced names will not become blocks. `forget` deletes their files."""
         names = set(names)
         with self._lock:
             self._being_written -= names
@@ -116,7 +116,7 @@ class Archive:
 
     @contextmanager
     def given_up_on_failure(self, rows: Sequence[BlockRow]) -> Iterator[None]:
-        """A context for making blocks of files that have their names: gives these up if that fails. `rows` may grow."""
+        """A context for turning files into blocks: if it fails, the names of `rows` are given up. `rows` may grow."""
         try:
             yield
         except BaseException:
@@ -133,7 +133,7 @@ class Archive:
             batch = self._store.batch()
             for name in present:
                 batch.put("blocks", LEFT_OVER + name.encode(), b"")
-            self._store.write(batch)  # so the store has not applied the batch that it refused
+            self._store.write(batch)  # a store that accepts this has not applied the batch that it refused
             for name in present:
                 self.objects.delete(name + SUFFIX)
         deleted_names = [name for name in names if not self.objects.exists(name + SUFFIX)]

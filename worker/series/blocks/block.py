@@ -1,4 +1,4 @@
-"""Blocks: the sealed samples of a stretch of time, in one immutable file each, found by series and time.
+"""Blocks: the sealed samples of a time range, in one immutable file each, found by series and time.
 
 A file has the chunks, one after another, and then the directory. For every run of samples, the directory has its
 series, its number of samples, its earliest and latest time, and its chunk. The row that makes a file a block is in the
@@ -21,9 +21,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from shared.array_memory import uncounted
 from shared.errors import Unavailable
 from shared.histograms.batch import Ints
+from shared.process.array_memory import uncounted
 from worker.series.blocks import sections
 from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.chunks import CHUNK_SAMPLES
@@ -51,7 +51,7 @@ class CorruptBlock(Exception):
 class BlockRow(msgspec.Struct, frozen=True):
     """A block as its row in the store describes it. It holds samples of the journal's records before `generation`,
     without the samples that a deletion before `generation` deleted. Where two blocks have samples with equal times,
-    those of the higher generation count."""
+    those of the higher generation win."""
 
     name: str
     generation: int
@@ -85,7 +85,7 @@ class BlockRow(msgspec.Struct, frozen=True):
 
 
 class Block:
-    """An open block. After `condemn`, its file is deleted once no reader uses the block any more."""
+    """An open block. After `condemn`, its file is deleted once no reader uses the block."""
 
     def __init__(self, row: BlockRow, objects: Objects, cache: DecodedCache) -> None:
         self.row = row
@@ -134,9 +134,9 @@ class Block:
         directory = self.directory()
         rows, runs = directory.find(ids, start_ms, end_ms)
         earliest, latest = directory.earliest[runs], directory.latest[runs]
-        inside = ((earliest >= start_ms) & (earliest <= end_ms)) | ((latest >= start_ms) & (latest <= end_ms))
+        is_certain = ((earliest >= start_ms) & (earliest <= end_ms)) | ((latest >= start_ms) & (latest <= end_ms))
         has_samples = np.zeros(len(ids), dtype=np.bool_)
-        has_samples[rows[inside]] = True
+        has_samples[rows[is_certain]] = True
         open_runs = np.flatnonzero((earliest < start_ms) & (latest > end_ms) & ~has_samples[rows])
         if not len(open_runs):
             return has_samples
@@ -146,8 +146,8 @@ class Block:
         for in_chunk in np.split(order, np.flatnonzero(np.diff(chunk[order])) + 1):
             check()
             number = int(chunk[in_chunk[0]])
-            has = self._between(directory, number, start_ms, end_ms)
-            has_samples[rows[in_chunk[has[runs[in_chunk] - directory.chunk_runs[number]]]]] = True
+            has_times = self._between(directory, number, start_ms, end_ms)
+            has_samples[rows[in_chunk[has_times[runs[in_chunk] - directory.chunk_runs[number]]]]] = True
         return has_samples
 
     def may_have(
@@ -157,17 +157,17 @@ class Block:
         end_ms: int,
         deletions: Iterable[Deleted],
     ) -> NDArray[np.bool_]:
-        """bool[n]: which series may have samples with start ≤ t ≤ end in this block, which `deletions` are applied to.
+        """bool[n]: which series may have samples with start ≤ t ≤ end in this block, after `deletions` are applied.
         Raises CorruptBlock, Unavailable."""
         directory = self.directory()
         rows, runs = directory.find(ids, start_ms, end_ms)
         earliest, latest = directory.earliest[runs], directory.latest[runs]
-        inside = np.ones(len(runs), dtype=np.bool_)
+        is_left = np.ones(len(runs), dtype=np.bool_)
         for is_deleted, first_ms, last_ms in deletions:
-            whole = (np.maximum(earliest, start_ms) >= first_ms) & (np.minimum(latest, end_ms) <= last_ms)
-            inside &= ~(is_deleted[rows] & whole)
+            is_covered = (np.maximum(earliest, start_ms) >= first_ms) & (np.minimum(latest, end_ms) <= last_ms)
+            is_left &= ~(is_deleted[rows] & is_covered)
         has_samples = np.zeros(len(ids), dtype=np.bool_)
-        has_samples[rows[inside]] = True
+        has_samples[rows[is_left]] = True
         return has_samples
 
     def pieces(
@@ -181,15 +181,15 @@ class Block:
         if not len(runs):
             return []
         parts: list[Part] = []
-        for chunk, own_rows, own_runs in directory.by_chunk(rows, runs):
-            parts += self._of_chunk(directory, chunk, own_rows, own_runs, start_ms, end_ms)
+        for chunk, chunk_rows, chunk_runs in directory.by_chunk(rows, runs):
+            parts += self._of_chunk(directory, chunk, chunk_rows, chunk_runs, start_ms, end_ms)
         return parts
 
     def _of_chunk(
         self, directory: Directory, number: int, rows: Ints, runs: Ints, start_ms: int, end_ms: int
     ) -> list[Part]:
-        """The samples of these runs of a chunk, ascending, with start ≤ t ≤ end. Only runs that are partly in the range
-        are decoded here. Parts with the same row are in the order of time."""
+        """The samples of `runs`, which ascend and are in one chunk, with start ≤ t ≤ end. Only runs that are partly in
+        the range are decoded here. Parts with the same row are in order of time."""
         chunk = self._opened(directory, number)
         is_clipped = not (start_ms <= self.row.earliest_ms and self.row.latest_ms <= end_ms)
         if isinstance(chunk, Chunk):
@@ -202,16 +202,16 @@ class Block:
             return [stored]
         begins_before, ends_after = directory.earliest[runs] < start_ms, directory.latest[runs] > end_ms
         parts: list[Part] = []
-        for which in (begins_before, ends_after & ~begins_before):
-            if which.any():
-                parts.append(stored.only(which).decoded().clipped(start_ms, end_ms))
-        whole = ~begins_before & ~ends_after
-        if whole.any():
-            parts.insert(1 if begins_before.any() else 0, stored.only(whole))
+        for is_partial in (begins_before, ends_after & ~begins_before):
+            if is_partial.any():
+                parts.append(stored.only(is_partial).decoded().clipped(start_ms, end_ms))
+        is_inside = ~begins_before & ~ends_after
+        if is_inside.any():
+            parts.insert(1 if begins_before.any() else 0, stored.only(is_inside))
         return parts
 
     def missing(self) -> str:
-        """Why the file cannot be as it was written, judged by its size; "" if it may be."""
+        """Why the file cannot be what was written, judged by its size only; "" if it may be."""
         try:
             size = self._objects.size(self.object_name)
         except OSError as error:
@@ -230,16 +230,16 @@ class Block:
         if isinstance(chunk, Chunk):
             return chunk
         try:
-            return sections.whole(chunk)
+            return sections.decode_paged(chunk)
         except ValueError as error:
             raise self.undecodable(number, error) from error
 
     def undecodable(self, number: int, error: Exception) -> CorruptBlock:
-        """The error that says why a chunk cannot be decoded."""
+        """The error for a chunk that cannot be decoded."""
         return CorruptBlock(self, f"chunk {number} cannot be decoded: {error}")
 
     def _opened(self, directory: Directory, number: int) -> Chunk | PagedChunk:
-        """A chunk from the cache or the file: one with pages as it is, any other decoded."""
+        """A chunk from the cache or the file, decoded unless it has pages."""
         assert 0 <= number < len(directory.chunk_hashes)
         key = (self.row.name, number)
         opened = self._cache.get(key)

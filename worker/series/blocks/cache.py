@@ -9,16 +9,16 @@ from typing import Any, Protocol
 
 
 class Borrower(Protocol):
-    """An item that holds more, which it can make again, while the cache has room for it."""
+    """An item that holds extra data, which it can recreate, while the cache has room for it."""
 
     def give_back(self) -> None:
-        """Free what the room was lent for. Does not wait and does not call the cache."""
+        """Free the extra data. Must not block or call the cache."""
         ...
 
 
 class DecodedCache:
-    """Drops the least recently used items first, so that all items together stay within `bytes_max`. Room that items
-    do not need is lent, and taken back before any item is dropped. Safe to use from many threads. Items are shared and
+    """Drops the least recently used items first, so that all items together stay within `bytes_max`. Room that items do
+    not need is lent, and taken back before any item is dropped. Safe to use from many threads. Items are shared and
     must not be written to."""
 
     def __init__(self, bytes_max: int) -> None:
@@ -59,21 +59,21 @@ class DecodedCache:
             self._evict()
 
     def shrink(self, bytes_max: int) -> None:
-        """Lower the bound to `bytes_max`."""
+        """Lower the bound to `bytes_max`, and drop items if necessary."""
         with self._lock:
             assert bytes_max <= self._bytes_max, "items that alone were over the bound would be missing"
             self._bytes_max = bytes_max
             self._evict()
 
     def _evict(self) -> None:
-        """End loans and drop items while there is too much; the caller has the lock."""
+        """End loans and drop items until the bound is met. The caller holds the lock."""
         self._take_back()
         while self._bytes > self._bytes_max:
             self._bytes -= self._entries.popitem(last=False)[1][1]
 
     def lend(self, borrower: Borrower, size_bytes: int) -> bool:
-        """Whether `borrower` may hold so many bytes more until it is told to give them back; it has one loan at most.
-        The least recently used loans end for it, but no item is dropped."""
+        """Whether `borrower` may hold `size_bytes` of extra data until `give_back` is called. A borrower has at most
+        one loan. The least recently used loans end to make room, but no item is dropped."""
         with self._lock:
             if borrower in self._loans:
                 return True
@@ -86,13 +86,13 @@ class DecodedCache:
             return True
 
     def used(self, borrower: Borrower) -> None:
-        """What was lent to `borrower` was of use again."""
+        """Note that the loan of `borrower`, if it has one, was used again."""
         with self._lock:
             if borrower in self._loans:
                 self._loans.move_to_end(borrower)
 
     def _take_back(self) -> None:
-        """End loans while there is too much; the caller has the lock."""
+        """End loans until the bound is met. The caller holds the lock."""
         while self._bytes > self._bytes_max and self._loans:
             borrower, size_bytes = self._loans.popitem(last=False)
             self._bytes -= size_bytes

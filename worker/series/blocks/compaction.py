@@ -13,18 +13,18 @@ from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.layers import Layers, closure
 
 CACHE_BYTES = 32 << 20
-"""For the chunks of the blocks that are merged."""
+"""Size of the cache for the chunks of the blocks that are merged."""
 DIRECTORIES_BYTES_MAX = 512 << 20
 """A merge keeps the directories of its blocks up to this size, some 12 million runs, because each slice of the series
-needs all of them. Larger ones are decoded again and again."""
+needs all of them. Larger ones are decoded repeatedly."""
 BLOCKS_MERGED_MIN = 4
-"""The least number of blocks of one window that are merged; merging fewer would rewrite each sample more often than it
-is worth."""
+"""The minimum number of blocks of one window that are merged. Merging fewer would rewrite each sample more often than
+it is worth."""
 LARGER = 4
-"""An older block that is so many times as large as all newer ones together is not rewritten for these few samples. Each
-rewriting of a sample so adds at least a quarter to the block that has it."""
+"""An older block that is this many times as large as all newer ones together is not rewritten for so few samples. Each
+time a sample is rewritten, its block therefore grows by at least a quarter."""
 SMALL_BYTES = 1 << 20
-"""Blocks up to this size are merged also before the end of their window."""
+"""Blocks up to this size are merged even before the end of their window."""
 WIDER = 4
 LEVELS = 4
 """There are windows of 1, 4, 16 and 64 times the length of the narrowest. If that is 2 h, the widest block covers 5
@@ -40,14 +40,14 @@ def choose(layers: Layers, window_ms: int, now_ms: int) -> list[Block]:
     """Choose blocks to rewrite as one block, which gets the highest generation among them. Returns them in reading
     order, or [].
 
-    Blocks of one window are merged when there are BLOCKS_MERGED_MIN of them, without a much larger older one, and
-    before the end of the window only small ones. Two blocks of the narrowest window are merged as well, of any size,
-    when no block has been added to the window for as long as the window itself. If there are no such
-    blocks, a single block that a tombstone may apply to is chosen. Blocks whose times overlap those of a block that is
-    set aside stay as they are, in case that block is restored.
+    Blocks of one window are merged when there are BLOCKS_MERGED_MIN of them, without a much larger older one; before
+    the end of the window, only small blocks are merged. Two blocks of the narrowest window are merged as well, of any
+    size, when no block has been added to the window for as long as the window itself. If there are no such blocks, a
+    single block that a tombstone may apply to is chosen. Blocks whose times overlap those of a block that is set aside
+    stay as they are, in case that block is restored.
 
-    Repeated calls come to an end: a merge leaves fewer blocks, and the rewriting of a single block leaves nothing that
-    the tombstone applies to.
+    Repeated calls terminate: a merge leaves fewer blocks, and rewriting a single block leaves nothing that the
+    tombstone applies to.
     """
     blocks = layers.blocks
     for chosen in chain(_in_windows(blocks, window_ms, now_ms), _wide(blocks, window_ms)):
@@ -64,7 +64,8 @@ def choose(layers: Layers, window_ms: int, now_ms: int) -> list[Block]:
 
 
 def sources(chosen: Sequence[Block], archive: Archive) -> tuple[Block, ...]:
-    """The blocks with a cache of their own, which has room for their directories. Raises CorruptBlock, Unavailable."""
+    """The chosen blocks with a separate cache, which has room for their directories. Raises CorruptBlock,
+    Unavailable."""
     cache = DecodedCache(CACHE_BYTES + DIRECTORIES_BYTES_MAX)
     blocks = tuple(archive.block(block.row, cache) for block in chosen)
     directory_bytes = sum(block.directory().size_bytes for block in blocks)
@@ -84,10 +85,10 @@ def _in_windows(blocks: Sequence[Block], window_ms: int, now_ms: int) -> Iterato
             may_merge = has_ended or (level == 0 and block.row.size_bytes <= SMALL_BYTES)
             if window == block.row.latest_ms // width and may_merge:
                 windows.setdefault(window, []).append(block)
-        for window, inside in windows.items():
-            idle_ms = now_ms - max(block.row.created_ms for block in inside)
+        for window, window_blocks in windows.items():
+            idle_ms = now_ms - max(block.row.created_ms for block in window_blocks)
             is_idle = level == 0 and idle_ms > window_ms and (window + 1) * width <= now_ms
-            for run in _runs(inside, blocks):
+            for run in _runs(window_blocks, blocks):
                 chosen = run if is_idle else _without_much_larger(run)
                 if len(chosen) >= (2 if is_idle else BLOCKS_MERGED_MIN):
                     yield chosen
@@ -96,13 +97,13 @@ def _in_windows(blocks: Sequence[Block], window_ms: int, now_ms: int) -> Iterato
 def _without_much_larger(run: Sequence[Block]) -> list[Block]:
     """The blocks without the oldest ones that are more than LARGER times as large as all newer ones together. Blocks of
     one generation stay together, so the result is its own `closure` if the run is."""
-    newer_bytes, highest_left = sum(block.row.size_bytes for block in run), -1
+    newer_bytes, highest_omitted = sum(block.row.size_bytes for block in run), -1
     for block in sorted(run, key=lambda block: block.row.generation):
         newer_bytes -= block.row.size_bytes
         if block.row.size_bytes <= LARGER * newer_bytes:
             break
-        highest_left = block.row.generation
-    return [block for block in run if block.row.generation > highest_left]
+        highest_omitted = block.row.generation
+    return [block for block in run if block.row.generation > highest_omitted]
 
 
 def _wide(blocks: Sequence[Block], window_ms: int) -> Iterator[list[Block]]:
@@ -118,25 +119,25 @@ def _wide(blocks: Sequence[Block], window_ms: int) -> Iterator[list[Block]]:
                 break
             level += 1
         windows.setdefault((level, block.row.earliest_ms // width), []).append(block)
-    for inside in windows.values():
-        yield from (run for run in _runs(inside, blocks) if len(run) >= BLOCKS_MERGED_MIN)
-        if len(inside) >= WIDE_BLOCKS_MAX:
-            yield closure(inside, blocks)
+    for window_blocks in windows.values():
+        yield from (run for run in _runs(window_blocks, blocks) if len(run) >= BLOCKS_MERGED_MIN)
+        if len(window_blocks) >= WIDE_BLOCKS_MAX:
+            yield closure(window_blocks, blocks)
 
 
-def _runs(inside: Sequence[Block], blocks: Sequence[Block]) -> list[list[Block]]:
+def _runs(window_blocks: Sequence[Block], blocks: Sequence[Block]) -> list[list[Block]]:
     """The blocks, split by generation so that each part is its own `closure`. They are split where another block's
     generation lies between theirs, or is one of theirs, and its times overlap theirs."""
-    if len(inside) < 2:
+    if len(window_blocks) < 2:
         return []
-    start_ms, end_ms = min(b.row.earliest_ms for b in inside), max(b.row.latest_ms for b in inside)
-    chosen = set(inside)
+    start_ms, end_ms = min(b.row.earliest_ms for b in window_blocks), max(b.row.latest_ms for b in window_blocks)
+    chosen = set(window_blocks)
     others = sorted(b.row.generation for b in blocks if b not in chosen and b.overlaps(start_ms, end_ms))
     runs: dict[tuple[int, bool], list[Block]] = {}
-    for block in inside:
+    for block in window_blocks:
         at = bisect_left(others, block.row.generation)
-        shared = at < len(others) and others[at] == block.row.generation
-        runs.setdefault((at, shared), []).append(block)
+        has_shared_generation = at < len(others) and others[at] == block.row.generation
+        runs.setdefault((at, has_shared_generation), []).append(block)
     return list(runs.values())
 
 

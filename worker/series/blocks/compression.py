@@ -11,12 +11,12 @@ _CONFIG = ChunkConfig()
 
 
 def compressed(numbers: NDArray, config: ChunkConfig = _CONFIG) -> bytes:
-    """The numbers compressed; no bytes for no numbers."""
+    """The compressed numbers; empty for no numbers."""
     return standalone.simple_compress(np.ascontiguousarray(numbers), config) if len(numbers) else b""
 
 
 def fill(data: bytes, out: NDArray) -> None:
-    """Decompress into the whole of `out`. Raises ValueError if the data does not fit it."""
+    """Decompress into `out`, all of it. Raises ValueError if the data does not fill it exactly."""
     if not len(out):
         return
     count = decompressed_into(data, out)
@@ -25,9 +25,9 @@ def fill(data: bytes, out: NDArray) -> None:
 
 
 def decompressed_into(data: bytes, out: NDArray) -> int:
-    """Decompress to the beginning of `out`; returns how many numbers there are. Unlike pcodec's function that makes the
-    array, this takes no more memory than `out` has: 4 KB can say that they are 5 billion numbers. Raises ValueError if
-    they are more than `out` holds, are of another type, or cannot be decompressed."""
+    """Decompress to the beginning of `out`; returns how many numbers there are. Unlike pcodec's function that allocates
+    the array, this takes no more memory than `out` has: 4 KB of data can claim to be 5 billion numbers. Raises
+    ValueError if the numbers are more than `out` holds, are of another type, or cannot be decompressed."""
     try:
         progress = standalone.simple_decompress_into(data, out)
     except (RuntimeError, TypeError) as error:

@@ -1,5 +1,5 @@
-"""Finds the deletions that concern some series. A shard may have thousands of tombstones, each of a few series, which
-every read of a block would otherwise have to look through."""
+"""Finds the deletions that affect some series. A shard may have thousands of tombstones of a few series each, all of
+which every read of a block would otherwise have to search."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from worker.series.blocks.directory import ID_MAX, TIME_MAX, TIME_MIN
 
 PAIRS_MAX = 1 << 19
-"""Pairs of a series and one of its tombstones that are looked at together, at some 50 bytes each. A shard of which all
-series were deleted many times, each time of other hours, has many more."""
+"""Pairs of a series and one of its tombstones that are processed at once, at some 50 bytes each. A shard has many more
+if all of its series were deleted many times, for different hours each time."""
 
 Deleted = tuple[NDArray[np.bool_], int, int]
 """(bool[n], which of n series are affected; the first and the last deleted time in Unix ms)."""
@@ -62,8 +62,10 @@ class Deletions:
         ids = np.concatenate([np.zeros(0, np.int32), *series])
         order = np.argsort(ids, kind="stable")
         self._ids = ids[order]
-        # int32 too: many tombstones of all series have more ids than the shard has series.
-        self._stones = np.repeat(np.arange(len(series), dtype=np.int32), [len(own) for own in series])[order]
+        # int32 as well, because many tombstones of all series have more ids than the shard has series.
+        self._stones = np.repeat(np.arange(len(series), dtype=np.int32), [len(stone_ids) for stone_ids in series])[
+            order
+        ]
         self._sequences = np.array([stone.sequence for stone in tombstones], dtype=np.int64)
         self._starts_ms = np.array([stone.start_ms for stone in tombstones], dtype=np.int64)
         self._ends_ms = np.array([stone.end_ms for stone in tombstones], dtype=np.int64)
@@ -73,14 +75,14 @@ class Deletions:
         )
 
     def of(self, permanent: NDArray[np.int64], generation: int, start_ms: int, end_ms: int) -> Iterator[Deleted]:
-        """What tombstones may delete of the samples with start ≤ t ≤ end that a layer of this generation has of these
-        series (int64[n], permanent ids): one item for each different range of deleted times."""
+        """What tombstones may delete among the samples with start ≤ t ≤ end of these series (int64[n], permanent ids)
+        in a layer of this generation: one item for each distinct range of deleted times."""
         applies = (self._sequences >= generation) & (self._starts_ms <= end_ms) & (self._ends_ms >= start_ms)
         if not applies.any():
             return
-        wanted = permanent.astype(np.int32)  # a search for another type would convert all ids
-        firsts = np.searchsorted(self._ids, wanted)
-        counts = np.searchsorted(self._ids, wanted, side="right") - firsts
+        wanted_ids = permanent.astype(np.int32)  # with another type, the search would convert all ids
+        firsts = np.searchsorted(self._ids, wanted_ids)
+        counts = np.searchsorted(self._ids, wanted_ids, side="right") - firsts
         if int(counts.sum()) > PAIRS_MAX:
             yield from self._one_by_one(permanent, applies)
             return
@@ -89,31 +91,31 @@ class Deletions:
         rows, stones = rows[applies[stones]], stones[applies[stones]]
         ranges = self._first_with_range[stones]
         order = np.argsort(ranges, kind="stable")
-        for own in np.split(order, np.flatnonzero(np.diff(ranges[order])) + 1) if len(order) else ():
+        for group in np.split(order, np.flatnonzero(np.diff(ranges[order])) + 1) if len(order) else ():
             is_affected = np.zeros(len(permanent), dtype=np.bool_)
-            is_affected[rows[own]] = True
-            stone = ranges[own[0]]
+            is_affected[rows[group]] = True
+            stone = ranges[group[0]]
             yield is_affected, int(self._starts_ms[stone]), int(self._ends_ms[stone])
 
     def _one_by_one(self, permanent: NDArray[np.int64], applies: NDArray[np.bool_]) -> Iterator[Deleted]:
-        """As `of`, from one tombstone after another of those that apply (bool[tombstones])."""
+        """As `of`, but processes the tombstones that apply (bool[tombstones]) one at a time."""
         order = np.argsort(permanent)
         ascending, stones = permanent[order].astype(np.int32), np.flatnonzero(applies)
         ranges = self._first_with_range[stones]
         for first in np.unique(ranges).tolist():
             is_affected = np.zeros(len(permanent), dtype=np.bool_)
             for stone in stones[ranges == first].tolist():
-                is_affected[order[_places(ascending, self._tombstones[stone].series)]] = True
+                is_affected[order[_positions(ascending, self._tombstones[stone].series)]] = True
             if is_affected.any():
                 yield is_affected, int(self._starts_ms[first]), int(self._ends_ms[first])
 
 
-def _places(wanted: NDArray[np.int32], series: NDArray[np.int32]) -> NDArray[np.int64]:
-    """The places in `wanted` of the ids that are in `series` too; both ascend. The shorter is looked up in the
-    longer."""
+def _positions(wanted: NDArray[np.int32], series: NDArray[np.int32]) -> NDArray[np.int64]:
+    """The positions in `wanted` of the ids that `series` has too; both ascend. The shorter array is looked up in the
+    longer one."""
     if len(series) < len(wanted):
-        places = np.searchsorted(wanted, series)
-        places = places[places < len(wanted)]  # those of the first series, as these ascend
-        return places[wanted[places] == series[: len(places)]]
-    places = np.minimum(np.searchsorted(series, wanted), len(series) - 1)
-    return np.flatnonzero(series[places] == wanted)
+        positions = np.searchsorted(wanted, series)
+        positions = positions[positions < len(wanted)]  # those of the first series, because both ascend
+        return positions[wanted[positions] == series[: len(positions)]]
+    positions = np.minimum(np.searchsorted(series, wanted), len(series) - 1)
+    return np.flatnonzero(series[positions] == wanted)

@@ -1,4 +1,4 @@
-"""The directory of a block: where the samples of each series and of each time are in the block's file."""
+"""The directory of a block: where the samples of each series and time range are in the block's file."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from pcodec import ChunkConfig, standalone
 
-from shared import kernel_types as types
 from shared.histograms.batch import INTS, Ints
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from worker.series.blocks.chunks import CHUNK_SAMPLES
 from worker.series.blocks.compression import decompressed_into
 
@@ -41,8 +40,9 @@ def _find(
     rows: Ints,
     runs: Ints,
 ) -> int:
-    """Fill `rows` and `runs` as `Directory.find` returns them, as far as there is room; returns how many there are."""
-    found = 0
+    """Fill `rows` and `runs` with what `Directory.find` returns, as far as there is room. Returns how many there
+    are."""
+    count = 0
     for row in range(len(ids)):
         low, high = 0, len(sorted_ids)
         while low < high:
@@ -54,17 +54,17 @@ def _find(
         while low < len(sorted_ids) and sorted_ids[low] == ids[row]:
             run = order[low]
             if earliest[run] <= end_ms and latest[run] >= start_ms:
-                if found < len(runs):
-                    rows[found], runs[found] = row, run
-                found += 1
+                if count < len(runs):
+                    rows[count], runs[count] = row, run
+                count += 1
             low += 1
-    return found
+    return count
 
 
 @kernel(types.int64(INTS, INTS, types.int64[::1], types.int64[::1]), allocates=False)
 def _cut_by_chunk(runs: Ints, chunk_runs: Ints, chunks: Ints, ends: Ints) -> int:
-    """Fill `chunks` with the chunks that have these runs, and `ends` with where the runs of each end. Returns how many
-    chunks there are, −1 if the runs do not ascend."""
+    """Fill `chunks` with the chunks that have these runs, and `ends` with where the runs of each end. Returns the
+    number of chunks, or −1 if the runs do not ascend."""
     cuts, chunk_end = 0, chunk_runs[0]
     for i in range(len(runs)):
         if i > 0 and runs[i] < runs[i - 1]:
@@ -110,7 +110,7 @@ class Directory:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(rows, runs), int64 each: the runs of every series ids[row] that begin at or before `end_ms` and end at or
         after `start_ms`, ascending by row and then by time."""
-        room = len(ids)  # a series mostly has one run
+        room = len(ids)  # most series have one run
         while True:
             rows, runs = np.empty(room, np.int64), np.empty(room, np.int64)
             room = _find(self.sorted_ids, self.order, self.earliest, self.latest, ids, start_ms, end_ms, rows, runs)
@@ -118,26 +118,26 @@ class Directory:
                 return rows[:room], runs[:room]
 
     def first_chunks(self, ids: Ints, start_ms: int, end_ms: int, runs_max: int) -> tuple[int, int, Ints]:
-        """(n, the runs of all these chunks together, the chunks with runs that `find` finds for ids[:n]), where n is as
-        large as `runs_max` runs allow."""
+        """(n, the number of runs of all these chunks, the chunks with the runs that `find` returns for ids[:n]), where
+        n is as large as `runs_max` runs allow."""
         rows, runs = self.find(ids, start_ms, end_ms)
         chunks, first_at = np.unique(self._chunks_of(runs), return_index=True)
         by_row = np.argsort(first_at)
         chunks, first_at = chunks[by_row], first_at[by_row]
         runs_before = _bounds(np.diff(self.chunk_runs)[chunks])
-        kept = int(np.searchsorted(runs_before, runs_max, side="right")) - 1
-        covered = len(ids) if kept == len(chunks) else int(rows[first_at[kept]])
-        return covered, int(runs_before[kept]), chunks[:kept]
+        kept_chunks = int(np.searchsorted(runs_before, runs_max, side="right")) - 1
+        covered = len(ids) if kept_chunks == len(chunks) else int(rows[first_at[kept_chunks]])
+        return covered, int(runs_before[kept_chunks]), chunks[:kept_chunks]
 
     def extract(self, chunks: Ints) -> Directory:
-        """A directory that has only these chunks, with all their runs. They keep their numbers: the others are empty
-        there."""
+        """A directory that has only these chunks, with all their runs. The chunks keep their numbers; the others are
+        empty."""
         sizes = np.diff(self.chunk_runs)
         is_kept = np.zeros(len(sizes), dtype=np.bool_)
         is_kept[chunks] = True
-        own = np.flatnonzero(np.repeat(is_kept, sizes))
+        kept_runs = np.flatnonzero(np.repeat(is_kept, sizes))
         columns: dict[str, NDArray] = {name: getattr(self, name) for name in COLUMNS}
-        columns |= {name: columns[name][own] for name in ("ids", "counts", "earliest", "latest")}
+        columns |= {name: columns[name][kept_runs] for name in ("ids", "counts", "earliest", "latest")}
         columns["chunk_runs"] = _bounds(np.where(is_kept, sizes, 0))
         return _indexed(columns, _bounds(columns["counts"]))
 
@@ -157,7 +157,7 @@ class Directory:
             first = last
 
     def chunk_shares(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        """float64[n]: what each series has of the samples of its chunks, such as 1.5 for a chunk and a half. A chunk is
+        """float64[n]: how many chunks the samples of each series fill, such as 1.5 for a chunk and a half. A chunk is
         bounded in bytes, so this bounds the bytes that are decoded for a series."""
         chunk_samples = np.diff(self.before[self.chunk_runs])
         rows, runs = self.find(ids)
@@ -201,7 +201,7 @@ def pack(columns: dict[str, NDArray]) -> bytes:
 
 
 def decode_directory(data: bytes, samples: int, chunk_bytes: int) -> Directory:
-    """The directory of a block that has so many samples, in chunks of so many bytes together. Raises ValueError or
+    """The directory of a block with `samples` samples, in chunks of `chunk_bytes` bytes in total. Raises ValueError or
     struct.error if the bytes are not such a directory."""
     sizes = _SIZES.unpack_from(data)
     if _SIZES.size + sum(sizes) != len(data):
@@ -233,7 +233,7 @@ def _bounds(sizes: NDArray) -> Ints:
 
 def _checked(columns: dict[str, NDArray], samples: int, chunk_bytes: int) -> NDArray[np.int64]:
     """int64[runs + 1]: the number of samples before each run. Raises ValueError if the columns contradict each other,
-    or are not those of a block with so many samples in chunks of so many bytes."""
+    or are not those of a block with `samples` samples in chunks of `chunk_bytes` bytes in total."""
     ids, counts, earliest, latest, chunk_runs, chunk_at, _ = (columns[name] for name in COLUMNS)
     before = _bounds(counts)
     if before[-1] != samples:

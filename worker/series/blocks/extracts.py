@@ -1,8 +1,8 @@
-"""Extracts of the directories of blocks, for a reader that reads many series some at a time.
+"""Extracts of the directories of blocks, for a reader that reads many series, some at a time.
 
-Each of its reads looks its series up in every block. If the directories do not fit in the cache together, the cache has
-dropped each of them for the others before the next read needs it. So when a directory had to be decoded, the reader
-keeps what it says about the next series.
+Each of its reads looks up series in every block. If the directories do not all fit in the cache, each is dropped for
+the others before the next read needs it. So when a directory had to be decoded, the reader keeps the part about the
+next series.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from worker.series.blocks.directory import Directory
 Ids = NDArray[np.int64]
 
 RUNS_MAX = 1 << 17
-"""Runs in the extracts of all blocks together: 6 MB, which are in the account of the query."""
+"""Runs in the extracts of all blocks together: 6 MB, which are charged to the query."""
 
 READS_MIN = 4
-"""An extract is first tried for so many reads: if the series are scattered over too many chunks for these, more are not
-looked up."""
+"""An extract is first tried for this many reads. If the series of these are already scattered over too many chunks, no
+more are looked up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class Extracts:
         self._kept: dict[str, _Extract] = {}
 
     def directory(self, block: Block, ids: Ids, blocks: int) -> Directory:
-        """The directory of the block, or an extract that has the runs of `ids`: some of the reader's series, which
-        follow one another. `blocks`: how many blocks share the room. Raises CorruptBlock, Unavailable."""
+        """The directory of the block, or an extract that has the runs of `ids`: consecutive series of the reader.
+        `blocks`: how many blocks share the room. Raises CorruptBlock, Unavailable."""
         extract = self._kept.get(block.row.name)
         if extract is not None and extract.first <= ids[0] and ids[-1] <= extract.last:
             return extract.directory
@@ -66,16 +66,15 @@ class Extracts:
         first, tried = int(np.searchsorted(self._ids, ids[0])), READS_MIN * len(ids)
         covered, runs, chunks = self._first_chunks(directory, first, tried, runs_max)
         if covered == tried:
-            # Where a block has few of the reader's series, more series than runs fit.
-            more = min(max(runs_max, covered * runs_max // max(1, runs)), RUNS_MAX)
-            if more > covered:
-                covered, _, chunks = self._first_chunks(directory, first, more, runs_max)
+            # If a block has few of the reader's series, the runs of more series fit.
+            more_series = min(max(runs_max, covered * runs_max // max(1, runs)), RUNS_MAX)
+            if more_series > covered:
+                covered, _, chunks = self._first_chunks(directory, first, more_series, runs_max)
         if covered > len(ids):
             last = first + covered - 1
             self._kept[name] = _Extract(int(self._ids[first]), int(self._ids[last]), directory.extract(chunks))
 
     def _first_chunks(self, directory: Directory, first: int, series: int, runs_max: int) -> tuple[int, int, Ids]:
-        """As `Directory.first_chunks`, of so many of the reader's series from self._ids[first] on, or as many as there
-        are."""
+        """As `Directory.first_chunks`, for up to `series` of the reader's series, from self._ids[first] on."""
         permanent = self._permanent_of(self._ids[first : first + series])
         return directory.first_chunks(permanent, self._start_ms, self._end_ms, runs_max)

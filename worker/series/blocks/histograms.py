@@ -1,12 +1,12 @@
-"""The section of a chunk with its histograms: columns of numbers that are alike, compressed by pcodec.
+"""The section of a chunk with its histograms: columns of similar numbers, compressed by pcodec.
 
 The histograms are in the order of the samples that refer to them. Neighbours of one run with the same layout are a
 **stretch**. A stretch is a table with a row for each histogram, and a **column** for each bucket, for the count of all
-observations and for their sum. A column of whole numbers is stored as its first number, a slope, and what each
-difference of neighbours is above the slope. Such remainders go to the stream of their **kind**, which is given by their
-mean size: the busy buckets in the middle of a histogram and the idle ones at its ends have different statistics, and
-take less space apart from each other. Columns that rise evenly, most often by nothing, have no remainders. All other
-columns are stored as floating-point numbers. All numbers are exact to the last bit.
+observations and for their sum. A column of whole numbers is stored as its first number, a slope, and residuals: the
+differences of neighbours minus the slope. The residuals go to the stream of their **kind**, which depends on their mean
+size: the busy buckets in the middle of a histogram and the idle ones at its ends have different statistics, and take
+less space apart from each other. Columns that rise evenly, mostly not at all, have no residuals. All other columns are
+stored as floating-point numbers. All numbers are exact to the last bit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from shared import kernel_types as types
 from shared.histograms.batch import (
     FLOATS,
     INTS,
@@ -36,35 +35,35 @@ from shared.histograms.batch import (
 )
 from shared.histograms.interning import with_distinct_layouts
 from shared.histograms.schemas import CUSTOM, SCHEMA_MAX, SCHEMA_MIN
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from worker.series.blocks.compression import compressed, decompressed_into
 
 CHUNK_NUMBERS = 1 << 18
-"""A chunk is full with so many numbers of histograms: 2 MiB, which are decoded in about a millisecond."""
+"""A chunk is full when its histograms have this many numbers: 2 MiB, which take about a millisecond to decode."""
 _NUMBERS_MAX = 2 * CHUNK_NUMBERS
-"""No chunk has more counts, bucket indexes or boundaries than this: a full chunk is not yet over the bound, and one
-histogram does not reach it."""
+"""No chunk has more counts, bucket indexes or boundaries than this: without its last histogram, a chunk is below
+CHUNK_NUMBERS, and so is a single histogram."""
 
 _HEADER = struct.Struct("<5I")
 """The numbers of layouts, of their buckets and of their boundaries, of stretches, and of streams."""
 _SIZE = np.dtype("<u4")
 
 _EVEN, _KINDS = 0, 65
-"""Kinds of columns: `_EVEN` has no remainders; kind k ≥ 1 has remainders of a mean size m, and floor(16 m) has k - 1
+"""Kinds of columns: `_EVEN` has no residuals; kind k ≥ 1 has residuals of a mean size m, where floor(16 m) has k - 1
 binary digits."""
 _FLOAT = _KINDS
 _INT_MAX = 2.0**63
 _SLOPE_MIN = 8.0
 """Differences that are smaller on average are stored without a slope: many of them are 0, and 0 is then the most
-frequent remainder of all columns of the kind."""
+frequent residual of all columns of the kind."""
 
 _INT32 = types.Array(types.int32, 1, "C", readonly=True)
 _UINT8 = types.Array(types.uint8, 1, "C", readonly=True)
 
 
 class _Columns(NamedTuple):
-    """The columns of all stretches: their kinds (uint8), first numbers and slopes. The latter are only those of columns
-    of whole numbers."""
+    """The columns of all stretches: their kinds (uint8), first numbers and slopes. Only columns of whole numbers have
+    first numbers and slopes."""
 
     kind: NDArray[np.uint8]
     first: Ints
@@ -76,8 +75,8 @@ _COLUMNS_IN = types.NamedTuple((_UINT8, INTS, INTS), _Columns)
 
 
 def weights(batch: HistogramBatch, rows: Ints) -> Ints:
-    """int64[n]: how much of CHUNK_NUMBERS each of these rows takes, with its layout if that is not the one of the row
-    before."""
+    """int64[n]: how much of CHUNK_NUMBERS each of these rows takes, including its layout if the row before has another
+    one."""
     layout, table = batch.columns.layout[rows], batch.layouts.columns
     buckets, bounds = np.diff(table.start), np.diff(table.bound_start)
     is_new = np.diff(layout, prepend=-1) != 0
@@ -85,7 +84,7 @@ def weights(batch: HistogramBatch, rows: Ints) -> Ints:
 
 
 def encode(batch: HistogramBatch, counts: Ints) -> bytes:
-    """Encode the batch, of which run r has the next counts[r] ≥ 0 rows."""
+    """Encode the batch. Run r has the next counts[r] ≥ 0 rows."""
     assert int(counts.sum()) == len(batch) > 0
     batch = with_distinct_layouts(batch)
     rows, table = batch.columns, batch.layouts.columns
@@ -99,17 +98,17 @@ def encode(batch: HistogramBatch, counts: Ints) -> bytes:
         np.empty(column_count, np.uint8), np.empty(column_count, np.int64), np.empty(column_count, np.int64)
     )
     sizes = np.zeros(_KINDS + 1, np.int64)
-    whole = _plan(rows, first_rows, columns, sizes)
-    remainders, floats = np.empty(int(sizes[:_KINDS].sum()), np.int64), np.empty(sizes[_FLOAT])
+    integer_columns = _plan(rows, first_rows, columns, sizes)
+    residuals, floats = np.empty(int(sizes[:_KINDS].sum()), np.int64), np.empty(sizes[_FLOAT])
     kind_ends = np.cumsum(sizes[:_KINDS])
-    _split(rows, first_rows, columns, kind_ends - sizes[:_KINDS], remainders, floats)
+    _split(rows, first_rows, columns, kind_ends - sizes[:_KINDS], residuals, floats)
 
     streams: list[NDArray[Any]] = [
         table.schema.astype(np.int16), table.zero_threshold, table.zero_at, np.diff(table.start).astype(np.int32),
         table.indexes, np.diff(table.bound_start).astype(np.int32), table.bound,
         stretch_layouts, np.diff(first_rows).astype(np.int32), rows.flags.astype(np.uint16),
-        columns.kind.astype(np.uint16), columns.first[:whole], columns.slope[:whole], floats,
-        *(remainders[end - size : end] for end, size in zip(kind_ends, sizes[:_KINDS], strict=True) if size),
+        columns.kind.astype(np.uint16), columns.first[:integer_columns], columns.slope[:integer_columns], floats,
+        *(residuals[end - size : end] for end, size in zip(kind_ends, sizes[:_KINDS], strict=True) if size),
     ]  # fmt: skip
     packed = [compressed(stream) for stream in streams]
     header = _HEADER.pack(len(batch.layouts), len(table.indexes), len(table.bound), len(stretch_layouts), len(packed))
@@ -117,7 +116,7 @@ def encode(batch: HistogramBatch, counts: Ints) -> bytes:
 
 
 def decode(data: bytes, row_count: int) -> HistogramBatch:
-    """The batch of a section with so many histograms. Raises ValueError or struct.error if the bytes are no such
+    """Decode a section with `row_count` histograms. Raises ValueError or struct.error if the bytes are not such a
     section. Takes memory for at most `_NUMBERS_MAX` counts, whatever the bytes say."""
     layout_count, bucket_count, bound_count, stretch_count, stream_count = _HEADER.unpack_from(data)
     if not 0 < max(layout_count, stretch_count) <= row_count or max(bucket_count, bound_count) > _NUMBERS_MAX:
@@ -141,18 +140,20 @@ def decode(data: bytes, row_count: int) -> HistogramBatch:
     kinds = streams.next(np.uint16, int((buckets + 2).sum()))
     if kinds.max() > _FLOAT:
         raise ValueError(f"it has a column of kind {kinds.max()}")
-    whole = int(np.count_nonzero(kinds != _FLOAT))
-    columns = _Columns(kinds.astype(np.uint8), streams.next(np.int64, whole), streams.next(np.int64, whole))
+    integer_columns = int(np.count_nonzero(kinds != _FLOAT))
+    columns = _Columns(
+        kinds.astype(np.uint8), streams.next(np.int64, integer_columns), streams.next(np.int64, integer_columns)
+    )
     column_lengths = np.repeat(lengths, buckets + 2)
     is_float = kinds == _FLOAT
     floats = streams.next(np.float64, int(column_lengths[is_float].sum()))
     sizes = np.bincount(kinds[~is_float], (column_lengths - 1)[~is_float], _KINDS).astype(np.int64)
     sizes[_EVEN] = 0
-    remainders = np.empty(int(sizes.sum()), np.int64)
+    residuals = np.empty(int(sizes.sum()), np.int64)
     kind_ends = np.cumsum(sizes)
     for end, size in zip(kind_ends.tolist(), sizes.tolist(), strict=True):
         if size:
-            streams.fill(remainders[end - size : end])
+            streams.fill(residuals[end - size : end])
 
     start = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.repeat(buckets, lengths))))
     rows = HistogramColumns(
@@ -160,15 +161,15 @@ def decode(data: bytes, row_count: int) -> HistogramBatch:
     )
     first_rows = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
     _rebuild(
-        _Columns(*(read_only(column, column.dtype) for column in columns)), first_rows, kind_ends - sizes, remainders,
+        _Columns(*(read_only(column, column.dtype) for column in columns)), first_rows, kind_ends - sizes, residuals,
         floats, start, rows.observations, rows.sum, rows.counts,
     )  # fmt: skip
     return HistogramBatch(Layouts(sealed(table)), sealed(rows))
 
 
 def _layouts(streams: _Streams, layout_count: int, bucket_count: int, bound_count: int) -> LayoutColumns:
-    """The layouts at the beginning of a section. Raises ValueError if the kernels that work with them would read
-    outside of their arrays."""
+    """The layouts at the beginning of a section. Raises ValueError if kernels that use them would read outside of their
+    arrays."""
     schema = streams.next(np.int16, layout_count)
     thresholds, zero_at = streams.next(np.float64, layout_count), streams.next(np.int32, layout_count)
     sizes, indexes = streams.next(np.int32, layout_count), streams.next(np.int32, bucket_count)
@@ -195,7 +196,7 @@ def _starts(sizes: NDArray[np.int32]) -> Ints:
 
 
 class _Streams:
-    """The compressed streams of a section, in order. Those of no numbers have no bytes."""
+    """The compressed streams of a section, in order. Empty streams have no bytes."""
 
     def __init__(self, data: bytes, count: int) -> None:
         sizes = np.frombuffer(data, _SIZE, count, _HEADER.size)
@@ -205,13 +206,13 @@ class _Streams:
         self._parts: Iterator[bytes] = (data[start:end] for start, end in pairwise(ends))
 
     def next(self, dtype: DTypeLike, count: int) -> NDArray[Any]:
-        """So many numbers of this type."""
+        """The next stream, which has `count` numbers of this type."""
         out = np.empty(count, dtype)
         self.fill(out)
         return out
 
     def fill(self, out: NDArray[Any]) -> None:
-        """The next stream, which has as many numbers as `out`."""
+        """Read the next stream, which has as many numbers as `out`."""
         part = next(self._parts, b"")
         count = decompressed_into(part, out) if part else 0
         if count != len(out):
@@ -220,7 +221,7 @@ class _Streams:
 
 @inlined(allocates=False)
 def _number(rows: Any, row: Any, column: Any, buckets: Any) -> Any:
-    """Of a row with so many buckets: the number in a column of its stretch."""
+    """The number of a row in a column of its stretch, which has this many buckets."""
     if column < buckets:
         return rows.counts[rows.start[row] + column]
     return rows.observations[row] if column == buckets else rows.sum[row]
@@ -236,9 +237,9 @@ def _is_whole(number: Any) -> Any:
 
 @kernel(types.int64(ROWS, INTS, _COLUMNS, types.int64[::1]), allocates=False, error_model="numpy")
 def _plan(rows: HistogramColumns, first_rows: Ints, columns: _Columns, sizes: Ints) -> int:
-    """Fill `columns`, and add to sizes[kind] how many remainders there are, or floats. Returns the number of columns of
-    whole numbers."""
-    at = whole = 0
+    """Fill `columns`, and add the numbers of residuals of each kind, and of floats, to sizes[kind]. Returns the number
+    of columns of whole numbers."""
+    at = integer_columns = 0
     for stretch in range(first_rows.size - 1):
         begin, end = first_rows[stretch], first_rows[stretch + 1]
         buckets = rows.start[begin + 1] - rows.start[begin]
@@ -274,13 +275,13 @@ def _plan(rows: HistogramColumns, first_rows: Ints, columns: _Columns, sizes: In
                         size /= 2
                         kind += 1
                     sizes[kind] += steps
-                columns.first[whole], columns.slope[whole] = first, slope
-                whole += 1
+                columns.first[integer_columns], columns.slope[integer_columns] = first, slope
+                integer_columns += 1
             else:
                 sizes[_FLOAT] += end - begin
             columns.kind[at] = kind
             at += 1
-    return whole
+    return integer_columns
 
 
 @kernel(
@@ -289,10 +290,10 @@ def _plan(rows: HistogramColumns, first_rows: Ints, columns: _Columns, sizes: In
     error_model="numpy",
 )
 def _split(
-    rows: HistogramColumns, first_rows: Ints, columns: _Columns, cursors: Ints, remainders: Ints, floats: Floats
+    rows: HistogramColumns, first_rows: Ints, columns: _Columns, cursors: Ints, residuals: Ints, floats: Floats
 ) -> None:
-    """Fill `remainders`, those of kind k from cursors[k] on, and `floats`, as `_plan` planned."""
-    at = whole = float_at = 0
+    """Fill `residuals`, those of kind k from cursors[k] on, and `floats`, as `_plan` planned."""
+    at = integer_column = float_at = 0
     for stretch in range(first_rows.size - 1):
         begin, end = first_rows[stretch], first_rows[stretch + 1]
         buckets = rows.start[begin + 1] - rows.start[begin]
@@ -304,14 +305,14 @@ def _split(
                     floats[float_at] = _number(rows, row, column, buckets)
                     float_at += 1
                 continue
-            slope, last = columns.slope[whole], columns.first[whole]
-            whole += 1
+            slope, last = columns.slope[integer_column], columns.first[integer_column]
+            integer_column += 1
             if kind == _EVEN:
                 continue
             out = cursors[kind]
             for row in range(begin + 1, end):
                 number = np.int64(_number(rows, row, column, buckets))
-                remainders[out] = number - last - slope
+                residuals[out] = number - last - slope
                 last = number
                 out += 1
             cursors[kind] = out
@@ -329,7 +330,7 @@ def _rebuild(
     columns: _Columns,
     first_rows: Ints,
     cursors: Ints,
-    remainders: Ints,
+    residuals: Ints,
     floats: Floats,
     start: Ints,
     observations: Floats,
@@ -337,7 +338,7 @@ def _rebuild(
     counts: Floats,
 ) -> None:
     """Inverse of `_plan` and `_split`: fills `observations`, `sums` and `counts`."""
-    at = whole = float_at = 0
+    at = integer_column = float_at = 0
     for stretch in range(first_rows.size - 1):
         begin, end = first_rows[stretch], first_rows[stretch + 1]
         buckets = start[begin + 1] - start[begin]
@@ -352,16 +353,16 @@ def _rebuild(
                     out[place + i * width] = floats[float_at + i]
                 float_at += end - begin
                 continue
-            number, slope = columns.first[whole], columns.slope[whole]
-            whole += 1
+            number, slope = columns.first[integer_column], columns.slope[integer_column]
+            integer_column += 1
             out[place] = np.float64(number)
             if kind == _EVEN:
                 for i in range(1, end - begin):
                     number += slope
                     out[place + i * width] = np.float64(number)
                 continue
-            taken = cursors[kind] - 1
+            before_first = cursors[kind] - 1
             for i in range(1, end - begin):
-                number += slope + remainders[taken + i]
+                number += slope + residuals[before_first + i]
                 out[place + i * width] = np.float64(number)
             cursors[kind] += end - begin - 1

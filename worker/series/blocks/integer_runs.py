@@ -1,22 +1,21 @@
-"""Runs of integers as a rule and what is left over: small numbers, which compress well and decode fast.
+"""Runs of integers as a predictor and residuals: small numbers, which compress well and decode fast.
 
-The rule of a run is a base, a slope, and whether its numbers follow a line or a walk. On a line, number i is
-base + slope·i + rest[i]; in a walk it is the number before it + slope + rest[i], where the number before the first one
-is base − slope. Counters are walks, as their steps vary; times of scrapes that are a little late are lines. Numbers
-that follow their rule exactly have no rests. Rests that all fit in 16 bits are NARROW, others WIDE.
-Sums may wrap around.
+The predictor of a run is a base, a slope, and whether its numbers follow a line or a walk. On a line, number i is
+base + slope·i + residual[i]. In a walk, it is the number before it + slope + residual[i], where the number before the
+first one is base − slope. Counters are walks, because their steps vary; times of scrapes that are a little late are
+lines. Numbers that follow their predictor exactly have no residuals. Residuals that all fit in 16 bits are NARROW,
+others WIDE. Sums may wrap around.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from shared import kernel_types as types
 from shared.histograms.batch import INTS, Ints
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 
 EXACT, NARROW, WIDE = range(3)
-"""How the rests of a run are stored: not at all, as int16, or as int64."""
+"""How the residuals of a run are stored: not at all, as int16, or as int64."""
 NARROW_MIN, NARROW_MAX = -(1 << 15), (1 << 15) - 1
 
 _FLAGS = types.Array(types.boolean, 1, "C")
@@ -25,16 +24,16 @@ _FLAGS_IN = types.Array(types.boolean, 1, "C", readonly=True)
 
 @inlined(allocates=False)
 def _nearest_step(numbers: Ints, begin: int, end: int) -> int:
-    """The step between two neighbours that is nearest to the mean step: one that occurs, because the steps of numbers
-    with a common factor have it, too."""
+    """Of the steps between two neighbours, the one that is nearest to the mean step. The mean itself might lack a
+    common factor of all numbers."""
     mean = (float(numbers[end - 1]) - float(numbers[begin])) / (end - begin - 1)
     step = numbers[begin + 1] - numbers[begin]
     least = abs(float(step) - mean)
     for i in range(begin + 2, end):
-        other = numbers[i] - numbers[i - 1]
-        distance = abs(float(other) - mean)
+        candidate = numbers[i] - numbers[i - 1]
+        distance = abs(float(candidate) - mean)
         if distance < least:
-            least, step = distance, other
+            least, step = distance, candidate
     return step
 
 
@@ -82,9 +81,9 @@ def fold(
     narrow: np.ndarray,
     wide: Ints,
 ) -> None:
-    """Find the rule of each run r, numbers[bounds[r]:bounds[r + 1]], that is not `skipped`: fill kinds[r], walks[r],
-    bases[r] and slopes[r], and append its rests to `narrow` or `wide`, one for each number. Lines of times begin at
-    their first one and may rise; other lines are level."""
+    """Find the predictor of each run r, numbers[bounds[r]:bounds[r + 1]], that is not `skipped`: fill kinds[r],
+    walks[r], bases[r] and slopes[r], and append its residuals to `narrow` or `wide`, one for each number. Lines of
+    times begin at the first time and may rise; other lines are level."""
     in_narrow = in_wide = 0
     for r in range(len(kinds)):
         if skipped[r]:
@@ -113,11 +112,11 @@ def fold(
         bases[r], slopes[r] = base, slope
         least = greatest = 0
         for i in range(begin, end):
-            rest = numbers[i] - base - slope * (i - begin)
+            residual = numbers[i] - base - slope * (i - begin)
             if walks[r]:
-                rest = numbers[i] - numbers[i - 1] - slope if i > begin else 0
-            wide[in_wide + i - begin] = rest
-            least, greatest = min(least, rest), max(greatest, rest)
+                residual = numbers[i] - numbers[i - 1] - slope if i > begin else 0
+            wide[in_wide + i - begin] = residual
+            least, greatest = min(least, residual), max(greatest, residual)
         if least >= NARROW_MIN and greatest <= NARROW_MAX:
             kinds[r] = NARROW
             for i in range(end - begin):

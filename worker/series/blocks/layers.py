@@ -2,9 +2,8 @@
 time.
 
 Layers are ordered by generation, the journal sequence up to which a layer holds what was written. Where two layers have
-samples with equal times, those of the higher generation count, and a deletion applies to the layers of its own
-generation and lower ones. `Layers` is immutable: readers continue with the one that they took while the shard replaces
-it.
+samples with equal times, those of the higher generation win, and a deletion applies to the layers of its own generation
+and lower ones. `Layers` is immutable: readers continue with the one that they took while the shard replaces it.
 """
 
 from __future__ import annotations
@@ -61,14 +60,14 @@ class Layers:
     frozen_generation: int = 0
     tombstones: tuple[Tombstone, ...] = ()
     broken: tuple[tuple[Block, str], ...] = ()
-    _found: list[Deletions] = field(default_factory=list, init=False, repr=False, compare=False)
+    _deletions_cache: list[Deletions] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def _deletions(self) -> Deletions:
         """The tombstones by series, sorted when they are first needed."""
-        if not self._found:
-            self._found.append(Deletions(self.tombstones))
-        return self._found[0]
+        if not self._deletions_cache:
+            self._deletions_cache.append(Deletions(self.tombstones))
+        return self._deletions_cache[0]
 
     @property
     def are_empty(self) -> bool:
@@ -93,16 +92,16 @@ class Layers:
 
     def needs(self, tombstone: Tombstone) -> bool:
         """Whether any layer may still have samples that the tombstone deletes."""
-        below = [(b.row.deletions_from, b.row.earliest_ms, b.row.latest_ms) for b in self.known_blocks]
+        layers = [(b.row.deletions_from, b.row.earliest_ms, b.row.latest_ms) for b in self.known_blocks]
         if self.slab is not None:
-            below.append((self.slab_generation, tombstone.start_ms, tombstone.end_ms))
+            layers.append((self.slab_generation, tombstone.start_ms, tombstone.end_ms))
         if self.frozen is not None:
-            below.append((self.frozen_generation, tombstone.start_ms, tombstone.end_ms))
-        return any(tombstone.applies(*layer) for layer in below)
+            layers.append((self.frozen_generation, tombstone.start_ms, tombstone.end_ms))
+        return any(tombstone.applies(*layer) for layer in layers)
 
     def delete_from(self, block: Block) -> bool:
-        """Whether tombstones may delete samples of this block: of a run that has a series and times of one. Raises
-        CorruptBlock, Unavailable."""
+        """Whether tombstones may delete samples of this block, that is, whether a run has a series and times of a
+        tombstone. Raises CorruptBlock, Unavailable."""
         directory, row = block.directory(), block.row
         series = np.unique(directory.ids).astype(np.int64)
         deletions = self._deletions.of(series, row.deletions_from, row.earliest_ms, row.latest_ms)
@@ -112,7 +111,7 @@ class Layers:
         )
 
     def damage(self, start_ms: int, end_ms: int) -> list[str]:
-        """One text for each set-aside block whose samples an answer about start ≤ t ≤ end lacks."""
+        """One text for each set-aside block whose samples are missing from answers about start ≤ t ≤ end."""
         return [
             f"block {block.row.name} with samples from {block.row.earliest_ms} to {block.row.latest_ms} "
             f"is set aside: {reason}"
@@ -127,33 +126,33 @@ class Layers:
         and may raise. Raises CorruptBlock, Unavailable."""
         has_samples = self._have_unsealed(ids, permanent, start_ms, end_ms, exactly=True)
         for block in reversed(self.blocks):
-            open_ids = np.flatnonzero(~has_samples)
-            if not len(open_ids):
+            undecided = np.flatnonzero(~has_samples)
+            if not len(undecided):
                 break
             if block.overlaps(start_ms, end_ms):
                 check()
-                has_samples[open_ids] = self._have(block, permanent[open_ids], start_ms, end_ms, check)
+                has_samples[undecided] = self._have(block, permanent[undecided], start_ms, end_ms, check)
         return has_samples
 
     def _have_unsealed(
         self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int, *, exactly: bool
     ) -> NDArray[np.bool_]:
         """bool[n]: which series have samples with start ≤ t ≤ end in the slab or in the frozen head. Unless `exactly`,
-        series that only may have samples in the frozen head count too."""
+        series that merely may have samples in the frozen head count too."""
         has_samples = np.zeros(len(ids), dtype=np.bool_)
         if not len(ids):
             return has_samples
         for piece in self._slab_pieces(ids, permanent, start_ms, end_ms):
             has_samples[piece.rows[piece.counts > 0]] = True
         if self.frozen is not None:
-            in_frozen = self.frozen.having if exactly else self.frozen.overlapping
-            known = np.flatnonzero(ids < self.frozen.series)
-            known = known[in_frozen(ids[known], start_ms, end_ms)]
+            find_in_frozen = self.frozen.having if exactly else self.frozen.overlapping
+            frozen_rows = np.flatnonzero(ids < self.frozen.series)
+            frozen_rows = frozen_rows[find_in_frozen(ids[frozen_rows], start_ms, end_ms)]
             if any(stone.applies(self.frozen_generation, start_ms, end_ms) for stone in self.tombstones):
-                for piece in self._frozen_pieces(ids[known], permanent[known], start_ms, end_ms):
-                    has_samples[known[piece.rows[piece.counts > 0]]] = True
+                for piece in self._frozen_pieces(ids[frozen_rows], permanent[frozen_rows], start_ms, end_ms):
+                    has_samples[frozen_rows[piece.rows[piece.counts > 0]]] = True
             else:
-                has_samples[known] = True
+                has_samples[frozen_rows] = True
         return has_samples
 
     def _have(
@@ -176,18 +175,18 @@ class Layers:
         return has_samples
 
     def may_have(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> NDArray[np.bool_]:
-        """bool[n]: which series may have samples with start ≤ t ≤ end. A series counts too if its samples only lie
-        before and after this range. That is enough for readers, which see the samples anyway. Raises CorruptBlock,
+        """bool[n]: which series may have samples with start ≤ t ≤ end. A series whose samples lie only before and after
+        this range counts too. That is enough for readers, which read the samples anyway. Raises CorruptBlock,
         Unavailable."""
         has_samples = self._have_unsealed(ids, permanent, start_ms, end_ms, exactly=False)
         for block in reversed(self.blocks):
             if block.overlaps(start_ms, end_ms):
-                open_ids = np.flatnonzero(~has_samples)
-                if not len(open_ids):
+                undecided = np.flatnonzero(~has_samples)
+                if not len(undecided):
                     break
-                open_permanent = permanent[open_ids]
-                deletions = self._deletions.of(open_permanent, block.row.deletions_from, start_ms, end_ms)
-                has_samples[open_ids] = block.may_have(open_permanent, start_ms, end_ms, deletions)
+                undecided_permanent = permanent[undecided]
+                deletions = self._deletions.of(undecided_permanent, block.row.deletions_from, start_ms, end_ms)
+                has_samples[undecided] = block.may_have(undecided_permanent, start_ms, end_ms, deletions)
         return has_samples
 
     def pieces(
@@ -259,15 +258,15 @@ def closure(chosen: Sequence[Block], blocks: Sequence[Block]) -> list[Block]:
     stays below or above the merged one. Blocks of one generation were cut from one head, so no series has the same time
     in two of them. Blocks that all have the same generation can therefore be merged without others.
     """
-    inside = set(chosen)
+    merged = set(chosen)
     while True:
-        start_ms, end_ms = min(b.row.earliest_ms for b in inside), max(b.row.latest_ms for b in inside)
-        lowest, highest = min(b.row.generation for b in inside), max(b.row.generation for b in inside)
+        start_ms, end_ms = min(b.row.earliest_ms for b in merged), max(b.row.latest_ms for b in merged)
+        lowest, highest = min(b.row.generation for b in merged), max(b.row.generation for b in merged)
         overlapping = {
             block
             for block in blocks
             if lowest != highest and lowest <= block.row.generation <= highest and block.overlaps(start_ms, end_ms)
         }
-        if overlapping <= inside:
-            return [block for block in blocks if block in inside]
-        inside |= overlapping
+        if overlapping <= merged:
+            return [block for block in blocks if block in merged]
+        merged |= overlapping

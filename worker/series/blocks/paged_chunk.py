@@ -1,4 +1,4 @@
-"""Reads chunks with pages: some runs of one, straight into the arrays where their samples are wanted."""
+"""Reads some runs of a chunk with pages directly into the arrays of a result."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
-from shared.array_memory import uncounted
 from shared.histograms.batch import INTS, Ints
 from shared.histograms.references import refers
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
+from shared.process.array_memory import uncounted
 from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.chunk_layout import (
     CONSTANT,
@@ -38,11 +37,11 @@ from worker.series.pieces import first_at_least
 Flags = NDArray[np.bool_]
 
 _T_KIND, _T_WALK, _T_SLOPE, _T_AT, _T_PAGE, _V_KIND, _V_WALK, _V_BASE, _V_SLOPE, _V_AT, _V_PAGE = range(11)
-"""Columns of the table of runs. `AT`: where the numbers of the run begin among those of its kind; `PAGE`: the page that
-has them. The base of a run of one value that is not whole has its bits."""
+"""Columns of the table of runs. `AT`: where the numbers of the run begin in the stream of its kind; `PAGE`: the page
+that has them. The base of a CONSTANT run is the bits of its value."""
 _COLUMNS = 11
 _PAGE_BYTES = 500
-"""What the places of a page's arrays take as Python objects, about."""
+"""The approximate memory of the positions of a page's arrays as Python objects."""
 _NAN_BITS = 0x7FF8000000000000
 
 _FLAGS = types.Array(types.boolean, 1, "C")
@@ -55,20 +54,20 @@ _NARROW_IN = types.Array(types.int16, 1, "C", readonly=True)
 
 @dataclass(slots=True)
 class _Pages:
-    """Decompressed pages. `streams`: the arrays of a chunk, each of all its pages; `is_filled`: bool[2, pages], which
-    of them have the rests of times, and those of values; `is_whole`: whether all do. Filled pages do not change; a
-    thread that fills others holds `filling`."""
+    """Decompressed pages. `streams`: the arrays of a chunk, each for all of its pages. `is_filled`: bool[2, pages],
+    which pages have the residuals of times, and those of values; `is_complete`: whether all have both. Filled pages do
+    not change; a thread that fills others holds `filling`."""
 
     streams: list[NDArray]
     is_filled: Flags
-    is_whole: bool = False
+    is_complete: bool = False
     filling: Lock = field(default_factory=Lock)
 
 
 class PagedChunk:
-    """A chunk whose checksum is right, with the numbers of its runs decoded and its pages as they are. `counts` and
-    `firsts`, int64[runs]: the lengths and the first times of its runs. Pages of a chunk that is read again stay
-    decompressed while `cache` has room for them. Raises ValueError or struct.error if the bytes are not such a chunk;
+    """A chunk whose checksum is right. The predictors of its runs are decoded; its pages stay compressed. `counts` and
+    `firsts`, int64[runs]: the lengths and the first times of its runs. If a chunk is read again, its pages stay
+    decompressed while `cache` has room for them. Raises ValueError or struct.error if the bytes are not a valid chunk;
     reading may raise ValueError, too."""
 
     def __init__(self, data: bytes, counts: Ints, firsts: Ints, cache: DecodedCache | None = None) -> None:
@@ -86,11 +85,11 @@ class PagedChunk:
         self._stream_at = [columns_at[-1], *(columns_at[-1] + table[:, 1:].cumsum()).tolist()]
         if self._stream_at[-1] != len(data):
             raise ValueError(f"its arrays end at byte {self._stream_at[-1]} of {len(data)}")
-        self._table, before = self._rules([data[at:end] for at, end in pairwise(columns_at)])
-        has_numbers = before[1:] > before[:-1]
+        self._table, numbers_before = self._predictors([data[at:end] for at, end in pairwise(columns_at)])
+        has_numbers = numbers_before[1:] > numbers_before[:-1]
         if ((table[:, 1:] > 0) != has_numbers).any():
             raise ValueError("a page lacks an array, or has one without numbers")
-        self._before: list[list[int]] = before.tolist()
+        self._numbers_before: list[list[int]] = numbers_before.tolist()
         self._has_numbers = has_numbers
         self._cache = cache
         self._kept: _Pages | None = None
@@ -101,20 +100,21 @@ class PagedChunk:
         arrays = (self._counts, self._firsts, self._page_ends, self._table)
         return len(self._data) + _PAGE_BYTES * len(self._page_ends) + sum(array.nbytes for array in arrays)
 
-    def _rules(self, columns: list[bytes]) -> tuple[Ints, Ints]:
-        """(int64[runs, _COLUMNS], the table of runs; int64[pages + 1, streams], how many numbers each stream has before
-        each page)."""
+    def _predictors(self, columns: list[bytes]) -> tuple[Ints, Ints]:
+        """(the table of runs, int64[runs, _COLUMNS]; how many numbers each stream has before each page,
+        int64[pages + 1, streams])."""
         runs = len(self._counts)
         kinds = np.empty(runs, np.uint16)
         fill(columns[0], kinds)
-        times, of_values = kinds & TIMES_KIND, kinds >> VALUES_SHIFT & VALUES_KIND
-        whole = of_values <= WIDE
-        if int(kinds.max()) >= KINDS_MAX or int(of_values.max()) > FLOATS:
+        time_kinds, value_kinds = kinds & TIMES_KIND, kinds >> VALUES_SHIFT & VALUES_KIND
+        is_integer = value_kinds <= WIDE
+        if int(kinds.max()) >= KINDS_MAX or int(value_kinds.max()) > FLOATS:
             raise ValueError("it has runs of a kind that is not known to this release")
         numbers = [
-            np.empty(int(np.count_nonzero(which)), dtype)
-            for which, dtype in (
-                (times != SAME, np.int64), (whole, np.int64), (whole, np.int64), (of_values == CONSTANT, np.float64)
+            np.empty(int(np.count_nonzero(has_number)), dtype)
+            for has_number, dtype in (
+                (time_kinds != SAME, np.int64), (is_integer, np.int64), (is_integer, np.int64),
+                (value_kinds == CONSTANT, np.float64),
             )
         ]  # fmt: skip
         for data, out in zip(columns[1:], numbers, strict=True):
@@ -123,33 +123,33 @@ class PagedChunk:
             fill(data, out)
         slopes, bases, value_slopes, constants = numbers
         table = np.empty((runs, _COLUMNS), np.int64)
-        before = np.zeros((len(self._page_ends) + 1, len(STREAMS)), np.int64)
+        numbers_before = np.zeros((len(self._page_ends) + 1, len(STREAMS)), np.int64)
         if not _survey(
             kinds.astype(np.int64), self._counts, self._page_ends, slopes, bases, value_slopes,
-            constants.view(np.int64), table, before,
+            constants.view(np.int64), table, numbers_before,
         ):  # fmt: skip
             raise ValueError("it has a run with the times of the run before it, which has another number of samples")
-        return table, before
+        return table, numbers_before
 
     def counts(self, runs: Ints) -> Ints:
-        """int64[k]: how many samples these runs have."""
+        """int64[k]: the numbers of samples of these runs."""
         return self._counts[runs]
 
     def read(
         self, runs: Ints, at: Ints, times_ms: Ints, values: NDArray[np.float64], *, keeps_references: bool = False
     ) -> None:
-        """Write the samples of these runs, ascending, to the arrays, those of runs[i] from at[i] on. NaNs with the bits
+        """Write the samples of `runs`, which ascend, to the arrays; those of runs[i] begin at at[i]. NaNs with the bits
         of references to histograms become ordinary ones unless `keeps_references`."""
         kept = self._kept
         if kept is not None and self._cache is not None:
             self._cache.used(self)
-        streams = kept.streams if kept is not None and kept.is_whole else self._filled(runs, kept)
+        streams = kept.streams if kept is not None and kept.is_complete else self._filled(runs, kept)
         _write_times(runs, at, self._counts, self._firsts, self._table, *streams[:TIMES_STREAMS], times_ms)
-        stored, bits = streams[TIMES_STREAMS:], values.view(np.int64)
-        _write_values(runs, at, self._counts, self._table, *stored, keeps_references, bits, values)
+        value_streams, bits = streams[TIMES_STREAMS:], values.view(np.int64)
+        _write_values(runs, at, self._counts, self._table, *value_streams, keeps_references, bits, values)
 
-    def whole(self) -> tuple[Ints, NDArray[np.float64]]:
-        """(times_ms int64[n], values float64[n]) of all runs, with values that look like references as they are."""
+    def decode_all(self) -> tuple[Ints, NDArray[np.float64]]:
+        """(times_ms int64[n], values float64[n]) of all runs. Values that look like references are left as they are."""
         at = np.cumsum(self._counts) - self._counts
         samples = int(self._counts.sum())
         times_ms, values = np.empty(samples, np.int64), np.empty(samples)
@@ -159,21 +159,21 @@ class PagedChunk:
     def between(self, start_ms: int, end_ms: int) -> Flags:
         """bool[runs]: which runs have a time with start ≤ t ≤ end."""
         runs = np.arange(len(self._counts))
-        inside = np.zeros(len(runs), np.bool_)
+        has_time = np.zeros(len(runs), np.bool_)
         at = np.cumsum(self._counts) - self._counts
         times_ms = np.empty(int(self._counts.sum()), np.int64)
         streams = self._decompressed(runs, TIMES_STREAMS)
         _write_times(runs, at, self._counts, self._firsts, self._table, *streams, times_ms)
-        _seek(times_ms, at, self._counts, start_ms, end_ms, inside)
-        return inside
+        _seek(times_ms, at, self._counts, start_ms, end_ms, has_time)
+        return has_time
 
     def give_back(self) -> None:
-        """Forget the decompressed pages, which a read that is under way still has. See `Borrower`."""
+        """Drop the decompressed pages; a read in progress keeps them until it ends. See `Borrower`."""
         self._kept = None
 
     def _filled(self, runs: Ints, kept: _Pages | None) -> list[NDArray]:
-        """All streams of the chunk, with the pages that these runs need. A query reads the runs of a chunk in their
-        order, so a read that goes back is of another query: the chunk is in demand."""
+        """All streams of the chunk, with the pages that these runs need. A query reads the runs of a chunk in order, so
+        a read that goes back comes from another query, and the pages are worth keeping."""
         if kept is None:
             is_again = len(runs) > 0 and int(runs[0]) <= self._read_up_to
             self._read_up_to = int(runs[-1]) if len(runs) else -1
@@ -186,11 +186,11 @@ class PagedChunk:
                 self._kept = None
         is_missing = np.zeros_like(kept.is_filled)
         if _mark_missing(runs, self._table, kept.is_filled, is_missing):
-            with kept.filling:  # pages are not what they will be while they are decompressed
+            with kept.filling:  # the content of a page is undefined while it is decompressed
                 is_missing &= ~kept.is_filled
                 self._decompress(is_missing, kept.streams)
                 kept.is_filled |= is_missing
-                kept.is_whole = bool(kept.is_filled.all())
+                kept.is_complete = bool(kept.is_filled.all())
         return kept.streams
 
     def _decompressed(self, runs: Ints, kinds: int) -> list[NDArray]:
@@ -202,17 +202,17 @@ class PagedChunk:
         return streams
 
     def _empty_pages(self) -> Flags:
-        """bool[2, pages]: which pages have no rests of times, and which have none of values."""
-        has = self._has_numbers
-        return ~np.stack((has[:, :TIMES_STREAMS].any(axis=1), has[:, TIMES_STREAMS:].any(axis=1)))
+        """bool[2, pages]: which pages have no residuals of times, and which have none of values."""
+        has_numbers = self._has_numbers
+        return ~np.stack((has_numbers[:, :TIMES_STREAMS].any(axis=1), has_numbers[:, TIMES_STREAMS:].any(axis=1)))
 
     def _empty_streams(self, kinds: int) -> list[NDArray]:
-        return [np.empty(size, dtype) for size, dtype in zip(self._before[-1][:kinds], STREAMS, strict=False)]
+        return [np.empty(size, dtype) for size, dtype in zip(self._numbers_before[-1][:kinds], STREAMS, strict=False)]
 
     def _decompress(self, is_wanted: Flags, streams: list[NDArray]) -> None:
         """Fill the wanted pages of these streams."""
         for are_values, page in zip(*(places.tolist() for places in is_wanted.nonzero()), strict=True):
-            first, begins, ends = page * len(STREAMS), self._before[page], self._before[page + 1]
+            first, begins, ends = page * len(STREAMS), self._numbers_before[page], self._numbers_before[page + 1]
             for kind in range(TIMES_STREAMS, len(streams)) if are_values else range(TIMES_STREAMS):
                 if begins[kind] < ends[kind]:
                     at, end = self._stream_at[first + kind], self._stream_at[first + kind + 1]
@@ -229,50 +229,51 @@ def _survey(
     value_slopes: Ints,
     constants: Ints,
     table: Ints,
-    before: Ints,
+    numbers_before: Ints,
 ) -> bool:
-    """Fill the table of runs, and what is before each page. False if a run has the times of a run that is not there, or
-    has another length. The arrays of numbers have as many as `kinds` says."""
+    """Fill `table`, the table of runs, and `numbers_before`, how many numbers each stream has before each page. Returns
+    False if a run has the times of a run that does not exist or has another length. The arrays of numbers have the
+    lengths that follow from `kinds`."""
     in_slopes = in_bases = in_constants = run = 0
     for page in range(len(page_ends)):
-        for stream in range(before.shape[1]):
-            before[page + 1, stream] = before[page, stream]
+        for stream in range(numbers_before.shape[1]):
+            numbers_before[page + 1, stream] = numbers_before[page, stream]
         while run < page_ends[page]:
-            own, count, kind = table[run], counts[run], kinds[run] & TIMES_KIND
+            row, count, kind = table[run], counts[run], kinds[run] & TIMES_KIND
             if kind == SAME:
                 if run == 0 or counts[run - 1] != count:
                     return False
                 for column in range(_T_PAGE + 1):
-                    own[column] = table[run - 1, column]
+                    row[column] = table[run - 1, column]
             else:
-                own[_T_KIND], own[_T_WALK], own[_T_AT] = kind, (kinds[run] & TIMES_WALK) != 0, 0
-                own[_T_SLOPE], own[_T_PAGE] = slopes[in_slopes], page
+                row[_T_KIND], row[_T_WALK], row[_T_AT] = kind, (kinds[run] & TIMES_WALK) != 0, 0
+                row[_T_SLOPE], row[_T_PAGE] = slopes[in_slopes], page
                 in_slopes += 1
                 if kind != EXACT:
-                    own[_T_AT] = before[page + 1, kind - NARROW]
-                    before[page + 1, kind - NARROW] += count
+                    row[_T_AT] = numbers_before[page + 1, kind - NARROW]
+                    numbers_before[page + 1, kind - NARROW] += count
             of_values = kinds[run] >> VALUES_SHIFT
             kind = of_values & VALUES_KIND
-            own[_V_KIND], own[_V_WALK], own[_V_PAGE] = kind, (of_values & VALUES_WALK) != 0, page
-            own[_V_BASE] = own[_V_SLOPE] = own[_V_AT] = 0
+            row[_V_KIND], row[_V_WALK], row[_V_PAGE] = kind, (of_values & VALUES_WALK) != 0, page
+            row[_V_BASE] = row[_V_SLOPE] = row[_V_AT] = 0
             if kind == CONSTANT:
-                own[_V_BASE] = constants[in_constants]
+                row[_V_BASE] = constants[in_constants]
                 in_constants += 1
             elif kind != FLOATS:
-                own[_V_BASE], own[_V_SLOPE] = bases[in_bases], value_slopes[in_bases]
+                row[_V_BASE], row[_V_SLOPE] = bases[in_bases], value_slopes[in_bases]
                 in_bases += 1
             if kind in (NARROW, WIDE, FLOATS):
                 stream = TIMES_STREAMS + (2 if kind == FLOATS else kind - NARROW)
-                own[_V_AT] = before[page + 1, stream]
-                before[page + 1, stream] += count
+                row[_V_AT] = numbers_before[page + 1, stream]
+                numbers_before[page + 1, stream] += count
             run += 1
     return True
 
 
 @kernel(types.boolean(INTS, _TABLE_IN, _PAGES_IN, _PAGES), allocates=False)
 def _mark_missing(runs: Ints, table: Ints, is_filled: Flags, is_missing: Flags) -> bool:
-    """Mark the pages of the times, and of the values, of these runs that are not filled: bool[2, pages] each. Returns
-    whether there are any."""
+    """Mark the pages with the times, and with the values, of these runs that are not filled: bool[2, pages] each.
+    Returns whether there are any."""
     missing = 0
     for i in range(len(runs)):
         of_times, of_values = table[runs[i], _T_PAGE], table[runs[i], _V_PAGE]
@@ -292,31 +293,31 @@ def _write_times(
     """Write the times of runs[i] from out[at[i]] on."""
     for i in range(len(runs)):
         run = runs[i]
-        kind, slope, stored, count = table[run, _T_KIND], table[run, _T_SLOPE], table[run, _T_AT], counts[run]
-        own = out[at[i] : at[i] + count]
+        kind, slope, stored_at, count = table[run, _T_KIND], table[run, _T_SLOPE], table[run, _T_AT], counts[run]
+        run_times = out[at[i] : at[i] + count]
         time = firsts[run]
         if kind == EXACT:
             for j in range(count):
-                own[j] = time
+                run_times[j] = time
                 time += slope
         elif kind == NARROW:
-            _add_up(time, slope, table[run, _T_WALK] != 0, narrow[stored : stored + count], own)
+            _add_up(time, slope, table[run, _T_WALK] != 0, narrow[stored_at : stored_at + count], run_times)
         else:
-            _add_up(time, slope, table[run, _T_WALK] != 0, wide[stored : stored + count], own)
+            _add_up(time, slope, table[run, _T_WALK] != 0, wide[stored_at : stored_at + count], run_times)
 
 
 @inlined(allocates=False)
-def _add_up(base: int, slope: int, walks: bool, rests: Ints, out: Ints) -> None:
-    """Fill `out`, of integers or floats, with the numbers of a run that leave these rests over."""
+def _add_up(base: int, slope: int, walks: bool, residuals: Ints, out: Ints) -> None:
+    """Fill `out`, of integers or floats, with the numbers of a run, from its predictor and its residuals."""
     if walks:
         number = base - slope
         for j in range(len(out)):
-            number += slope + rests[j]
+            number += slope + residuals[j]
             out[j] = number
     else:
         number = base
         for j in range(len(out)):
-            out[j] = number + rests[j]
+            out[j] = number + residuals[j]
             number += slope
 
 
@@ -339,37 +340,37 @@ def _write_values(
     bits: Ints,
     out: NDArray[np.float64],
 ) -> None:
-    """Write the values of runs[i] from out[at[i]] on. `bits` are those of `out`."""
+    """Write the values of runs[i] from out[at[i]] on. `bits`: `out` viewed as int64."""
     for i in range(len(runs)):
         run = runs[i]
         kind, base, slope = table[run, _V_KIND], table[run, _V_BASE], table[run, _V_SLOPE]
-        stored, walks, count = table[run, _V_AT], table[run, _V_WALK] != 0, counts[run]
-        own, own_bits = out[at[i] : at[i] + count], bits[at[i] : at[i] + count]
+        stored_at, walks, count = table[run, _V_AT], table[run, _V_WALK] != 0, counts[run]
+        run_values, run_bits = out[at[i] : at[i] + count], bits[at[i] : at[i] + count]
         if kind == NARROW:
-            _add_up(base, slope, walks, narrow[stored : stored + count], own)
+            _add_up(base, slope, walks, narrow[stored_at : stored_at + count], run_values)
         elif kind == WIDE:
-            _add_up(base, slope, walks, wide[stored : stored + count], own)
+            _add_up(base, slope, walks, wide[stored_at : stored_at + count], run_values)
         elif kind == EXACT:
             for j in range(count):
-                own[j] = base
+                run_values[j] = base
                 base += slope
         elif kind == FLOATS:
-            stored_floats = floats[stored : stored + count]
+            stored_floats = floats[stored_at : stored_at + count]
             for j in range(count):
-                own[j] = stored_floats[j]
+                run_values[j] = stored_floats[j]
         else:
             for j in range(count):
-                own_bits[j] = base
+                run_bits[j] = base
         if kind >= CONSTANT and not keeps_references:
             for j in range(count):
-                if refers(own_bits[j]):
-                    own_bits[j] = _NAN_BITS
+                if refers(run_bits[j]):
+                    run_bits[j] = _NAN_BITS
 
 
 @kernel(types.void(INTS, INTS, INTS, types.int64, types.int64, _FLAGS), allocates=False)
-def _seek(times: Ints, at: Ints, counts: Ints, start_ms: int, end_ms: int, inside: Flags) -> None:
-    """inside[r]: whether run r, ascending, has a time with start ≤ t ≤ end."""
+def _seek(times: Ints, at: Ints, counts: Ints, start_ms: int, end_ms: int, has_time: Flags) -> None:
+    """has_time[r]: whether run r, ascending, has a time with start ≤ t ≤ end."""
     for run in range(len(at)):
         end = at[run] + counts[run]
         first = first_at_least(times, at[run], end, start_ms)
-        inside[run] = first < end and times[first] <= end_ms
+        has_time[run] = first < end and times[first] <= end_ms

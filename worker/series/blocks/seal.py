@@ -1,4 +1,4 @@
-"""Writes samples into blocks, by time window and in slices of series, so that other threads do not have to wait."""
+"""Writes samples into blocks, by time window, and in slices of series so that other threads need not wait."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from worker.series.pieces import Piece, join
 from worker.storage.faces import Objects
 
 WINDOWS_MAX = 32
-"""Blocks written at the same time. If samples are scattered over more windows, the windows with the most samples still
-get a block each, and the others share wider blocks."""
+"""Blocks that are written at the same time. If samples are scattered over more windows, the windows with the most
+samples still get a block each, and the others share wider blocks."""
 WIDER = 4
 SLICE_CHUNKS = 2
 """Chunks' worth of samples gathered at a time: steps of about a millisecond, between which other threads get their
 turn."""
 CHUNK_BYTES = 16 * CHUNK_SAMPLES + 8 * CHUNK_NUMBERS
-"""What a chunk takes in memory at most, but for some bytes."""
+"""The approximate maximum memory of a chunk."""
 
 Ids = NDArray[np.int64]
 
@@ -42,16 +42,16 @@ def slices(shares: NDArray[np.float64]) -> list[slice]:
     """Consecutive slices of n series, each with at most SLICE_CHUNKS chunks' worth of samples, or a single series.
     `shares`, float64[n]: how many chunks the samples of each series take."""
     ends = np.cumsum(shares)
-    parts, first, before = list[slice](), 0, 0.0
+    parts, first, chunks_before = list[slice](), 0, 0.0
     while first < len(shares):
-        last = max(first + 1, int(np.searchsorted(ends, before + SLICE_CHUNKS, side="right")))
+        last = max(first + 1, int(np.searchsorted(ends, chunks_before + SLICE_CHUNKS, side="right")))
         parts.append(slice(first, last))
-        first, before = last, ends[last - 1]
+        first, chunks_before = last, ends[last - 1]
     return parts
 
 
 def even_shares(series: int, samples: int, size_bytes: int) -> NDArray[np.float64]:
-    """The shares of series that are taken to have the same number of samples."""
+    """The shares of series that are assumed to have the same number of samples."""
     return np.full(series, max(samples / CHUNK_SAMPLES, size_bytes / CHUNK_BYTES) / max(series, 1))
 
 
@@ -72,9 +72,9 @@ def write_blocks(
     samples with t ≥ before_ms, one entry for each slice that has any).
 
     `permanent`: int64[n], the ids of the series in the order in which they are written; `read` returns the samples of a
-    slice of them; `parts` are all slices. If `window_ms` is None, all samples go into one
-    block. `announce` is called with the names before objects get them. Raises OSError, Stopped, or what `read` or
-    `announce` raises; then no object is left behind.
+    slice of them; `parts` are all slices. If `window_ms` is None, all samples go into one block. `announce` is called
+    with the names before objects get them. Raises OSError, Stopped, or what `read` or `announce` raises; then no object
+    is left behind.
     """
     cells = Cells(window_ms)
     while True:
@@ -117,7 +117,7 @@ class Cells:
         return np.where(np.isin(windows, self._apart), 2 * windows + 1, 2 * (windows // self._wider))
 
     def fewer(self, times_ms: Iterable[Ids]) -> Cells:
-        """Cells for samples in more than WINDOWS_MAX windows, which these are: the windows with the most samples still
+        """Cells for these samples, which are in more than WINDOWS_MAX windows: the windows with the most samples still
         have a block each, and the others share wider ones."""
         assert self._window_ms is not None and self._apart is None
         counted = [np.unique(times // self._window_ms, return_counts=True) for times in times_ms]
@@ -167,10 +167,10 @@ class _Windows:
                 raise _TooManyWindows
             writer = self._writers[window] = BlockWriter(self._objects, self._generation, self._cleaned)
         counts = np.diff(samples.offsets)
-        present = np.flatnonzero(counts)
+        non_empty = np.flatnonzero(counts)
         writer.add(
-            ids[present],
-            counts[present],
+            ids[non_empty],
+            counts[non_empty],
             samples.timestamps_ms,
             samples.values,
             samples.start_timestamps_ms,

@@ -1,9 +1,9 @@
 """Chunks whose samples have start times or are histograms: a chunk of times and values (`chunks`), and a section for
 each of the two.
 
-A sample that is a histogram has the same value as all others, a reference to row 0, in the chunk of values, where it
-takes a bit at most. The histograms are in their section in the order of these values. Chunks without start times and
-histograms are written as `chunks` writes them.
+All samples that are histograms have the same value in the chunk of values, a reference to row 0, which takes at most a
+bit each. The histograms are in their section in the order of these values. Chunks without start times and histograms
+are written as `chunks` writes them.
 
 A start time is stored as its difference from the start time before it, or from the time of the sample before it,
 whichever is more often 0 in its run. The former is 0 while a counter keeps counting, the latter where each sample
@@ -19,7 +19,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
 from shared.histograms.batch import INTS, HistogramBatch, Ints
 from shared.histograms.interning import with_distinct_layouts
 from shared.histograms.references import (
@@ -30,20 +29,20 @@ from shared.histograms.references import (
     used_only,
     without_references,
 )
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from worker.series.blocks import chunks, histograms
 from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.compression import compressed, fill
 from worker.series.blocks.paged_chunk import Flags, PagedChunk
 
 _HEADER = struct.Struct("<BBHIII")
-"""Version, two zeros; the bytes of the chunk of times and values, of the start times and of the histograms. A section
-that is not there has no bytes."""
+"""Version, two zeros; the bytes of the chunk of times and values, of the start times and of the histograms. A missing
+section has no bytes."""
 _VERSION = 2
 EDGES_BYTES = 16
-"""Of a bucket of a layout: its two boundaries."""
+"""Size of the two boundaries of a bucket of a layout."""
 _START_TIMES = struct.Struct("<I")
-"""The bytes of the first start times; those of the differences follow."""
+"""The size of the first start times; the differences follow them."""
 
 _FLAGS = types.Array(types.boolean, 1, "C")
 
@@ -117,8 +116,8 @@ def encode(counts: Ints, chunk: Chunk) -> bytes:
 
 
 def opened(data: bytes, counts: Ints, firsts: Ints, cache: DecodedCache) -> Chunk | PagedChunk:
-    """A chunk whose checksum is right, decoded unless it has pages; those that are read again are kept decompressed
-    while `cache` has room. `counts` and `firsts`, int64[runs], are the lengths and the first times of its runs. Raises
+    """A chunk whose checksum is right, decoded unless it has pages; pages that are read again stay decompressed while
+    `cache` has room. `counts` and `firsts`, int64[runs], are the lengths and the first times of its runs. Raises
     ValueError or struct.error if the bytes are not a valid chunk."""
     return PagedChunk(data, counts, firsts, cache) if chunks.is_paged(data) else decode(data, counts, firsts)
 
@@ -137,9 +136,9 @@ def decode(data: bytes, counts: Ints, firsts: Ints) -> Chunk:
     return _read_only(times_ms, values, start_times, batch)
 
 
-def whole(chunk: PagedChunk) -> Chunk:
+def decode_paged(chunk: PagedChunk) -> Chunk:
     """All samples of a chunk with pages. Raises ValueError if they cannot be decoded."""
-    return _read_only(*chunk.whole())
+    return _read_only(*chunk.decode_all())
 
 
 def _read_only(
@@ -149,7 +148,7 @@ def _read_only(
     batch: HistogramBatch | None = None,
 ) -> Chunk:
     if batch is None:
-        values = without_references(values)  # a float that was written before references had these bits
+        values = without_references(values)  # floats written before references existed may have such bits
     for array in (times_ms, values, *(() if start_times is None else (start_times,))):
         array.flags.writeable = False
     return Chunk(times_ms, values, start_times, batch)
@@ -197,8 +196,8 @@ def _decode_start_times(data: bytes, counts: Ints, times_ms: Ints) -> Ints:
 
 @kernel(types.void(INTS, INTS, INTS, _FLAGS, types.int64[::1]), allocates=False)
 def _differences(times: Ints, start_times: Ints, bounds: Ints, follows: Flags, since: Ints) -> None:
-    """follows[r]: whether the differences of run r are from the times of the samples before. `since`: the differences
-    of all start times but the first of each run. They may wrap around."""
+    """follows[r]: whether the differences of run r are from the times of the previous samples. `since`: the differences
+    of all start times except the first of each run. They may wrap around."""
     out = 0
     for run in range(len(follows)):
         begin, end = bounds[run], bounds[run + 1]

@@ -1,4 +1,4 @@
-"""Runs of a block's chunk that are decoded where their samples are wanted."""
+"""Runs of a block's chunk that are decoded directly into the arrays of a result."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from worker.series.pieces import Piece
 
 @dataclass(slots=True)
 class StoredRuns:
-    """Whole runs of a chunk; implements `pieces.Part`. rows[i] of the answer has run runs[i] of the chunk, with
-    counts[i] samples: int64[n] each, `runs` ascending. `corrupt` makes the error that says why the chunk cannot be
-    decoded."""
+    """Whole runs of a chunk; implements `pieces.Part`. Row rows[i] of the result has run runs[i] of the chunk, with
+    counts[i] samples: int64[n] each, `runs` ascending. `corrupt` turns a decoding error into a CorruptBlock."""
 
     chunk: PagedChunk
     corrupt: Callable[[Exception], Exception]
@@ -34,9 +33,9 @@ class StoredRuns:
     ) -> StoredRuns:
         return cls(chunk, corrupt, rows, runs, chunk.counts(runs))
 
-    def only(self, which: NDArray[np.bool_]) -> StoredRuns:
-        """Those of the runs where `which`, bool[n]."""
-        return StoredRuns(self.chunk, self.corrupt, self.rows[which], self.runs[which], self.counts[which])
+    def only(self, is_chosen: NDArray[np.bool_]) -> StoredRuns:
+        """The runs where `is_chosen` (bool[n])."""
+        return StoredRuns(self.chunk, self.corrupt, self.rows[is_chosen], self.runs[is_chosen], self.counts[is_chosen])
 
     def write(self, at: NDArray[np.int64], times_ms: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Write the samples of each run from at[i] on. Raises CorruptBlock."""
@@ -46,7 +45,7 @@ class StoredRuns:
             raise self.corrupt(error) from error
 
     def decoded(self) -> Piece:
-        """Their samples. Raises CorruptBlock."""
+        """The samples of the runs. Raises CorruptBlock."""
         ends = np.cumsum(self.counts)
         starts = ends - self.counts
         times_ms, values = np.empty(int(ends[-1]), np.int64), np.empty(int(ends[-1]))

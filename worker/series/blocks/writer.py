@@ -46,7 +46,7 @@ class BlockWriter:
         histograms: HistogramBatch | None = None,
     ) -> None:
         """Append runs of samples: counts[i] ≥ 1 samples of series ids[i], one run after another, ascending in time.
-        Copies those rows of `histograms` that the values refer to, unless they are all. Raises OSError."""
+        Copies the rows of `histograms` that the values refer to, unless these are all rows. Raises OSError."""
         assert len(ids) == len(counts) and len(times_ms) == len(values)
         samples = Chunk(times_ms, values, start_timestamps_ms, histograms)
         if histograms is not None:
@@ -71,13 +71,13 @@ class BlockWriter:
         self._draft.publish()
 
     def sync(self) -> BlockRow:
-        """Write the rest, and return the block's row. When this returns, the object's content is on disk. Raises
-        OSError."""
+        """Write what is still buffered and the directory, and return the block's row. When this returns, the object's
+        content is on disk. Raises OSError."""
         if self._buffered:
             self._flush()
         assert not self._buffered
         columns = {name: np.concatenate(arrays) for name, arrays in self._columns.items()}
-        packed = encode_directory(
+        directory = encode_directory(
             {
                 **columns,
                 "chunk_runs": np.array(self._chunk_runs, dtype=np.int64),
@@ -85,9 +85,9 @@ class BlockWriter:
                 "chunk_hashes": np.array(self._chunk_hashes, dtype=np.uint64),
             }
         )
-        self._draft.write(packed)
+        self._draft.write(directory)
         self._draft.finish()
-        at = self._chunk_at[-1]
+        directory_at = self._chunk_at[-1]
         return BlockRow(
             name=self._name,
             generation=self._generation,
@@ -95,9 +95,9 @@ class BlockWriter:
             latest_ms=int(columns["latest"].max()),
             series=len(np.unique(columns["ids"])),
             samples=int(columns["counts"].sum(dtype=np.int64)),
-            size_bytes=at + len(packed),
-            directory_at=at,
-            directory_hash=xxhash.xxh64_intdigest(packed),
+            size_bytes=directory_at + len(directory),
+            directory_at=directory_at,
+            directory_hash=xxhash.xxh64_intdigest(directory),
             created_ms=int(time.time() * 1000),
             cleaned=self._cleaned,
         )
@@ -107,8 +107,8 @@ class BlockWriter:
         self._draft.abandon()
 
     def _flush(self, *, full_only: bool = False) -> None:
-        """Write the buffered samples as chunks, and split runs where a chunk is full, and long ones. Keep the samples
-        after the last full chunk if `full_only`."""
+        """Write the buffered samples as chunks. Long runs are split, as are runs that cross the end of a chunk. If
+        `full_only`, the samples after the last full chunk stay buffered."""
         ids, counts, samples = np.concatenate(self._ids), np.concatenate(self._counts), joined(self._samples)
         ends = np.cumsum(counts)
         assert 0 < self._buffered == ends[-1] == len(samples.times_ms) == len(samples.values)
@@ -146,7 +146,7 @@ class BlockWriter:
 
 
 def _cut(run_ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where the runs end when those of more than RUN_SAMPLES_MAX samples have been cut."""
+    """The ends of the runs after runs of more than RUN_SAMPLES_MAX samples have been cut."""
     lengths = np.diff(run_ends, prepend=0)
     cuts = (lengths - 1) // RUN_SAMPLES_MAX
     if not cuts.any():
@@ -159,12 +159,12 @@ def _cut(run_ends: NDArray[np.int64]) -> NDArray[np.int64]:
 def _full_chunks(numbers: NDArray[np.int64]) -> list[int]:
     """Where the full chunks of these samples end: with CHUNK_SAMPLES samples, or with CHUNK_NUMBERS numbers of
     histograms. `numbers`, int64[n]: how many each sample has."""
-    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(numbers)))
+    numbers_before = np.concatenate((np.zeros(1, np.int64), np.cumsum(numbers)))
     ends, start = list[int](), 0
     while True:
-        full = int(np.searchsorted(before, before[start] + CHUNK_NUMBERS))
+        full = int(np.searchsorted(numbers_before, numbers_before[start] + CHUNK_NUMBERS))
         end = min(start + CHUNK_SAMPLES, full)
-        if end >= len(before):
+        if end >= len(numbers_before):
             return ends
         ends.append(end)
         start = end

@@ -1,10 +1,10 @@
 """A map from byte strings to dense numbers 0, 1, 2 …, in arrays: open addressing, with strings compared byte by byte.
 
-The table of a worker's texts is such a map, to interned codes, and `label_sets` beside this module finds series in
-slots of the same form. An entry takes 20 bytes in addition to its string.
+The symbol table of a worker is such a map, and `label_sets` finds series in slots of the same form. An entry takes 20
+bytes in addition to its string.
 
-A slot has half of the hash beside the number. So a string that is new is told apart from those in the slots before the
-free one without a look at them, which would be somewhere else in memory, and the table grows without a look at any.
+A slot has half of the hash next to the number. So a new string is told apart from the strings on its probe path without
+reading them, which are elsewhere in memory, and the table grows without reading any.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
-from shared.kernel_declarations import Intrinsic
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
+from shared.kernels.declarations import Intrinsic
 from shared.xxh64 import Bytes, copy_bytes, equal_bytes, xxh64
 from worker.series.growing_array import GrowingArray
 
@@ -24,7 +23,7 @@ SLOTS_MIN = 1024
 LOAD_MAX = 0.7
 """Entries per slot: probes stay short, and a slot takes 8 bytes."""
 AHEAD = 8
-"""How many strings before its turn the slot of a string is fetched into the processor's cache."""
+"""The slot of a string is prefetched into the CPU cache this many strings ahead."""
 
 _INTS = types.Array(types.int64, 1, "C")
 _INTS_IN = types.Array(types.int64, 1, "C", readonly=True)
@@ -37,7 +36,7 @@ _TAG = ~_NUMBER
 
 
 def _prefetch(typing_context, slots, slot):  # type: ignore[no-untyped-def]
-    """Have the processor fetch slots[slot] of a uint64 array without waiting for it. Kernels only."""
+    """Prefetch slots[slot] of a uint64 array into the CPU cache. For kernels only."""
     from llvmlite import ir
     from numba import types
     from numba.core import cgutils
@@ -61,7 +60,7 @@ prefetch: Any = Intrinsic(_prefetch)
 @inlined(allocates=False)
 def home_of(hash_: Any, slots: np.ndarray) -> Any:
     """The first slot in which a string with this hash may be."""
-    # The high bits of the hash, because the low bits are alike in all series of a shard.
+    # The high bits of the hash, because the low bits are the same for all series of a shard.
     return np.int64(hash_ >> np.uint64(64) - np.uint64(np.log2(len(slots))))
 
 
@@ -81,13 +80,14 @@ def number_in(slots: np.ndarray, slot: int) -> Any:
 
 @inlined(allocates=False)
 def slot_of(hash_: Any, number: int) -> Any:
-    """What the slot of a string has."""
+    """The content of the slot of a string."""
     return hash_ & _TAG | np.uint64(number + 1)
 
 
 @kernel(types.void(_HASHES, _HASHES), first=True, allocates=False)
 def _move(smaller: np.ndarray, slots: np.ndarray) -> None:
-    """Enter all of `smaller`, the slots so far, in `slots`, uint64[2^k] of zeros. Both are passed through in order."""
+    """Copy the entries of `smaller`, the slots so far, to `slots`, uint64[2^k] of zeros. Both are traversed in
+    order."""
     mask = len(slots) - 1
     for i in range(len(smaller)):
         if smaller[i] != 0:
@@ -98,7 +98,7 @@ def _move(smaller: np.ndarray, slots: np.ndarray) -> None:
 
 
 def with_room(slots: NDArray[np.uint64], entries: int) -> NDArray[np.uint64]:
-    """The slots, or larger ones with what they have, for so many entries in all."""
+    """The slots, or a larger copy of them, with room for `entries` entries in all."""
     length = len(slots)
     while entries > LOAD_MAX * length:
         length *= 2
@@ -159,7 +159,8 @@ def _hashes_of(arena: np.ndarray, offsets: np.ndarray, numbers: np.ndarray, out:
 
 
 class ByteMap:
-    """The map, which only grows. Not safe for concurrent use, save `bytes_of`; arrays taken from it stay valid."""
+    """The map, which only grows. Not safe for concurrent use, except for `bytes_of`; arrays taken from it stay
+    valid."""
 
     def __init__(self) -> None:
         self._slots = np.zeros(SLOTS_MIN, dtype=np.uint64)
@@ -172,7 +173,7 @@ class ByteMap:
 
     @property
     def size_bytes(self) -> int:
-        """Memory of the strings and of what finds them."""
+        """Memory of the strings and of their lookup table."""
         return self._slots.nbytes + self._arena.size_bytes + self._offsets.size_bytes
 
     def resolve(
@@ -216,7 +217,7 @@ class ByteMap:
         return arena[places].tobytes(), bounds
 
     def sizes_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64[n]: the bytes of the strings with these numbers. As safe as `bytes_of`."""
+        """int64[n]: the sizes in bytes of the strings with these numbers. As safe as `bytes_of`."""
         offsets = self._offsets.data
         return offsets[numbers + 1] - offsets[numbers]
 
@@ -228,7 +229,7 @@ class ByteMap:
         return out
 
     def arrays(self) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-        """(int64[n + 1] offsets of the strings so far, and perhaps more, into the second: their bytes)."""
+        """(offsets int64[], bytes uint8[]) of at least the strings so far."""
         offsets = self._offsets.data  # as in `bytes_of`
         return offsets, self._arena.data
 

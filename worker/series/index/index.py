@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.protobuf_fields import checked_length
 from shared.xxh64 import Bytes, equal_bytes, xxh64
 from worker.series.growing_array import GrowingArray
@@ -36,8 +35,8 @@ _CODES_IN = types.Array(types.int32, 1, "C", readonly=True)
 def _text(
     data: np.ndarray, at: int, size: int, alike: int, count: int, starts: np.ndarray, ends: np.ndarray, hashes: Any
 ) -> int:
-    """The number of the text data[at:at + size]: `alike` if that text (-1: none) is equal, or `count`, the next one,
-    which it gets then."""
+    """The number of the text data[at:at + size]: `alike` if that text (-1: none) is equal, or else `count`, the next
+    number, under which it is then noted."""
     if alike >= 0 and ends[alike] - starts[alike] == size and equal_bytes(data, starts[alike], data, at, size):
         return alike
     starts[count], ends[count] = at, at + size
@@ -58,9 +57,9 @@ def _split(
     is_name: np.ndarray,
 ) -> int:
     """Split label sets into texts. Set i is data[offsets[i]:offsets[i + 1]], in canonical form (it was checked when it
-    came in). Its labels end before label label_ends[i]; names[label] and values[label] are numbers of texts, which go
-    to `starts`, `ends`, `hashes` and `is_name`. Texts that are not equal to those at the same place in the set before
-    get numbers of their own. Returns the number of texts."""
+    arrived). Its labels end before label label_ends[i]; names[label] and values[label] are numbers of texts, which go
+    to `starts`, `ends`, `hashes` and `is_name`. A text gets a new number unless it equals the text at the same position
+    of the set before. Returns the number of texts."""
     texts = label = earlier = earlier_end = 0
     for i in range(len(offsets) - 1):
         at, first = offsets[i], label
@@ -103,8 +102,9 @@ def _enter(
     keys: np.ndarray,
     ids: np.ndarray,
 ) -> None:
-    """Write the labels of the series from id `first` on, as `_split` has found them, by the numbers that their names
-    and the codes that all texts have, and their postings: the key of each label, and the id of its series."""
+    """Write the labels that `_split` has found, of the series from id `first` on, and their postings: the key of each
+    label, and the id of its series. `numbers`: the number of each text that is a label name; `codes`: the code of each
+    text."""
     label = 0
     for i in range(len(label_ends)):
         while label < label_ends[i]:
@@ -137,7 +137,7 @@ class Index:
 
     @property
     def size_bytes(self) -> int:
-        """Memory of label bytes, labels by series and postings; the texts of the symbols are not in it."""
+        """Memory of label bytes, labels by series and postings, without the texts of the symbols."""
         labels = self._label_offsets.size_bytes + self._label_names.size_bytes + self._label_values.size_bytes
         return self._series.size_bytes + labels + self._postings.size_bytes
 
@@ -150,8 +150,8 @@ class Index:
         series_max: int = SERIES_MAX,
     ) -> NDArray[np.int64]:
         """int64[n]: the ids of the series with canonical label bytes data[starts[i]:ends[i]], whose xxh64 hashes are
-        hashes[i]. Unknown series get ids, and are registered by the next call of `register`: one for several batches
-        costs less than one for each. Those that would come above `series_max` get -1, and stay unknown."""
+        hashes[i]. Unknown series get ids, and are registered by the next call of `register`: one call for several
+        batches costs less than one for each. Series beyond `series_max` get -1, and stay unknown."""
         registered = Registered(
             self._label_offsets.data,
             self._label_names.data,
@@ -162,7 +162,7 @@ class Index:
         return self._series.resolve(data, starts, ends, hashes, registered, series_max)
 
     def register(self) -> None:
-        """Enter the labels of the series that have come since the last call, so that they are found by them."""
+        """Enter the labels of the series that were added since the last call, so that selections find these series."""
         registered = self._label_offsets.size - 1
         if len(self._series) > registered:
             self._register(registered)
@@ -173,12 +173,12 @@ class Index:
         return self._series.kept(first)
 
     def drop_label_bytes(self, upto: int) -> None:
-        """The bytes of the series below `upto`, which are registered, are needed no longer: they have been saved."""
+        """Drop the label bytes of the series below `upto`, which must be registered and saved."""
         assert upto < self._label_offsets.size, f"series {upto} are to be dropped, {self._label_offsets.size - 1} known"
         self._series.drop(upto)
 
     def lookup(self) -> Lookup:
-        """The index as it is now, for readers."""
+        """The current index, for readers."""
         size = self._label_offsets.size - 1
         return Lookup(
             self._symbols,

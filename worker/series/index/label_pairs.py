@@ -8,17 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
 from shared.errors import NotExecutable
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.labels import Codes
 from worker.series.index.lookup import Lookup
 from worker.series.index.postings import Ids, key_of
 
 LABELS_AT_ONCE = 1 << 19
-"""Labels that are sorted between two looks at the deadline: some 20 ms."""
+"""Labels that are sorted between two checks of the deadline: some 20 ms."""
 PAIRS_MAX = 1 << 25
-"""Pairs that are counted at a time, in each process. They take some 50 bytes each meanwhile."""
+"""Pairs that are counted at a time in each process, at some 50 bytes each."""
 
 _INTS = types.Array(types.int64, 1, "C")
 _INTS_IN = types.Array(types.int64, 1, "C", readonly=True)
@@ -44,8 +43,8 @@ def _gather(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelPairs:
-    """`keys`: int64[k] ascending, each once: the code of the name in the high 32 bits, that of the value in the low
-    ones. `series`: int64[k], how many series have the pair."""
+    """`keys`: int64[k] ascending, each once: the code of the name in the high 32 bits, that of the value in the low 32
+    bits. `series`: int64[k], how many series have the pair."""
 
     keys: NDArray[np.int64]
     series: NDArray[np.int64]
@@ -56,7 +55,7 @@ class LabelPairs:
         return (self.keys & 0xFFFFFFFF).astype(np.int32)
 
     def span(self, name: int) -> slice:
-        """Where the pairs of a name are."""
+        """The positions of the pairs of a name."""
         first, last = np.searchsorted(self.keys, [key_of(name, 0), key_of(name + 1, 0)])
         return slice(int(first), int(last))
 
@@ -105,7 +104,7 @@ def joined(parts: Sequence[LabelPairs]) -> LabelPairs:
     if not any(len(part.keys) for part in parts):
         return LabelPairs(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
     keys = np.concatenate([part.keys for part in parts])
-    order = np.argsort(keys, kind="stable")  # merges the stretches that are in order already
+    order = np.argsort(keys, kind="stable")  # a stable sort merges parts that are already in order
     keys = keys[order]
     at = _firsts(keys)
     return LabelPairs(keys[at], np.add.reduceat(np.concatenate([part.series for part in parts])[order], at))

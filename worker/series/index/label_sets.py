@@ -1,8 +1,8 @@
 """Which series has a label set: canonical label bytes → dense numbers 0, 1, 2 …
 
 The bytes of a set are kept only until the series has been registered and saved. From then on the index has its labels
-as codes, and the texts of these are what the bytes of a request are compared with: label sets of 145 bytes would be
-more than a third of what a series takes.
+as codes, and the bytes of a request are compared with the texts of these codes. Label sets of 145 bytes would be more
+than a third of the memory of a series.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.protobuf_fields import checked_length
 from shared.xxh64 import Bytes, copy_bytes, equal_bytes, equal_texts
 from worker.series.growing_array import GrowingArray
@@ -90,7 +89,7 @@ def _resolve(
     values: np.ndarray, name_codes: np.ndarray, text_offsets: np.ndarray, texts: np.ndarray, out: np.ndarray,
 ) -> int:  # fmt: skip
     """Write the numbers of the label sets data[starts[i]:ends[i]], with these hashes, to `out`. New ones get the next
-    numbers below `count_max`, and then -1. Returns the new count.
+    numbers below `count_max`; when these are used up, -1. Returns the new count.
 
     Set `first_kept` + k is kept[offsets[k]:offsets[k + 1]]; those before are registered. `kept`, `offsets` and `slots`
     must have room for all sets, in case all are new.
@@ -102,25 +101,25 @@ def _resolve(
         slot = next_alike(slots, home_of(hashes[i], slots), hashes[i])
         number: Any = number_in(slots, slot)
         while number >= 0:
-            place = number - first_kept
-            if place >= 0:
-                is_found = offsets[place + 1] - offsets[place] == end - start and equal_bytes(
-                    kept, offsets[place], data, start, end - start
+            position = number - first_kept
+            if position >= 0:
+                is_equal = offsets[position + 1] - offsets[position] == end - start and equal_bytes(
+                    kept, offsets[position], data, start, end - start
                 )
             else:
-                is_found = _is_series(
+                is_equal = _is_series(
                     data, start, end, label_offsets[number], label_offsets[number + 1], names, values, name_codes,
                     text_offsets, texts,
                 )  # fmt: skip
-            if is_found:
+            if is_equal:
                 break
             slot = next_alike(slots, (slot + 1) & len(slots) - 1, hashes[i])
             number = number_in(slots, slot)
         if number < 0 and count < count_max:
             number = count
-            place = number - first_kept
-            copy_bytes(kept, offsets[place], data, start, end - start)
-            offsets[place + 1] = offsets[place] + end - start
+            position = number - first_kept
+            copy_bytes(kept, offsets[position], data, start, end - start)
+            offsets[position + 1] = offsets[position] + end - start
             slots[slot] = slot_of(hashes[i], number)
             count += 1
         out[i] = number
@@ -135,18 +134,19 @@ class LabelSets:
         self._keep(0, np.zeros(0, np.uint8), np.zeros(1, np.int64))
 
     def _keep(self, first: int, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
-        """Have the bytes of the sets from `first` on, and no others."""
-        own, own_offsets = GrowingArray(np.uint8), GrowingArray(np.int64)
-        own.extend(data)
-        own_offsets.extend(offsets)
-        self._first_kept, self._kept, self._offsets = first, own, own_offsets  # all of them, or none
+        """Keep the bytes of the sets from number `first` on, and no others."""
+        arena, arena_offsets = GrowingArray(np.uint8), GrowingArray(np.int64)
+        arena.extend(data)
+        arena_offsets.extend(offsets)
+        # All at once, after everything that may fail.
+        self._first_kept, self._kept, self._offsets = first, arena, arena_offsets
 
     def __len__(self) -> int:
         return self._first_kept + self._offsets.size - 1
 
     @property
     def size_bytes(self) -> int:
-        """Memory of the bytes that are kept and of what finds the sets."""
+        """Memory of the bytes that are kept and of the lookup table."""
         return self._slots.nbytes + self._kept.size_bytes + self._offsets.size_bytes
 
     def resolve(
@@ -159,8 +159,8 @@ class LabelSets:
         count_max: int,
     ) -> NDArray[np.int64]:
         """int64[n]: the number of each label set data[starts[i]:ends[i]], whose xxh64 is hashes[i]; new ones get the
-        next numbers below `count_max` in order of appearance, and then -1. `registered`: of all sets whose bytes have
-        been dropped, at least."""
+        next numbers below `count_max` in order of appearance; when these are used up, -1. `registered`: of all sets
+        whose bytes have been dropped, at least."""
         out = np.empty(len(starts), dtype=np.int64)
         self._kept.reserve(len(data))
         self._offsets.reserve(len(starts))
@@ -182,6 +182,6 @@ class LabelSets:
         return self._kept.rows()[offsets[0] :], offsets - offsets[0]
 
     def drop(self, upto: int) -> None:
-        """Keep the bytes of the sets below `upto` no longer."""
+        """Drop the bytes of the sets below `upto`."""
         if upto > self._first_kept:
             self._keep(upto, *self.kept(upto))

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
 from shared.errors import NotExecutable
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.labels import Codes, LabelFrame, Symbols
 from shared.promql.ast import Matcher
 from shared.promql.regex import unchecked
@@ -34,11 +33,11 @@ _CELLS = types.Array(types.int32, 2, "C")
 
 
 @kernel(types.void(_IDS, _OFFSETS, _CODES, _FLAGS), first=True)
-def _mark_names(ids: np.ndarray, offsets: np.ndarray, names: np.ndarray, used: np.ndarray) -> None:
-    """Set used[name] for every label name of the series `ids`."""
+def _mark_names(ids: np.ndarray, offsets: np.ndarray, names: np.ndarray, is_used: np.ndarray) -> None:
+    """Set is_used[name] for every label name of the series `ids`."""
     for i in range(len(ids)):
         for at in range(offsets[ids[i]], offsets[ids[i] + 1]):
-            used[names[at]] = True
+            is_used[names[at]] = True
 
 
 @kernel(types.void(_IDS, _OFFSETS, _CODES, _CODES, _CODES, _CELLS), first=True)
@@ -63,8 +62,8 @@ class Lookup:
     """A frozen view of one shard's index; safe to read while the index grows.
 
     Series i has the labels label_names[label_offsets[i]:label_offsets[i + 1]] (numbers: positions in `name_texts` and
-    `name_codes`);
-    their values are at the same positions of `label_values` (codes of `symbols`). `numbers`: label name → its number.
+    `name_codes`); their values are at the same positions of `label_values` (codes of `symbols`). `numbers`: label name
+    → its number.
     """
 
     symbols: Symbols
@@ -145,16 +144,16 @@ class Lookup:
 
     def _name_numbers(self, ids: Ids) -> NDArray[np.int64]:
         """The ascending numbers of the label names that any of these series has."""
-        used = np.zeros(len(self.name_texts), dtype=np.bool_)
-        _mark_names(ids, self.label_offsets, self.label_names, used)
-        return np.flatnonzero(used)
+        is_used = np.zeros(len(self.name_texts), dtype=np.bool_)
+        _mark_names(ids, self.label_offsets, self.label_names, is_used)
+        return np.flatnonzero(is_used)
 
 
 @dataclass(slots=True, eq=False)
 class _Test:
     """A resolved matcher: it accepts the texts of `codes` (if None, the texts that `pattern` matches), or all others if
     `negative`. Code 0, the empty text, stands for a missing label. `pieces`: the postings of the codes, once they have
-    been found."""
+    been looked up."""
 
     name: str
     codes: Codes | None
@@ -185,8 +184,8 @@ class _Test:
         return ~is_accepted if self.negative else is_accepted
 
     def cost(self, lookup: Lookup) -> tuple[int, int]:
-        """The cost of a selection that starts from this test, to be compared: a known number of series first, then a
-        number of values to test."""
+        """The cost of a selection that starts from this test, for comparison: (0, number of series) if this number is
+        known, else (1, number of values to test)."""
         number = lookup.numbers.get(self.name)
         if number is None:
             return 0, 0
@@ -195,11 +194,11 @@ class _Test:
         return 1, lookup.postings.values_bound(number)
 
     def _pieces(self, lookup: Lookup, number: int) -> list[NDArray[np.int32]]:
-        """The postings of the codes, of the name with this number."""
+        """The postings of the codes for the name with this number."""
         assert self.codes is not None
         if self.pieces is None:
-            found = (lookup.postings.pieces(number, code) for code in self.codes.tolist())
-            self.pieces = [piece for pieces in found for piece in pieces]
+            code_pieces = (lookup.postings.pieces(number, code) for code in self.codes.tolist())
+            self.pieces = [piece for pieces in code_pieces for piece in pieces]
         return self.pieces
 
     def ids(self, lookup: Lookup, check: Callable[[], None]) -> Ids:

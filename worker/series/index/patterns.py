@@ -20,7 +20,7 @@ REMEMBERED_TEXTS_MAX = 1 << 18
 SHOWN_MAX = 200
 """Characters of an expression that an error message repeats."""
 TEXTS_AT_ONCE = 1024
-"""Texts that are copied out of the symbol table and matched, before their outcomes are remembered."""
+"""Texts that are copied out of the symbol table and matched before their outcomes are remembered."""
 
 _UNKNOWN, _NO, _YES = 0, 1, 2
 
@@ -45,25 +45,25 @@ class Pattern:
 
     def matches_codes(self, codes: NDArray[np.int32], symbols: Symbols, check: Callable[[], None]) -> NDArray[np.bool_]:
         """bool[n]: whether the text of each code matches. Safe to call from many threads at once. `check` is called
-        again and again and may raise; what was found until then is remembered. Raises NotExecutable for a text that
-        is too long for the expression."""
+        repeatedly and may raise; outcomes found before that are remembered. Raises NotExecutable for a text that is too
+        long for the expression."""
         wanted = np.asarray(codes, dtype=np.int64)
         outcomes = self._room_for(int(wanted.max(initial=0)))
-        known = np.where(wanted < len(outcomes), outcomes[np.minimum(wanted, len(outcomes) - 1)], _UNKNOWN)
-        unknown = np.flatnonzero(known == _UNKNOWN)
+        known_outcomes = np.where(wanted < len(outcomes), outcomes[np.minimum(wanted, len(outcomes) - 1)], _UNKNOWN)
+        unknown = np.flatnonzero(known_outcomes == _UNKNOWN)
         if len(unknown):
             distinct, inverse = np.unique(wanted[unknown], return_inverse=True)
-            outcome = np.empty(len(distinct), dtype=np.uint8)
+            distinct_outcomes = np.empty(len(distinct), dtype=np.uint8)
             for first in range(0, len(distinct), TEXTS_AT_ONCE):
                 check()
-                some = distinct[first : first + TEXTS_AT_ONCE]
-                matched = self._regex.matching(symbols.encoded(some.astype(np.int32)), check)
-                some_outcome = np.where(matched, np.uint8(_YES), np.uint8(_NO))
-                outcome[first : first + TEXTS_AT_ONCE] = some_outcome
-                remembered = some < len(outcomes)
-                outcomes[some[remembered]] = some_outcome[remembered]
-            known[unknown] = outcome[inverse]
-        return known == _YES
+                batch = distinct[first : first + TEXTS_AT_ONCE]
+                matched = self._regex.matching(symbols.encoded(batch.astype(np.int32)), check)
+                batch_outcomes = np.where(matched, np.uint8(_YES), np.uint8(_NO))
+                distinct_outcomes[first : first + TEXTS_AT_ONCE] = batch_outcomes
+                is_remembered = batch < len(outcomes)
+                outcomes[batch[is_remembered]] = batch_outcomes[is_remembered]
+            known_outcomes[unknown] = distinct_outcomes[inverse]
+        return known_outcomes == _YES
 
     def _room_for(self, code: int) -> NDArray[np.uint8]:
         """The array of outcomes by code, grown for `code` if that is below REMEMBERED_TEXTS_MAX."""
@@ -86,10 +86,10 @@ class Patterns:
     def get(self, expression: str) -> Pattern:
         """The compiled expression. Raises BadData for an expression that RE2 or a bound refuses."""
         with self._lock:
-            known = self._known.get(expression)
-            if known is not None:
+            pattern = self._known.get(expression)
+            if pattern is not None:
                 self._known.move_to_end(expression)
-                return known
+                return pattern
         compiled = Pattern(expression)
         with self._lock:
             self._known[expression] = compiled

@@ -1,9 +1,9 @@
 """Which series have a label: (name, value) → ascending series ids, as sorted runs of arrays.
 
 A run is a table sorted by (name, value), with the ids of each pair side by side. New pairs collect in a tail, which is
-sorted into a run of its own when it is long enough. Runs of similar size are merged, so that there are few, as in a
-log-structured merge tree. A bitmap for each pair would be larger: most values of a wide label belong to one series, for
-which a bitmap object takes 250 bytes and this table 20.
+sorted into a run when it is long enough. Runs of similar size are merged, so that there are few, as in a log-structured
+merge tree. A bitmap for each pair would be larger: most values of a wide label belong to one series, for which a bitmap
+object takes 250 bytes and this table 20.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import kernel_types as types
-from shared.allocator import scratch
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
+from shared.process.allocator import scratch
 
 TAIL_PAIRS_MAX = 65_536
 """Pairs collected before the writer sorts them (1 ms). A reader sorts any number of them."""
 TAIL_PAIR_BYTES = 12
 """A key and an id."""
 DIGIT_BITS = 11
-"""Of the digits of keys by which pairs are sorted."""
+"""The size of the digits of keys in the radix sort of pairs."""
 
 Ids = NDArray[np.int64]
 Keys = NDArray[np.int64]
@@ -56,7 +55,7 @@ def key_of(name: int, code: int) -> int:
 def _by_digit(
     keys: np.ndarray, ids: np.ndarray, shift: int, to_keys: np.ndarray, to_ids: np.ndarray, places: np.ndarray
 ) -> None:
-    """Copy pairs in the order of one digit of their keys, and otherwise in the order that they have."""
+    """Copy pairs in the order of one digit of their keys; pairs with equal digits keep their order."""
     places[:] = 0
     for i in range(len(keys)):
         places[keys[i] >> shift & len(places) - 1] += 1
@@ -91,7 +90,7 @@ def _sort(keys: np.ndarray, ids: np.ndarray, other_keys: np.ndarray, other_ids: 
 
 @kernel(types.int64(_KEYS, _KEYS), first=True, allocates=False)
 def _group(keys: np.ndarray, starts: np.ndarray) -> int:
-    """Leave each of the sorted keys once, and write where its pairs begin. Returns how many keys are left."""
+    """Keep each of the sorted keys once, and write where its pairs begin. Returns the number of distinct keys."""
     count = 0
     for i in range(len(keys)):
         if i == 0 or keys[i] != keys[count - 1]:
@@ -165,7 +164,7 @@ class PostingRun:
     def merged(self, later: PostingRun) -> PostingRun:
         """This run merged with a later one, whose ids are all higher."""
         keys_max = len(self.keys) + len(later.keys)
-        # They live until the next merge. Most keys of large runs have one series, so little of the room is left over.
+        # These live until the next merge. Most keys of large runs have one series, so little of the room is unused.
         keys, starts = scratch((keys_max,), np.int64), scratch((keys_max + 1,), np.int64)
         ids = scratch((len(self.ids) + len(later.ids),), np.int32)
         count = _merge(self.keys, self.starts, self.ids, later.keys, later.starts, later.ids, keys, starts, ids)
@@ -242,7 +241,7 @@ class Postings:
 
     @property
     def size_bytes(self) -> int:
-        """Memory of the pairs, sorted ones and others."""
+        """Memory of the pairs, sorted or not."""
         runs = sum(run.keys.nbytes + run.starts.nbytes + run.ids.nbytes for run in tuple(self._runs))
         return runs + TAIL_PAIR_BYTES * self._tail_pairs
 

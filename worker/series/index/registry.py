@@ -2,8 +2,9 @@
 series with consecutive ids from it.
 
 Ids are permanent: journal and blocks name series by them. A series without samples is removed when the rows are next
-swept, and leaves a hole. No id is given twice: row `series/ids` of family "meta" says up to which id they were given.
-It is written with each of the rows, and all are durable before a record refers to their series.
+swept, and leaves a hole. No id is given twice: row `series/ids` of family "meta" has the end of the ids given so far.
+It is written with each of the rows. They may be lost with the power until the store is synced, and are then written
+again from the journal, which has the same series (`worker.series.series_record`).
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ BULK_BYTES = 8 << 20
 BULK_SERIES = 1 << 16
 """Series in one row after a sweep, at most."""
 ROWS_MAX = 4096
-"""Above this number of rows more than large holes need, a sweep rewrites them."""
+"""If there are more rows than this, besides those that large holes require, a sweep rewrites them."""
 HOLE_MAX = 1 << 10
-"""A sweep writes a hole of up to this many ids between two series, 4 bytes each, into a row, and begins another row
-after a larger one."""
+"""A sweep writes a hole of up to this many ids, at 4 bytes each, into a row, and begins a new row after a larger
+hole."""
 DEAD_SHARE = 0.1
 """Above this share of series without samples, a sweep rewrites the rows."""
 
@@ -62,8 +63,8 @@ class Registry:
         )
 
     def put(self, batch: RowBatch, label_bytes: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
-        """Add to `batch` the series with ids from `next_id` on; their labels are label_bytes[offsets[i]:offsets[i +
-        1]]. There must be `room` for them."""
+        """Add to `batch` the series with ids from `next_id` on; their labels are
+        label_bytes[offsets[i]:offsets[i + 1]]. There must be `room` for them."""
         end = self.next_id + len(offsets) - 1
         assert end <= IDS_MAX, f"series up to id {end} are to be saved, and ids end at {IDS_MAX}"
         batch.put("series", _KEY.pack(self.next_id), _row(np.diff(offsets), label_bytes))
@@ -95,10 +96,18 @@ class Registry:
             yield _joined(ids, lengths, texts)
         self._check_given()
 
-    def _check_given(self) -> None:
-        given = self._store.get("meta", GIVEN)
+    def given(self) -> int:
+        """The id up to which ids were given, as the store says. Raises StoreDamaged."""
+        end_row = self._store.get("meta", GIVEN)
         with self._store.decoding("meta", GIVEN):
-            (end,) = (0,) if given is None else _KEY.unpack(given)
+            return 0 if end_row is None else int(_KEY.unpack(end_row)[0])
+
+    def has_rows_from(self, series: int) -> bool:
+        """Whether a row begins with this id or a higher one."""
+        return next(self._store.keys("series", _KEY.pack(series)), None) is not None
+
+    def _check_given(self) -> None:
+        end = self.given()
         if end != self.next_id:
             text = f"the rows of its series end at id {self.next_id}, and ids were given up to {end}"
             raise StoreDamaged(f"the store {self._store.path} is damaged: {text}")
@@ -108,12 +117,12 @@ class Registry:
         are many such series or many rows. Returns the number of removed series. This is a single batch: a crash leaves
         the old rows or the new ones."""
         stored = Registry(self._store)
-        known = dead = 0
+        series_count = dead_count = 0
         for ids, _, _ in stored.load():
-            known += len(ids)
-            dead += int(np.count_nonzero(~np.isin(ids, alive)))
+            series_count += len(ids)
+            dead_count += int(np.count_nonzero(~np.isin(ids, alive)))
         large_holes = int(np.count_nonzero(np.diff(alive) > HOLE_MAX))
-        if dead <= DEAD_SHARE * known and stored.rows <= ROWS_MAX + large_holes:
+        if dead_count <= DEAD_SHARE * series_count and stored.rows <= ROWS_MAX + large_holes:
             return 0
         end = stored.next_id
         batch = self._store.batch()
@@ -129,7 +138,7 @@ class Registry:
         if last < end:  # so that the ids of the last series are not given again
             batch.put("series", _KEY.pack(end - 1), _row(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.uint8)))
         self._store.write(batch, durable=True)
-        return dead
+        return dead_count
 
 
 def parsed(key: bytes, value: bytes) -> tuple[int, NDArray[np.int32], bytes]:
@@ -153,11 +162,11 @@ def _put_sparse(batch: RowBatch, ids: NDArray, label_bytes: NDArray, starts: NDA
     that are not among `ids`."""
     cuts = [0, *(np.flatnonzero(np.diff(ids) > HOLE_MAX) + 1).tolist(), len(ids)]
     for begin, end in pairwise(cuts):
-        own, own_starts, sizes = ids[begin:end], starts[begin:end], (ends - starts)[begin:end]
-        lengths = np.zeros(int(own[-1] - own[0]) + 1, dtype=np.int64)
-        lengths[own - own[0]] = sizes
-        places = np.repeat(own_starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
-        batch.put("series", _KEY.pack(int(own[0])), _row(lengths, label_bytes[places]))
+        row_ids, row_starts, sizes = ids[begin:end], starts[begin:end], (ends - starts)[begin:end]
+        lengths = np.zeros(int(row_ids[-1] - row_ids[0]) + 1, dtype=np.int64)
+        lengths[row_ids - row_ids[0]] = sizes
+        places = np.repeat(row_starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
+        batch.put("series", _KEY.pack(int(row_ids[0])), _row(lengths, label_bytes[places]))
 
 
 def _joined(ids: list[NDArray], lengths: list[NDArray], texts: list[bytes]) -> Labels:

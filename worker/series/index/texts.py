@@ -19,9 +19,9 @@ from shared.xxh64 import hash_slices
 from worker.series.index.bytemap import ByteMap
 
 FOUND_MAX = 4096
-"""Texts that are kept with their codes because they were looked for: a query's matchers are, in each shard anew."""
+"""Texts that are cached with their codes when they are looked up. A query looks up its matchers in each shard."""
 FOUND_BYTES_MAX = 256
-"""A longer one is not kept."""
+"""Longer texts are not cached."""
 
 
 class TextTable(Symbols):
@@ -39,7 +39,7 @@ class TextTable(Symbols):
 
     @property
     def size_bytes(self) -> int:
-        """Memory of the texts and of what finds them."""
+        """Memory of the texts and of their lookup table."""
         return self._map.size_bytes
 
     def code(self, text: str) -> int:
@@ -56,9 +56,9 @@ class TextTable(Symbols):
             return self._map.resolve(data, starts, ends, hashes).astype(np.int32)
 
     def find(self, text: str) -> int | None:
-        found = self._found.get(text)  # a text that has a code keeps it
-        if found is not None:
-            return found
+        cached_code = self._found.get(text)  # a text that has a code keeps it
+        if cached_code is not None:
+            return cached_code
         raw = text.encode(errors="surrogatepass")  # a text that is not UTF-8 is not in the table
         with self._map_lock:
             number = self._map.find(np.frombuffer(raw, dtype=np.uint8), np.uint64(hash64(raw)))
@@ -75,7 +75,7 @@ class TextTable(Symbols):
         return [text.decode() for text in self.encoded(codes)]
 
     def sizes(self, codes: Codes) -> NDArray[np.int64]:
-        """int64[n]: the bytes of the texts of `codes` int32[n], as UTF-8."""
+        """int64[n]: the sizes in bytes of the texts of `codes` int32[n], as UTF-8."""
         return self._map.sizes_of(codes.astype(np.int64))
 
     def hashes(self, codes: Codes) -> NDArray[np.uint64]:
@@ -83,8 +83,8 @@ class TextTable(Symbols):
         return self._map.hashes_of(codes.astype(np.int64))
 
     def arrays(self) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-        """(int64[] where the text of each code begins and the next one ends, uint8[] the texts), for the codes that
-        have been given."""
+        """(offsets int64[], texts uint8[]). The text of code c is texts[offsets[c]:offsets[c + 1]], for the codes given
+        so far."""
         return self._map.arrays()
 
     def encoded(self, codes: Codes) -> list[bytes]:

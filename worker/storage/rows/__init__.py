@@ -1,1 +1,1 @@
-"""The store of one shard: RocksDB behind the face of rows, and the detection of damage to its files."""
+"""The store of one shard: RocksDB behind the interface of rows, and the detection of damage to its files."""

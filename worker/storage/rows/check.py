@@ -1,7 +1,7 @@
 """Checks a store without changing it: reads every row and verifies every checksum.
 
-The store is opened through links in another directory, because the library writes its log of messages and its settings
-into the directory that it opens, even if it only reads. The records of the store's log are read too, into memory.
+The store is opened through links in another directory, because the library writes its message log and its settings to
+the directory that it opens, even if it only reads. The records of the store's own log are replayed into memory.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from worker.storage.rows.reading import StoreReader
 _WRITTEN_WHEN_OPENED = ("LOCK", "LOG", "rocksdict-config.json")
 
 
-Rows = Callable[[StoreReader], Iterable[str]]
-"""A check of the rows of a store whose blocks are whole: returns a text for each thing that is wrong with them."""
+RowCheck = Callable[[StoreReader], Iterable[str]]
+"""A check of the rows of a store whose blocks are whole: returns a text for each defect."""
 
 
 def no_rows(reader: StoreReader) -> Iterable[str]:
     return ()
 
 
-def check(path: Path, rows: Rows = no_rows) -> list[str]:
-    """A text for each damage in the store, with the file and, where it is known, the family; empty if the store is
-    whole. The texts of `rows` are added if the store's blocks are whole. Raises StoreLocked if a process has the store
-    open, OSError if the store cannot be read at all."""
+def check(path: Path, check_rows: RowCheck = no_rows) -> list[str]:
+    """A text for each damage in the store, with the file and, if known, the family; empty if the store is whole. The
+    texts of `check_rows` are added if the store's blocks are whole. Raises StoreLocked if a process has the store open,
+    OSError if the store cannot be read at all."""
     with _locked(path):
         claim = Marker(path).read()
         try:
@@ -46,7 +46,7 @@ def check(path: Path, rows: Rows = no_rows) -> list[str]:
         with tempfile.TemporaryDirectory() as links:
             _link(path, links)
             _cut_as_a_start_does(path, Path(links), claim)
-            texts = list(_damage(path, links, 0 if claim is None else claim.writes, rows))
+            texts = list(_damage(path, links, 0 if claim is None else claim.writes, check_rows))
         # The library's messages name the links.
         return [text.replace(links, str(path)) for text in texts]
 
@@ -84,7 +84,7 @@ def _cut_as_a_start_does(store: Path, links: Path, claim: Claim | None) -> None:
         (links / file.name).write_bytes(file.read_bytes()[:size])
 
 
-def _damage(store: Path, path: str, writes: int, rows: Rows) -> Iterator[str]:
+def _damage(store: Path, path: str, writes: int, check_rows: RowCheck) -> Iterator[str]:
     """The texts of `check` for the store, opened at `path`. `writes`: the number of writes that it must contain."""
     options = Options(raw_mode=True)
     options.set_paranoid_checks(True)
@@ -105,18 +105,18 @@ def _damage(store: Path, path: str, writes: int, rows: Rows) -> Iterator[str]:
     for name in families:
         family = db.get_column_family(name)
         reasons = _unreadable(family, None, None)
-        if reasons:  # a reading stops at the first damage, so each table is read separately to find the rest
-            for table in tables:  # all of them, because the library does not say to which family a table belongs
+        if reasons:  # reading stops at the first damage, so each table is read separately to find the rest
+            for table in tables:  # all tables, because the library does not say to which family a table belongs
                 reasons |= _unreadable(family, table["start_key"], table["end_key"])
             is_whole = False
         yield from (f"family {name!r} of the store {path}: {reason}" for reason in sorted(reasons))
     if is_whole:
-        yield from rows(StoreReader(store, db, families, last_write))
+        yield from check_rows(StoreReader(store, db, families, last_write))
     db.close()
 
 
 def _unreadable(family: Any, start: bytes | None, last: bytes | None) -> set[str]:
-    """The errors that end a reading of the keys start ≤ key ≤ last, forwards and backwards; empty if there is none."""
+    """The errors that end reading the keys start ≤ key ≤ last, forwards and backwards; empty if there are none."""
     reasons = set()
     for from_key, forward in ((start, True), (last, False)):
         options = ReadOptions()
@@ -142,7 +142,7 @@ def _is_within(key: bytes, start: bytes | None, last: bytes | None) -> bool:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Keep other processes from opening the store inside the context. Raises StoreLocked if one has it open."""
+    """Prevent other processes from opening the store inside the context. Raises StoreLocked if one has it open."""
     try:
         descriptor = os.open(path / "LOCK", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:  # opening a store creates this file, so no process has the store open

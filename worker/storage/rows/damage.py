@@ -1,4 +1,4 @@
-"""Errors of a store: exceptions that say whether it is locked, damaged or failing, made from the library's texts."""
+"""Errors of a store: exceptions that say whether it is locked, damaged or failing, derived from the library's texts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DECODING_ERRORS = (
     ValueError,
     msgspec.MsgspecError,
 )
-"""The exceptions that decoding a row raises if its bytes are not what was written."""
+"""The exceptions that a decoder raises if a row's bytes are not what was written."""
 
 _LOCKED = ("IO error: While lock file: ", "IO error: lock hold by current process")
 _DAMAGED = ("Corruption: ", "IO error: No such file or directory")
@@ -34,8 +34,8 @@ class StoreLocked(OSError):
 
 
 class StoreDamaged(Unavailable, OSError):
-    """The store's files are not what was written; the message names the store and, where it is known, the file. The
-    shard refuses all requests from then on: a damaged store may answer with too few rows, or with wrong ones."""
+    """The store's files are not what was written; the message names the store and, if known, the file. The shard
+    refuses all requests from then on, because a damaged store may return too few rows, or wrong ones."""
 
 
 def of_reading(path: Path, error: Exception) -> Unavailable:
@@ -52,8 +52,8 @@ def of_opening(path: Path, error: Exception) -> OSError:
     text = str(error)
     if text.startswith(_LOCKED):
         return StoreLocked(text)
-    is_of_disk = text.startswith(_FAILED) and not text.startswith(_DAMAGED)
-    if is_of_disk or _FAILED_OUTSIDE.search(text):
+    is_disk_error = text.startswith(_FAILED) and not text.startswith(_DAMAGED)
+    if is_disk_error or _FAILED_OUTSIDE.search(text):
         return OSError(f"the store {path} could not be opened: {text}")
     return StoreDamaged(f"the store {path} cannot be opened: {text}")
 

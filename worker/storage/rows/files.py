@@ -15,7 +15,7 @@ from worker.storage.rows.marker import Claim
 
 def torn_manifest(path: Path, claim: Claim | None) -> tuple[Path, int] | None:
     """(manifest, size in bytes to which to cut it) if a loss of power has torn its end; None if the manifest is not
-    known to be torn. The bytes behind that size were not synced, and nothing relies on them. Raises OSError."""
+    known to be torn. The bytes above that size were not synced, and nothing relies on them. Raises OSError."""
     if claim is None or not claim.after_power:
         return None
     try:
@@ -25,13 +25,13 @@ def torn_manifest(path: Path, claim: Claim | None) -> tuple[Path, int] | None:
     if number != claim.manifest:
         return None
     file = store_manifest.path_of(path, number)
-    at = store_manifest.torn_at(file, claim.manifest_bytes)
-    return None if at is None else (file, at)
+    size = store_manifest.torn_at(file, claim.manifest_bytes)
+    return None if size is None else (file, size)
 
 
 def verify(path: Path, claim: Claim | None) -> None:
-    """Raise StoreDamaged if files are missing, or if the end of the manifest is not one that a crash leaves. Damage
-    that RocksDB detects itself is not looked for. Raises OSError."""
+    """Raise StoreDamaged if files are missing, or if the end of the manifest is not one that a crash leaves. Does not
+    look for damage that RocksDB detects itself. Raises OSError."""
     if not (path / "CURRENT").exists():
         if claim is not None or _has_data(path):
             raise StoreDamaged(f"the store {path} is damaged: its file CURRENT is missing")
@@ -55,8 +55,8 @@ def verify(path: Path, claim: Claim | None) -> None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether another process has the store open. The process that has it open must not ask, because closing the lock
-    file releases its own lock. Raises OSError."""
+    """Whether another process has the store open. A process must not call this for a store that it has open itself,
+    because closing the lock file would release its lock. Raises OSError."""
     try:
         descriptor = os.open(path / "LOCK", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -71,7 +71,7 @@ def is_locked(path: Path) -> bool:
 
 
 def _has_data(path: Path) -> bool:
-    """Whether the store contains data. The death of a process during a first start leaves a manifest without CURRENT,
-    and no data."""
+    """Whether the store contains data. A process that dies during a first start leaves a manifest without CURRENT, and
+    no data."""
     with os.scandir(path) as files:
         return any(file.name.endswith((".sst", ".log")) and file.stat().st_size for file in files)

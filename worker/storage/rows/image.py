@@ -1,14 +1,14 @@
-"""An image of an open store: its files as the death of the process would leave them at one moment, in another
-directory.
+"""An image of an open store: in another directory, its files as the death of the process would leave them at one
+moment.
 
 The tables are hard links, since they never change. The library's log and its manifest are copied, because they grow.
 Whatever the library does meanwhile, the image is what a crash at one moment leaves: all logged writes up to some moment
-during the copying, and those unlogged writes that are in tables. The library changes its manifest before it deletes a
+during the copy, and those unlogged writes that are in tables. The library changes its manifest before it deletes a
 table or a log that the manifest needs, and after it has written a new table. So if the manifest is the same before and
-after, every file that it needs was there all the time; otherwise the copying begins again.
+after the copy, every file that it needs existed all the time; otherwise the copy begins again.
 
-RocksDB's own checkpoints would do, but they sync several files of each store, one after the other, while they hold the
-interpreter lock.
+RocksDB's own checkpoints would serve too, but they sync several files of each store, one after the other, while they
+hold the interpreter lock.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _COPIED = ("OPTIONS-", "IDENTITY", "rocksdict-config.json")
 
 
 def make(store: Path, target: Path) -> None:
-    """Make an image of the store in `target`, which must not exist. Raises Unavailable if the store's files change all
-    the time, OSError."""
+    """Make an image of the store in `target`, which must not exist. Raises Unavailable if the store's files change
+    during each of TRIES copies, OSError."""
     target.mkdir(mode=DIRECTORY_MODE)
     for _ in range(TRIES):
-        if _is_made(store, target):
+        if _copy_once(store, target):
             return
         for path in target.iterdir():
             path.unlink()
     raise Unavailable(f"the files of the store {store} have changed each of {TRIES} times they were copied; try again")
 
 
-def _is_made(store: Path, target: Path) -> bool:
-    """Copy once. Returns False if the files have changed meanwhile."""
+def _copy_once(store: Path, target: Path) -> bool:
+    """Copy the files. Returns False if they have changed meanwhile."""
     try:
         before = store_manifest.current(store)
         names = sorted(os.listdir(store))

@@ -1,8 +1,8 @@
-"""Rows of a store in the order of their keys, complete: a scan that cannot be read to its end raises.
+"""Rows of a store in key order, complete: a scan that cannot be read to its end raises.
 
 The library's loops (`items`, `keys`) end without an exception at a block that cannot be read. Its readers (`iter`) know
-more: a reader that is not valid any more has reached its end if its status is good. Each function keeps `options` alive
-as long as its reader, because the reader refers to the bounds in them.
+more: a reader that is no longer valid has reached its end if its status is good. Each function keeps `options` alive as
+long as its reader, because the reader refers to the bounds in them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 from rocksdict import RdictIter, ReadOptions, Snapshot
 
 Check = Callable[[RdictIter], None]
-"""Returns if the reader has stopped at the end of its range, and raises if it has stopped before."""
+"""Returns if the reader has stopped at the end of its range, and raises if it has stopped earlier."""
 
 FEW_ROWS = 16
-"""The first rows are read one by one. The library's own loop is faster for each row, but takes longer to begin and to
+"""The first rows are read one by one. The library's own loop is faster per row, but takes longer to start and to
 check."""
 
 
@@ -41,11 +41,11 @@ def _ascending(
         check(reader)
         return
     first, last = reader.key(), None
-    following: Any = snapshot.items(from_key=first, read_opt=options)
-    for row in following:
+    remaining_rows: Any = snapshot.items(from_key=first, read_opt=options)
+    for row in remaining_rows:
         yield row
         last = row[0]
-    # The loop does not say why it has ended, perhaps before its first row. A reader that steps on from there does.
+    # The loop does not say why it has ended, perhaps before its first row. A reader that continues from there does.
     reader.seek(first if last is None else last)
     if last is not None:
         reader.next()

@@ -1,6 +1,6 @@
-"""Records that a store was found damaged while it was in use, so that the next start knows: the file `store.damaged`
-beside the store describes the damage. A start that finds this file reads the whole store before it serves, because the
-damage may be in a part that a start does not read. If the file is deleted, the start does not read the whole store.
+"""Records, for the next start, that a store was found damaged while it was in use: the file `store.damaged` beside the
+store describes the damage. A start that finds this file reads the whole store before it serves, because the damage may
+be in a part that a start does not read. If the file is deleted, the start does not read the whole store.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from shared.telemetry import event
 from worker.storage.rows.damage import StoreDamaged
 
 SHOWN = 3
-"""Damages that a message describes; the others are counted."""
+"""How many damages a message describes; the others are only counted."""
 
 
 def path_of(store: Path) -> Path:
@@ -31,8 +31,8 @@ def remember(store: Path, text: str) -> None:
 
 
 def verify(store: Path, check: Callable[[Path], list[str]]) -> None:
-    """Check a store that was found damaged; do nothing for any other store. If `check` returns no text, the file is
-    removed. Raises StoreDamaged if the store is still damaged, StoreLocked if another process has it open, OSError."""
+    """Check a store that was found damaged; do nothing for any other store. The file is removed if `check` returns no
+    text. Raises StoreDamaged if the store is still damaged, StoreLocked if another process has it open, OSError."""
     path = path_of(store)
     if not path.exists() or not store.exists():
         return
@@ -46,4 +46,4 @@ def verify(store: Path, check: Callable[[Path], list[str]]) -> None:
         path=str(store),
         was=path.read_text(errors="replace"),
     )
-    path.unlink()  # if a loss of power brings it back, the store is read once more
+    path.unlink()  # if a loss of power brings it back, the store is only read once more

@@ -1,15 +1,15 @@
 """The marker of a store: a small file beside it that says how many writes the store must contain. It is written after
 each logged write to the store, and read before the store is opened.
 
-RocksDB replays its log up to the first incomplete record, and cannot distinguish a write that a crash has torn from
-damage to acknowledged writes. Nor does it notice that the end of its manifest is missing. The marker makes this known:
+RocksDB replays its log up to the first incomplete record, and cannot tell a write that a crash has torn from damage to
+acknowledged writes. Nor does it notice that the end of its manifest is missing. The marker reveals both:
 
-- Writes that were *synced* must always be in the store, and the manifest must have at least its synced size.
-- All *written* writes must be in the store if no power was lost since. That is known if the marker is the same file
-  (device, inode) on the same boot of the system: then both are read from the same system's memory.
+- *Synced* writes must always be in the store, and the manifest must have at least its synced size.
+- All *written* writes must be in the store if the power was not lost since. That is known if the marker is the same
+  file (device, inode) on the same boot of the system: then the marker and the store are read from the same page cache.
 
-The marker itself is synced only when it is created: after a loss of power it may be an older one, which demands fewer
-writes. A damaged marker demands nothing.
+The marker itself is synced only when it is created. After a loss of power it may therefore be an older one, which
+demands fewer writes. A damaged marker demands nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pathlib import Path
 
 import xxhash
 
-from shared.boot import boot_id
 from shared.durable import sync_directory
+from shared.process.boot import boot_id
 from shared.telemetry import event
 
 WRITES = b"writes"
@@ -32,13 +32,13 @@ MAGIC = b"TRPMARK1"
 _CLAIM = struct.Struct("<8sQQQQ16sQQ")
 """Magic, number of the last synced write, number of the last write, number and synced size of the manifest, boot,
 device, inode. The xxh64 of all these fields follows."""
-_CHECK = struct.Struct("<Q")
+_CHECKSUM = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
     """What a store must contain: `writes`, the number of writes, and the first `manifest_bytes` of the manifest with
-    the number `manifest`; 0 where the marker demands nothing. `after_power`: the power may have been lost since."""
+    the number `manifest`; 0 if the marker demands nothing. `after_power`: the power may have been lost since."""
 
     writes: int = 0
     manifest: int = 0
@@ -52,7 +52,7 @@ class Marker:
     def __init__(self, store: Path) -> None:
         self.path = store.with_name(store.name + ".mark")
         self._descriptor = -1
-        self._place = (b"", 0, 0)
+        self._file_identity = (b"", 0, 0)
         self.manifest = (0, 0)
 
     def read(self) -> Claim | None:
@@ -60,17 +60,17 @@ class Marker:
         another release wrote it."""
         try:
             with open(self.path, "rb") as file:
-                data, status = file.read(_CLAIM.size + _CHECK.size), os.fstat(file.fileno())
+                data, status = file.read(_CLAIM.size + _CHECKSUM.size), os.fstat(file.fileno())
         except FileNotFoundError:
             return None
-        claim, check = data[: _CLAIM.size], data[_CLAIM.size :]
-        if len(check) < _CHECK.size or _CHECK.unpack(check)[0] != xxhash.xxh64_intdigest(claim):
+        claim, checksum = data[: _CLAIM.size], data[_CLAIM.size :]
+        if len(checksum) < _CHECKSUM.size or _CHECKSUM.unpack(checksum)[0] != xxhash.xxh64_intdigest(claim):
             event(logging.WARNING, "store marker is damaged, a new one is written", path=str(self.path))
             return Claim()
-        magic, synced, written, manifest, manifest_bytes, *place = _CLAIM.unpack(claim)
+        magic, synced, written, manifest, manifest_bytes, *file_identity = _CLAIM.unpack(claim)
         if magic != MAGIC:
             raise OSError(f"{self.path} is of a release that this one does not know: it begins with {magic!r}")
-        if tuple(place) != (_boot(), status.st_dev, status.st_ino):
+        if tuple(file_identity) != (_boot(), status.st_dev, status.st_ino):
             return Claim(synced, manifest, manifest_bytes, after_power=True)
         return Claim(max(synced, written), manifest, manifest_bytes)
 
@@ -80,27 +80,27 @@ class Marker:
             data = self.path.read_bytes()
         except FileNotFoundError:
             return ""
-        claim, check = data[: _CLAIM.size], data[_CLAIM.size :]
-        if len(data) != _CLAIM.size + _CHECK.size:
-            return f"it has {len(data)} bytes instead of {_CLAIM.size + _CHECK.size}"
-        return "" if _CHECK.unpack(check)[0] == xxhash.xxh64_intdigest(claim) else "its checksum does not match"
+        claim, checksum = data[: _CLAIM.size], data[_CLAIM.size :]
+        if len(data) != _CLAIM.size + _CHECKSUM.size:
+            return f"it has {len(data)} bytes instead of {_CLAIM.size + _CHECKSUM.size}"
+        return "" if _CHECKSUM.unpack(checksum)[0] == xxhash.xxh64_intdigest(claim) else "its checksum does not match"
 
     def open(self, writes: int, manifest: tuple[int, int]) -> None:
-        """Begin to write the marker for an open store. `writes`: number of writes that are on the store's disk;
+        """Begin to write the marker of an open store. `writes`: number of the store's writes that are on the disk;
         `manifest`: (number, size in bytes on the disk). The marker is on the disk when this returns. Raises OSError."""
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         status = os.fstat(self._descriptor)
-        self._place = (_boot(), status.st_dev, status.st_ino)
+        self._file_identity = (_boot(), status.st_dev, status.st_ino)
         self.manifest = manifest
         self.write(writes, writes)
         os.fsync(self._descriptor)
         sync_directory(self.path.parent)
 
     def write(self, synced: int, written: int) -> None:
-        """Write the numbers of the last synced and the last written write, and `manifest`. Raises OSError, and then the
+        """Write the numbers of the last synced and the last written write, and `manifest`. Raises OSError. Then the
         marker keeps its old content, or is damaged and demands nothing."""
-        claim = _CLAIM.pack(MAGIC, synced, written, *self.manifest, *self._place)
-        os.pwrite(self._descriptor, claim + _CHECK.pack(xxhash.xxh64_intdigest(claim)), 0)
+        claim = _CLAIM.pack(MAGIC, synced, written, *self.manifest, *self._file_identity)
+        os.pwrite(self._descriptor, claim + _CHECKSUM.pack(xxhash.xxh64_intdigest(claim)), 0)
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -109,4 +109,4 @@ class Marker:
 
 
 def _boot() -> bytes:
-    return boot_id() or os.urandom(16)  # an unknown boot never equals another, so only synced writes are demanded
+    return boot_id() or os.urandom(16)  # an unknown boot equals no other, so only synced writes are demanded

@@ -1,4 +1,4 @@
-"""Opening a store's RocksDB: the checks before, the column families, and their settings."""
+"""Opening a store's RocksDB: the preceding checks, the column families, and their settings."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from worker.storage.rows.marker import Claim
 FAMILIES = ("meta", "series", "blocks", "log", "vectors")
 WRITE_BUFFER_BYTES = 16 << 20
 STREAM_BUFFER_BYTES = 4 << 20
-"""The write buffer of the families in `STREAMS`. A larger one would save no work, and every shard of a worker has
-them."""
+"""The write buffer of the families in `STREAMS`. A larger one would save no work, and every shard of a worker has one
+for each of them."""
 STREAMS = ("series",)
 """Families that are written in the order of their keys and not read again until the next start."""
 COUNT_BUFFER_BYTES = 1 << 20
-"""The write buffer of the library's default family, which has one row. Every write changes the row, and RocksDB keeps
+"""The write buffer of the library's default family, which has one row. Every write changes that row, and RocksDB keeps
 its log files as long as this buffer needs them."""
 LOG_FILES_BYTES_MAX = 256 << 20
 OPEN_FILES_MAX = 256
 WRITE_BUFFERS_MAX = 6
-"""Write buffers of a family in memory; RocksDB delays writes when nearly all of them are full."""
+"""Write buffers of one family in memory; RocksDB delays writes when nearly all of them are full."""
 SLOWDOWN_FILES = 40
-"""Number of files in level 0 from which the store delays writes: twice RocksDB's default."""
+"""From this number of level-0 files on, the store delays writes: twice RocksDB's default."""
 LOG_FILES_KEPT = 2
-"""RocksDB's logs of messages that are kept: those of this start and of the one before."""
+"""How many of RocksDB's message logs are kept: those of this start and of the one before."""
 
 
 def verify_files(path: Path, claim: Claim | None) -> None:
@@ -47,7 +47,7 @@ def verify_files(path: Path, claim: Claim | None) -> None:
 
 
 def cut_torn_manifest(path: Path, claim: Claim | None) -> None:
-    """Cut off the end of the manifest if a loss of power has torn it, and log that. Raises OSError."""
+    """Cut off the end of the manifest if a loss of power has torn it, and log the cut. Raises OSError."""
     torn = store_files.torn_manifest(path, claim)
     if torn is None or store_files.is_locked(path):
         return
@@ -82,14 +82,14 @@ def _options(family: str = "default") -> Options:
     options.set_write_buffer_size(COUNT_BUFFER_BYTES if family == "default" else buffer_bytes)
     options.set_max_total_wal_size(LOG_FILES_BYTES_MAX)
     options.set_keep_log_file_num(LOG_FILES_KEPT)
-    # A write holds the interpreter lock, so a write that the store delays would delay the worker's heartbeat too.
+    # A write holds the interpreter lock, so a delayed write would delay the worker's heartbeat too.
     options.set_max_write_buffer_number(WRITE_BUFFERS_MAX)
     options.set_level_zero_slowdown_writes_trigger(SLOWDOWN_FILES)
     options.set_level_zero_stop_writes_trigger(2 * SLOWDOWN_FILES)
     options.set_max_open_files(OPEN_FILES_MAX)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_paranoid_checks(True)
-    # Replay the log up to its first incomplete record and nothing after it. The marker shows whether the store then
-    # lacks acknowledged writes.
+    # Replay the log up to its first incomplete record only. The marker shows whether the store then lacks acknowledged
+    # writes.
     options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     return options

@@ -23,7 +23,7 @@ class StoreReader:
         self._families: dict[str, Any] = {name: db.get_column_family(name) for name in families}
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """The value; None if there is no such row or family. Families are missing if a first start was killed."""
+        """The value; None if there is no such row or family. A first start that was killed leaves families missing."""
         if family not in self._families:
             return None
         try:
@@ -39,9 +39,9 @@ class StoreReader:
         options.set_verify_checksums(True)
         if end is not None:
             options.set_iterate_upper_bound(end)
-        return store_rows.ascending(self._families[family].snapshot(), start, options, self._ended)
+        return store_rows.ascending(self._families[family].snapshot(), start, options, self._check_end)
 
-    def _ended(self, reader: RdictIter) -> None:
+    def _check_end(self, reader: RdictIter) -> None:
         """Raise StoreDamaged or Unavailable if the reader is not at the end of its range."""
         try:
             reader.status()

@@ -1,11 +1,11 @@
-"""The store of one shard: an ordered, durable key-value map in column families, RocksDB through rocksdict in raw mode.
-It implements `worker.storage.faces.Rows`.
+"""The store of one shard: an ordered, durable key-value map with column families, which is RocksDB through rocksdict in
+raw mode. It implements `worker.storage.faces.Rows`.
 
 Durability: when `write` returns, the batch survives the death of the process (it is in the operating system's page
 cache); when `write(..., durable=True)` or `sync` returns, it survives a loss of power (fsync of the log).
 
-Damage: every block that is read is verified by its checksum, and a read that cannot be completed raises. A store that
-has lost acknowledged writes is not opened: see `marker` and `files`.
+Damage: the checksum of every block is verified when it is read, and a read that cannot be completed raises. A store
+that has lost acknowledged writes is not opened: see `marker` and `files`.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from worker.storage.rows.opening import FAMILIES
 __all__ = ["FAMILIES", "Store", "StoreBatch", "StoreDamaged", "StoreLocked"]
 
 HOLD_UP_S, STOP_S = 1.0, 5.0
-"""How long, in seconds, a write waits while RocksDB delays writes (the write then goes on), and while RocksDB stops
-writes (the write is then refused)."""
+"""How long, in seconds, a write waits while RocksDB delays writes (after that it is done), and while RocksDB stops
+writes (after that it is refused)."""
 HOLD_UP_POLL_S = 0.01
 RECOVERY_FREE_BYTES = 16 << 20
 """Free space on the disk that a failed store needs before it is opened again."""
@@ -75,7 +75,7 @@ class StoreBatch:
     def delete_range(self, family: str, start: bytes, end: bytes) -> None:
         """Remove the rows with start ≤ key < end; nothing if end ≤ start."""
         if start >= end:
-            return  # RocksDB would count an empty range as a write, and not find that write again when it is opened
+            return  # RocksDB would count an empty range as a write, and not find that write when it is opened again
         self._batch.delete_range(start, end, self._store.handle(family))
         self.size_bytes += len(start) + len(end)
 
@@ -107,11 +107,12 @@ class Store:
         try:
             self._begin(claim)
         except BaseException:
-            self._let_go()  # otherwise this process could not open the store again
+            self._release()  # otherwise this process could not open the store again
             raise
 
     def _begin(self, claim: Claim | None) -> None:
-        """Verify the number of writes, and begin to write the marker. Raises StoreDamaged, OSError."""
+        """Open the families, verify the number of writes, and begin to write the marker. Raises StoreDamaged,
+        OSError."""
         self._families.update({name: self._db.get_column_family(name) for name in FAMILIES})
         self._handles.update({name: self._db.get_column_family_handle(name) for name in FAMILIES})
         try:
@@ -137,16 +138,16 @@ class Store:
 
     @contextmanager
     def decoding(self, family: str, key: bytes) -> Iterator[None]:
-        """A context for decoding a row, or several rows from this one on: turns an exception of the decoder into
+        """A context for decoding this row, or several rows starting with it: turns an exception of the decoder into
         StoreDamaged, which names the row."""
         try:
             yield
         except DECODING_ERRORS as error:
             text = f"the row {key!r} of {family!r} is invalid: {error}"
-            raise self._damaged(StoreDamaged(f"the store {self._path} is damaged: {text}")) from error
+            raise self._recorded(StoreDamaged(f"the store {self._path} is damaged: {text}")) from error
 
-    def _damaged(self, error: Unavailable) -> Unavailable:
-        """Return the error; if it is the first StoreDamaged, record it in `damage` and beside the store, and log it."""
+    def _recorded(self, error: Unavailable) -> Unavailable:
+        """The error. If it is the first StoreDamaged, it is recorded in `damage` and beside the store, and logged."""
         if isinstance(error, StoreDamaged) and self._damage is None:
             self._damage = str(error)
             known_damage.remember(self._path, str(error))
@@ -161,14 +162,14 @@ class Store:
 
     def write(self, batch: RowBatch, *, durable: bool = False, logged: bool = True) -> None:
         """Apply the batch. `durable` waits for the fsync, which concurrent callers share. A batch that is not `logged`
-        survives nothing before the next `flush` of its families, and takes a tenth of the time. Raises Unavailable."""
+        may be lost until the next `flush` of its families, and takes a tenth of the time. Raises Unavailable."""
         changes = cast(StoreBatch, batch)._batch
-        self._usable()
+        self._require_usable()
         self._wait_for_room()
         try:
             with self._writing:
                 if logged:
-                    # A count of its own, because flushed deletions may leave no trace in RocksDB's sequence numbers.
+                    # A separate count, because flushed deletions may leave no trace in RocksDB's sequence numbers.
                     changes.put(WRITES, (self._written + 1).to_bytes(8, "big"))
                 self._db.write(changes, _BUFFERED if logged else _UNLOGGED)
                 if logged:
@@ -179,36 +180,36 @@ class Store:
         if durable:
             self.sync()
 
-    def _usable(self) -> None:
-        """Raise Unavailable after a failed write or sync, or after damage: the content of the disk is unknown then, and
-        another fsync would not make it known."""
+    def _require_usable(self) -> None:
+        """Raise Unavailable after a failed write or sync, or after damage: the content of the disk is then unknown, and
+        another fsync would not change that."""
         if self._failed or self._damage is not None:
             raise Unavailable(f"the store {self._path} takes no writes: {self._damage or 'one of them failed'}")
 
     def _refused(self, error: Exception) -> Unavailable:
         """The exception to raise after the library has refused a write; no other write is accepted from now on."""
         self._failed = True
-        return self._damaged(store_damage.of_writing(self._path, error))
+        return self._recorded(store_damage.of_writing(self._path, error))
 
     def _mark(self) -> None:
-        """Write the marker; call it with `_writing` held. A failure is only logged: the marker then demands fewer
-        writes than it could."""
+        """Write the marker; call this with `_writing` held. A failure is only logged, because the marker then merely
+        demands fewer writes than it could."""
         try:
             self._marker.write(self._synced, self._written)
         except OSError as error:
             event(logging.WARNING, "store marker not written", path=str(self._marker.path), reason=error.strerror)
 
     def _mark_files(self) -> None:
-        """Write the marker after the store may have written files, with the present size of the manifest."""
-        with suppress(OSError, ValueError):  # RocksDB may be exchanging the manifest at this moment
+        """Write the marker with the current size of the manifest, after the store may have written files."""
+        with suppress(OSError, ValueError):  # RocksDB may be exchanging the manifest right now
             manifest = store_manifest.synced(self._path, self._marker.manifest)
             with self._writing:
                 self._marker.manifest = manifest
                 self._mark()
 
     def _fsync(self) -> None:
-        """The fsync of `sync`, for all callers that wait for it."""
-        self._usable()
+        """The fsync for all callers that wait in `sync`."""
+        self._require_usable()
         written = self._written
         try:
             self._db.flush_wal(True)
@@ -219,7 +220,7 @@ class Store:
         self._mark_files()
 
     def _wait_for_room(self) -> None:
-        """Wait until RocksDB would accept a write without a delay, for at most `HOLD_UP_S`. A delayed write would hold
+        """Wait, for at most `HOLD_UP_S`, until RocksDB would accept a write without a delay. A delayed write would hold
         the interpreter lock and delay the worker's heartbeat. Raises Unavailable if RocksDB accepts no write for
         `STOP_S`."""
         started = time.monotonic()
@@ -252,7 +253,7 @@ class Store:
         self._flush([self._db, *self._families.values()])
 
     def _flush(self, families: Iterable[Any]) -> None:
-        self._usable()
+        self._require_usable()
         try:
             with self._flushing:
                 for family in families:
@@ -262,8 +263,8 @@ class Store:
         self._mark_files()
 
     def make_image(self, target: Path) -> None:
-        """See `image.make`; also Unavailable after damage or a failed write. Flushes wait for it."""
-        self._usable()
+        """See `image.make`; also raises Unavailable after damage or a failed write. Flushes wait for it."""
+        self._require_usable()
         with self._flushing:
             image.make(self._path, target)
 
@@ -271,13 +272,13 @@ class Store:
         try:
             return self._families[family].get(key)
         except Exception as error:  # the library raises plain Exception
-            raise self._damaged(store_damage.of_reading(self._path, error)) from error
+            raise self._recorded(store_damage.of_reading(self._path, error)) from error
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
         try:
             return self._families[family].get(list(keys)) if keys else []
         except Exception as error:  # the library raises plain Exception
-            raise self._damaged(store_damage.of_reading(self._path, error)) from error
+            raise self._recorded(store_damage.of_reading(self._path, error)) from error
 
     def scan(
         self, family: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
@@ -289,32 +290,32 @@ class Store:
         """
         options = _until(end)
         if not reverse:
-            return store_rows.ascending(self._families[family].snapshot(), start, options, self._ended)
+            return store_rows.ascending(self._families[family].snapshot(), start, options, self._check_end)
         reader = self._families[family].iter(options)
         reader.seek_to_last()
-        return store_rows.descending(reader, start, options, self._ended)
+        return store_rows.descending(reader, start, options, self._check_end)
 
     def keys(self, family: str, start: bytes = b"", end: bytes | None = None) -> Iterator[bytes]:
         """The keys of `scan`, ascending, without reading the values."""
         options = _until(end)
         reader = self._families[family].iter(options)
         reader.seek(start)
-        return store_rows.keys(reader, options, self._ended)
+        return store_rows.keys(reader, options, self._check_end)
 
-    def _ended(self, reader: RdictIter) -> None:
+    def _check_end(self, reader: RdictIter) -> None:
         """Raise StoreDamaged or Unavailable if the reader is not at the end of its range."""
         try:
             reader.status()
         except Exception as error:  # the library raises plain Exception
-            raise self._damaged(store_damage.of_reading(self._path, error)) from error
+            raise self._recorded(store_damage.of_reading(self._path, error)) from error
         if reader.valid():
             raise Unavailable(f"the store {self._path} could not be read on from {reader.key()!r}; try again later")
 
     def reclaim(self, family: str, start: bytes, end: bytes) -> None:
-        """Free the space of a deleted range now, instead of at the next compaction of it. Raises Unavailable."""
+        """Free the space of a deleted range now, instead of at its next compaction. Raises Unavailable."""
         self._families[family].compact_range(start, end)
         try:
-            # The library does not report a failed compaction, but RocksDB refuses the next write after one.
+            # The library does not report a failed compaction, but RocksDB refuses the write that follows it.
             self._db.write(WriteBatch(raw_mode=True), _BUFFERED)
         except Exception as error:  # the library raises plain Exception
             raise self._refused(error) from error
@@ -330,7 +331,8 @@ class Store:
 
     def recoverable(self) -> bool:
         """Whether a write has failed and writes may succeed once the store is reopened: after an error RocksDB refuses
-        all writes until then, even if the disk has free space again. Reads go on. Reopening does not repair damage."""
+        all writes until then, even if the disk has free space again. Reads continue. Reopening does not repair
+        damage."""
         if not self._failed or self._damage is not None:
             return False
         return shutil.disk_usage(self._path).free >= RECOVERY_FREE_BYTES
@@ -345,9 +347,9 @@ class Store:
         except Exception as error:  # the library raises plain Exception
             # The acknowledged writes are in RocksDB's log, which the next owner replays.
             event(logging.ERROR, "store closed without flushing", path=str(self._path), reason=str(error))
-        self._let_go()
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._marker.close()
         self._families.clear()
         self._handles.clear()
@@ -358,7 +360,7 @@ class Store:
 
 
 def _until(end: bytes | None) -> ReadOptions:
-    """Options that verify checksums and end a reading before the key `end`."""
+    """Options that verify checksums and end a scan before the key `end`."""
     options = ReadOptions()
     options.set_verify_checksums(True)
     if end is not None:

@@ -1,1 +1,1 @@
-"""The write-ahead log of a worker process: files of records, the list of the files, and reading them at a start."""
+"""The write-ahead log of a worker process: files of records, the list of these files, and reading them at a start."""

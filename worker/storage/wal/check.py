@@ -1,4 +1,4 @@
-"""Checks write-ahead logs while no worker runs: what is damaged, and what can still be read. Changes nothing."""
+"""Checks write-ahead logs offline: what is damaged, and what can still be read. Changes nothing."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 from shared.durable import DAMAGED
 from shared.errors import ConfigError
 from worker.storage.wal import layout, losses, reading, register
-from worker.storage.wal.losses import Key, Loss
+from worker.storage.wal.losses import Loss, StreamKey
 
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
     """The result for one file. `records`: (shard, area) → number of whole records. `bytes`: total size of their
-    payloads. `cut`: byte ranges that were not known to be synced and do not count. `losses`: damage, even if no record
-    is missing (see `Loss.streams`). `error`: why the file could not be read at all, else empty."""
+    payloads. `cut`: byte ranges that were not known to be synced and do not count. `losses`: damage, including damage
+    that cost no record (see `Loss.streams`). `error`: why the file could not be read at all, else empty."""
 
     path: Path
-    records: dict[Key, int] = field(default_factory=dict)
+    records: dict[StreamKey, int] = field(default_factory=dict)
     bytes: int = 0
     losses: tuple[Loss, ...] = ()
     cut: tuple[tuple[int, int], ...] = ()
@@ -32,13 +32,13 @@ class FileReport:
 
     @property
     def shards(self) -> list[int] | None:
-        """The shards that lack records; None if any shard of this worker may lack some."""
+        """The shards that lack records; None if any shard of this worker may."""
         if self.error or any(loss.streams is None for loss in self.losses):
             return None
         return sorted({shard for loss in self.losses for shard, _ in loss.streams or ()})
 
     def lines(self) -> Iterator[str]:
-        """The report as text, one fact a line."""
+        """The report as text, one fact per line."""
         records = f"{sum(self.records.values())} whole records of {len({shard for shard, _ in self.records})} shards"
         yield f"{self.path}: {records}, {self.bytes} bytes"
         for start, end in self.cut:
@@ -56,12 +56,12 @@ class FileReport:
 
 def check(base: Path) -> list[FileReport]:
     """A report for each file of the logs in `base` (`wal` in the data directory): control files, files in use, and
-    files that were set aside. The logs are whole if each report `is_good`. Raises OSError."""
+    files that were set aside. The logs are whole if every report `is_good`. Raises OSError."""
     reports = []
     path = base / layout.WORKERS
     try:
-        missing = layout.read_workers(path) is None
-        reports.append(FileReport(path, error="it is missing" if missing else ""))
+        is_missing = layout.read_workers(path) is None
+        reports.append(FileReport(path, error="it is missing" if is_missing else ""))
     except ValueError as error:
         reports.append(FileReport(path, error=str(error)))
     for directory in layout.directories(base):

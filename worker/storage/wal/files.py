@@ -1,11 +1,12 @@
-"""The files of a write-ahead log: they are prepared before they are used, and reused afterwards.
+"""The files of a write-ahead log: prepared before use, and reused afterwards.
 
-A file is filled with zeros and synced in the background. An fsync of its records then has to write data only, and no
-change of the file itself (`python -m loadtest.bench.journal`). The first file is small and the next ones are larger, so
-that a log with few records needs little space.
+A file is filled with zeros and synced in the background. An fsync of its records then writes data only and no metadata
+of the file (`python -m loadtest.bench.journal`). The first file is small and later ones are larger, so that a log with
+few records needs little space.
 
-A file is in use as long as it is listed (`register`). It is listed before it takes records, and struck off the list
-before it is reused or removed. A file that was read at the start is never reused, because replays hold views of it.
+A file is in use as long as it is listed (`register`). It is added to the list before it takes records, and removed from
+the list before it is reused or deleted. A file that was read at the start is never reused, because replays hold views
+of it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from shared.telemetry import event
 from shared.wire import Frame
 from worker.ownership import when_free
 from worker.storage.wal import record
-from worker.storage.wal.losses import Key
+from worker.storage.wal.losses import StreamKey
 from worker.storage.wal.pauses import LOOK_EVERY_S
 from worker.storage.wal.reading import SUFFIX
 from worker.storage.wal.register import Register
@@ -36,18 +37,18 @@ FILE_BYTES = 32 << 20
 FIRST_BYTES = 1 << 20
 GROWTH = 4
 ZEROS_BYTES, ZEROS_BYTES_MAX, SLOW_S = 256 << 10, 4 << 20, 0.002
-"""Zeros that are written and synced at a time: an fsync of records waits for what else is on its way to the disk, up to
-15 ms for all zeros of a file. On a slow disk, where a step takes so long, the next one has twice as many, up to the
-second of these: otherwise a file would not be ready before the last one is full."""
+"""Zeros written and synced at a time: an fsync of records waits for other pending writes to the disk, which is up to
+15 ms for all zeros of a file. On a slow disk, where one step takes more than SLOW_S, the next step is twice as large,
+up to ZEROS_BYTES_MAX; otherwise a file would not be ready before the previous one is full."""
 PIECES_MAX = 1000
 """Pieces in one system call; the kernel accepts 1,024."""
 SPARES_MAX = 2
-"""Files that no stream needs any more and that are kept for reuse."""
+"""Files kept for reuse that no stream needs any more."""
 OFFSET_BITS = 40
 
 
 def position_of(number: int, offset: int) -> int:
-    """The position of what lies at this offset of the file with this number."""
+    """The position of the record at this offset of the file with this number."""
     assert 0 <= offset < 1 << OFFSET_BITS
     return number << OFFSET_BITS | offset
 
@@ -56,23 +57,23 @@ def position_of(number: int, offset: int) -> int:
 class File:
     """A file in use. `size`: its bytes when it was prepared, which are allocated unless it `is_sparse`. `last`: stream
     → position of its last record in this file; `bytes_of`: stream → bytes of its records there. `descriptor` is −1 if
-    the file takes no more records, and they end at `end` then. `was_read`: the file was read at this start, so replays
-    may hold views of it. `since`: Unix time when it was prepared, or last written if it was read. `held_up_since`: time
-    of the monotonic clock since which few of its records are needed."""
+    the file takes no more records; they then end at `end`. `was_read`: the file was read at this start, so replays may
+    hold views of it. `since`: Unix time when it was prepared, or last written if it was read. `held_up_since`:
+    monotonic time since which only few of its records are needed."""
 
     number: int
     path: Path
     descriptor: int = -1
     size: int = 0
     was_read: bool = False
-    last: dict[Key, int] = field(default_factory=dict)
+    last: dict[StreamKey, int] = field(default_factory=dict)
     since: float = field(default_factory=time.time)
     is_sparse: bool = False
-    bytes_of: dict[Key, int] = field(default_factory=dict)
+    bytes_of: dict[StreamKey, int] = field(default_factory=dict)
     end: int = 0
     held_up_since: float | None = None
 
-    def add(self, stream: Key, position: int, size: int) -> None:
+    def add(self, stream: StreamKey, position: int, size: int) -> None:
         """Note a record of `size` bytes."""
         self.last[stream] = position
         self.bytes_of[stream] = self.bytes_of.get(stream, 0) + size
@@ -80,9 +81,9 @@ class File:
 
 class Files:
     """Prepares, hands out and takes back the files of one directory, which the owner has locked. Files get numbers
-    above `highest`, each number once. A thread prepares the next file in the background, and calls `look` about every
-    LOOK_EVERY_S, which may raise OSError or Unavailable. While it `is_sparing`, files are not filled and none is kept
-    for reuse."""
+    above `highest`, each number once. A thread prepares the next file in the background, and about every LOOK_EVERY_S
+    calls `look`, which may raise OSError or Unavailable. While `is_sparing`, files are not filled and none is kept for
+    reuse."""
 
     def __init__(
         self, directory: Path, file_bytes: int, register: Register, highest: int, look: Callable[[], None]
@@ -93,8 +94,8 @@ class Files:
         self._preparing = Lock()
         self._prepared: File | None = None
         self._unlisted: File | None = None
-        """A prepared file that the list may name on the disk, and does not in memory: it must exist until that is
-        known."""
+        """A prepared file that the list on the disk may name although the list in memory does not. The file must exist
+        until that is known."""
         self._work = Event()
         self._is_wanted = False
         self._closing = False
@@ -117,25 +118,25 @@ class Files:
     def next(self) -> File:
         """A listed file for new records; waits while it is being prepared. Raises OSError."""
         with self._preparing:
-            self._register.catch_up()  # the disk may not name the file that is prepared
-            prepared, self._prepared = self._prepared or self._listed(), None
+            self._register.catch_up()  # the list on the disk may not name the prepared file
+            prepared, self._prepared = self._prepared or self._prepare_listed(), None
             self._is_wanted = False
             return prepared
 
     def first(self) -> File:
-        """Prepare a file that is not listed yet: its records count only once it is listed. Raises OSError."""
+        """Prepare a file without listing it: its records count only once it is listed. Raises OSError."""
         number = self._number + 1
         path = self._directory / f"{number:08d}{SUFFIX}"
         with contextlib.suppress(IndexError):
             os.replace(self._spares.popleft(), path)
-        wanted = min(self._file_bytes, self._size * GROWTH)
+        target_size = min(self._file_bytes, self._size * GROWTH)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             size = os.fstat(descriptor).st_size
-            is_sparse = self.is_sparing and size < wanted
+            is_sparse = self.is_sparing and size < target_size
             if is_sparse:
-                os.ftruncate(descriptor, size := wanted)
-            size = self._filled(descriptor, size, wanted)
+                os.ftruncate(descriptor, size := target_size)
+            size = self._fill(descriptor, size, target_size)
             os.pwrite(descriptor, record.file_header(number, least_bytes=size), 0)
             os.fsync(descriptor)
             sync_directory(self._directory)
@@ -143,23 +144,23 @@ class Files:
             os.close(descriptor)
             path.unlink()
             raise
-        self._number, self._size = number, wanted
+        self._number, self._size = number, target_size
         return File(number, path, descriptor, size, is_sparse=is_sparse)
 
-    def _filled(self, descriptor: int, size: int, wanted: int) -> int:
-        """Write zeros behind the `size` bytes of a file until it has the wanted ones. Returns how many it has. Raises
-        OSError."""
+    def _fill(self, descriptor: int, size: int, target_size: int) -> int:
+        """Append zeros to a file of `size` bytes until it has the target size, or until `close`. Returns its new size.
+        Raises OSError."""
         step = ZEROS_BYTES
-        while size < wanted and not self._closing:
+        while size < target_size and not self._closing:
             started = time.monotonic()
-            size += os.pwrite(descriptor, bytes(min(step, wanted - size)), size)
+            size += os.pwrite(descriptor, bytes(min(step, target_size - size)), size)
             os.fdatasync(descriptor)
             if time.monotonic() - started > SLOW_S:
                 step = min(2 * step, ZEROS_BYTES_MAX)
         return size
 
-    def _listed(self) -> File:
-        """Prepare a file, unless one is left that could not be listed, and list it. Raises OSError."""
+    def _prepare_listed(self) -> File:
+        """Prepare a file, unless there is still one that could not be listed, and list it. Raises OSError."""
         file = self._unlisted = self._unlisted or self.first()
         try:
             self._register.change(added=file.number)
@@ -180,11 +181,11 @@ class Files:
         """Prepare the next file now, unless it is ready. Raises OSError."""
         with self._preparing:
             if self._prepared is None:
-                self._prepared = self._listed()
+                self._prepared = self._prepare_listed()
 
-    def spare(self) -> None:
-        """Give back the files that wait for records, and begin with small ones that are not filled until `is_sparing`
-        is set back. Raises OSError."""
+    def save_space(self) -> None:
+        """Remove the files that are ready for records, and make the next files small and sparse until `is_sparing` is
+        reset. Raises OSError."""
         with self._preparing:
             self.is_sparing = True
             self._is_wanted = False
@@ -202,34 +203,34 @@ class Files:
         file.path.unlink()
 
     def list_ends(self) -> None:
-        """Have the ends of all files that were left on the disk. Raises OSError."""
+        """Write the ends that `note_end` has noted to the disk. Raises OSError."""
         self._register.catch_up()
 
     def shorten(self, file: File) -> None:
-        """Give back what is behind the records of a file that was left. Its end must be listed, because a file of which
-        the end is not known must not be shorter than it was prepared. A file with a second name is in a snapshot, which
-        is being copied, and stays as it is. Raises OSError."""
+        """Truncate a closed file to the end of its records. That end must be listed, because a file without a known end
+        must not be shorter than it was prepared. A file with a second name is in a snapshot that is being copied, and
+        stays as it is. Raises OSError."""
         assert file.descriptor < 0 and file.end >= record.FILE_HEADER_BYTES
         with open(file.path, "r+b") as shortened:
             if os.fstat(shortened.fileno()).st_nlink == 1:
                 os.ftruncate(shortened.fileno(), file.end)
                 file.size = file.end
 
-    def left(self, file: File) -> None:
+    def note_end(self, file: File) -> None:
         """The file takes no more records: they end at offset `file.end`, and all of them are on the disk."""
         assert file.end >= record.FILE_HEADER_BYTES and file.end % record.ALIGNMENT == 0
         self._register.note(file.number, file.end)
         self._work.set()
 
     def give_back(self, files: Iterable[File]) -> None:
-        """Strike files off the list whose records are not needed any more, and reuse or remove them. Raises nothing
-        for a list that cannot be written: the files then stay in use."""
+        """Remove files whose records are not needed any more from the list, and reuse or delete them. If the list
+        cannot be written, that is logged and the files stay in use."""
         files = list(files)
         assert all(file.descriptor < 0 for file in files), "a file that is still written"
         try:
             self._register.change(removed=tuple(file.number for file in files))
         except OSError as error:
-            # The files stay listed, and the next start reads their records again; the areas recognise those.
+            # The files stay listed, and the next start reads their records again; the areas recognise such records.
             event(logging.WARNING, "write-ahead log files not released", reason=error.strerror)
             return
         for file in files:
@@ -239,21 +240,21 @@ class Files:
                 self.keep_spare(file.path)
 
     def keep_spare(self, path: Path) -> None:
-        """Keep a file for reuse, or remove it if it is small or enough are kept. It is not listed, and nobody holds
-        views of it. A file with a second name is in a snapshot of the data directory, and is not reused either. Raises
-        OSError."""
+        """Keep a file for reuse, or delete it if it is small or enough files are kept. The file must not be listed, and
+        nothing may hold views of it. A file with a second name is in a snapshot of the data directory, and is not
+        reused either. Raises OSError."""
         status = path.stat()
         is_kept = not self.is_sparing and len(self._spares) < SPARES_MAX
         if not is_kept or status.st_size < self._file_bytes or status.st_nlink > 1:
             path.unlink(missing_ok=True)
             return
-        # An empty header shows that the file is not in use, even if the list is lost.
+        # An empty header says that the file is not in use, even if the list is lost.
         with contextlib.suppress(OSError), open(path, "r+b") as file:
             file.write(bytes(record.FILE_HEADER_BYTES))
         self._spares.append(path)
 
     def close(self) -> None:
-        """End the thread. Files stay as they are."""
+        """Stop the thread. The files do not change."""
         self._closing = True
         self._work.set()
         self._thread.join()
@@ -277,7 +278,7 @@ class Files:
             try:
                 with self._preparing:
                     if self._prepared is None and self._is_wanted:
-                        self._prepared = self._listed()
+                        self._prepared = self._prepare_listed()
                     else:
                         self._register.catch_up()
             except OSError as error:
@@ -298,7 +299,7 @@ def lock(directory: Path) -> int:
 
 
 def write_all(descriptor: int, pieces: list[Frame], offset: int) -> None:
-    """Write the pieces one after the other from `offset` on. Raises OSError, and then part of them may be written."""
+    """Write the pieces one after the other from `offset` on. Raises OSError, and then some of them may be written."""
     assert offset >= record.FILE_HEADER_BYTES and offset % record.ALIGNMENT == 0
     for first in range(0, len(pieces), PIECES_MAX):
         batch = pieces[first : first + PIECES_MAX]

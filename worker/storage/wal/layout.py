@@ -1,7 +1,7 @@
 """Which worker's write-ahead log holds the records of which shards, and how the logs are rewritten when that changes.
 
-`wal/workers` says how many workers the logs in `wal/NNNN` are for. New logs are always written in `wal.new`, the file
-`workers` last, and then take the place of `wal`; so a `wal.new` without that file is incomplete.
+`wal/workers` says how many workers the logs in `wal/NNNN` are for. New logs are always written to `wal.new`, which then
+replaces `wal`. The file `workers` is written last, so a `wal.new` without it is incomplete.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def prepare(data: Path, workers: int, cluster_id: str) -> None:
 
 
 def _refuse_lost(base: Path, data: Path) -> None:
-    """Raises ConfigError if shards have been used and the directory of all logs is gone, or if a log has been used and
+    """Raise ConfigError if shards have been used and the directory of all logs is gone, or if a log has been used and
     its files are gone."""
     if not any(path.exists() for path in (base, *beside(base))):
         used_shards = [path for path in shard_directories(data) if (path / identity.NAME).exists()]
@@ -78,29 +78,29 @@ def _refuse_lost(base: Path, data: Path) -> None:
 
 
 def arrange(base: Path, workers: int) -> None:
-    """Lay out the logs in `base` for this number of workers. Call it while no worker runs.
+    """Lay out the logs in `base` for this number of workers. Call this while no worker runs.
 
-    If the number has changed, all records are written to new logs beside the old ones, and the directories are
-    exchanged; a crash leaves the old logs or the new ones, each complete. Raises ConfigError if the directory cannot be
-    used or a newer release has written it, Unavailable if a worker of an earlier start still has its log open.
+    If the number has changed, all records are written to new logs beside the old ones, and then the directories are
+    exchanged; a crash leaves either the old logs or the new ones, complete. Raises ConfigError if the directory cannot
+    be used or a newer release has written it, Unavailable if a worker of an earlier start still has its log open.
     """
     try:
         _finish_exchange(base)
-        before = read_workers(base / WORKERS)
+        previous_workers = read_workers(base / WORKERS)
         for directory in directories(base):
             reading.check_versions(directory)
-        if before == workers:
-            _have_all(base, workers)
+        if previous_workers == workers:
+            _require_all(base, workers)
             return
         _exchange(base, workers)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{base}, the write-ahead log, cannot be used: {error}") from error
-    if before is not None or directories(base):
-        event(logging.INFO, "write-ahead log laid out anew", workers=workers, before=before)
+    if previous_workers is not None or directories(base):
+        event(logging.INFO, "write-ahead log laid out anew", workers=workers, before=previous_workers)
 
 
-def _have_all(base: Path, workers: int) -> None:
-    """Raises ConfigError if the directory of a log is missing."""
+def _require_all(base: Path, workers: int) -> None:
+    """Raise ConfigError if the directory of a log is missing."""
     missing = [directory for worker in range(workers) if not (directory := directory_of(base, worker)).is_dir()]
     if missing:
         raise ConfigError(
@@ -129,14 +129,14 @@ def read_workers(path: Path) -> int | None:
 
 
 def beside(base: Path) -> tuple[Path, Path]:
-    """(directory in which new logs are written, directory to which the old logs are moved when the new ones are
+    """(directory to which new logs are written, directory to which the old logs are moved once the new ones are
     complete)."""
     return base.with_name(base.name + ".new"), base.with_name(base.name + ".old")
 
 
 def _finish_exchange(base: Path) -> None:
-    """Complete an exchange that a crash has interrupted: use the new directory if it is complete, else the old one, and
-    remove the other. Raises OSError."""
+    """Complete an exchange that a crash has interrupted: keep the new directory if it is complete, else the old one,
+    and delete the other. Raises OSError."""
     new, old = beside(base)
     if not base.exists():
         if (new / WORKERS).exists():
@@ -149,13 +149,13 @@ def _finish_exchange(base: Path) -> None:
 
 
 def _exchange(base: Path, workers: int) -> None:
-    """Write new logs, and put them in the place of the old ones. Raises OSError, ConfigError, Unavailable."""
+    """Write new logs, and replace the old ones by them. Raises OSError, ConfigError, Unavailable."""
     new, old = beside(base)
     for worker in range(workers):
         make_directory(directory_of(new, worker))
     if base.exists():
-        _write_anew(base, new, workers)
-    # Written last: it makes the new directory valid, and syncs the names of everything in it.
+        _copy_records(base, new, workers)
+    # Written last: this makes the new directory valid, and syncs the names of everything in it.
     write_atomically(new / WORKERS, encode_workers(workers))
     if base.exists():
         rename(base, old)
@@ -164,9 +164,9 @@ def _exchange(base: Path, workers: int) -> None:
         shutil.rmtree(old)
 
 
-def _write_anew(base: Path, new: Path, workers: int) -> None:
-    """Copy all records, and what was set aside, from the logs in `base` to logs in `new`. Raises OSError, ConfigError,
-    Unavailable."""
+def _copy_records(base: Path, new: Path, workers: int) -> None:
+    """Copy all records, and all files that were set aside, from the logs in `base` to logs in `new`. Raises OSError,
+    ConfigError, Unavailable."""
     logs = [WriteAheadLog(directory_of(new, worker)).open() for worker in range(workers)]
     try:
         for directory in directories(base):
@@ -176,7 +176,7 @@ def _write_anew(base: Path, new: Path, workers: int) -> None:
                 _keep_set_aside(directory, new, f"{directory.name}-")
                 setting_aside.set_aside(survey, new, f"{directory.name}-")
                 _keep_set_aside(directory, new, f"{directory.name}-")  # the unknown files, which have just been renamed
-                survey.tell_cuts()
+                survey.log_cuts()
                 for content in survey.used:
                     for header, payload in content.records:
                         logs[header.shard % workers].stream(header.shard, header.area).write([payload])
@@ -191,10 +191,10 @@ def _write_anew(base: Path, new: Path, workers: int) -> None:
 
 
 def leave_out(directory: Path, area: int) -> None:
-    """Write the log in a directory anew without the records of one area; no process has it open. Raises OSError,
+    """Rewrite the log in a directory without the records of one area. No process may have it open. Raises OSError,
     ConfigError, Unavailable."""
-    anew = directory.with_name(directory.name + ".new")
-    log = WriteAheadLog(anew).open()
+    rewritten = directory.with_name(directory.name + ".new")
+    log = WriteAheadLog(rewritten).open()
     try:
         for content in reading.survey(directory).used:
             for header, payload in content.records:
@@ -203,11 +203,11 @@ def leave_out(directory: Path, area: int) -> None:
     finally:
         log.close()
     shutil.rmtree(directory)
-    os.rename(anew, directory)
+    os.rename(rewritten, directory)
 
 
 def _keep_set_aside(directory: Path, new: Path, prefix: str) -> None:
-    """Copy the files that were set aside before: they stay until an operator accepts the loss. Their names are synced
+    """Copy the files that were set aside earlier: they stay until an operator accepts the loss. Their names are synced
     later, when `WORKERS` is written. Raises OSError."""
     for path in directory.glob(f"*{DAMAGED}*"):
         target = new / (prefix + path.name)

@@ -1,7 +1,7 @@
-"""The write-ahead log of one worker process: records that its shards have acknowledged and not yet put into their
+"""The write-ahead log of one worker process: records that its shards have acknowledged but not yet put into their
 stores.
 
-All shards and areas share one log, because an fsync costs the same for one record and for hundreds: records that arrive
+All shards and areas share one log, because an fsync costs the same for one record as for hundreds: records that arrive
 at the same time need one write and one fsync.
 
 Durability: when `write` returns, the records survive the death of the process; when `sync` returns, they survive a loss
@@ -28,17 +28,17 @@ from worker.storage.faces import JournalState, JournalStream
 from worker.storage.group_sync import GroupSync
 from worker.storage.wal import files, losses, reading, record, setting_aside
 from worker.storage.wal.files import FILE_BYTES, File, Files, position_of
-from worker.storage.wal.losses import Key, Loss
+from worker.storage.wal.losses import Loss, StreamKey
 from worker.storage.wal.pauses import Pauses
 from worker.storage.wal.register import Listing, Register, this_boot
 from worker.storage.wal.releases import Releases
 from worker.storage.wal.stream import Stream
 
 SERIES, LOG = 1, 2
-"""The areas that write records. Their numbers are in the files of the log."""
+"""The areas that write records. These numbers are stored in the files of the log."""
 
 REST_BYTES = 64 << 10
-"""A rest of the log begins a new file if the last one takes more than this."""
+"""When the log becomes idle, it begins a new file if the last one is larger than this."""
 RECOVERY_FREE_BYTES = 2 * FILE_BYTES
 """Free space on the disk that a failed log needs before it is opened again."""
 ASIDE_BYTES_MAX = 64 << 20
@@ -48,24 +48,24 @@ ASIDE_BYTES_MAX = 64 << 20
 class WriteAheadLog:
     """See `worker.storage.faces.WorkerJournal`. Safe to use from many threads.
 
-    A record's position is a number that rises with time: the number of its file and its offset there. No position of
-    a directory is given twice.
+    A record's position is a number that rises with time: the number of its file and its offset there. A directory never
+    gives a position twice.
     """
 
     def __init__(self, directory: Path, *, file_bytes: int = FILE_BYTES, former: Path | None = None) -> None:
-        """`file_bytes`: the size of a full file. `former`: the directory that records the damage that was found while
-        the logs were laid out anew."""
+        """`file_bytes`: the size of a full file. `former`: the directory with the records of damage that was found
+        while the logs were laid out anew."""
         self._directory = directory
         self._former = former
         self._file_bytes = file_bytes
         self._opening = Lock()
         self._lock = Lock()  # guards everything below; held for one write at most
-        self._leaving = Lock()  # guards the last file: it is not closed while it is synced
+        self._leaving = Lock()  # guards the last file: it must not be closed during a sync
         self._lock_descriptor: int | None = None
         self._files: Files | None = None
         self._register: Register | None = None
         self._used: list[File] = []  # ascending; records are appended to the last one
-        self._streams: dict[Key, Stream] = {}
+        self._streams: dict[StreamKey, Stream] = {}
         self._releases = Releases()
         self._losses: list[Loss] = []
         self._offset = 0
@@ -77,8 +77,7 @@ class WriteAheadLog:
 
     def open(self) -> WriteAheadLog:
         """Read the records; safe to call again, even after a call that failed. Records that may not have been synced
-        are written and synced anew, because a failed sync leaves pages in memory that read well and are not on the
-        disk.
+        are written and synced again: after a failed sync, the page cache can return records that are not on the disk.
 
         Raises OSError, Unavailable if another process has the log open, ConfigError if a newer release has written it.
         """
@@ -97,10 +96,10 @@ class WriteAheadLog:
         survey = reading.survey(self._directory)
         setting_aside.set_aside(survey, self._directory)
         directories = [self._directory, *([self._former] if self._former else [])]
-        self._losses = [loss for each in directories for known in losses.known(each) for loss in known.losses]
+        self._losses = [loss for directory in directories for aside in losses.known(directory) for loss in aside.losses]
         for loss in self._losses:
             event(logging.ERROR, "write-ahead log damaged", what=loss.text())
-        survey.tell_cuts()
+        survey.log_cuts()
         highest, listing = survey.highest, survey.listing
         if listing is not None and not listing.is_whole:
             event(logging.WARNING, "write-ahead log list of files repaired", directory=str(self._directory))
@@ -118,7 +117,7 @@ class WriteAheadLog:
         self._files = log_files
 
     def _forget(self) -> None:
-        """Restore the state before `open`, which failed and may be tried again."""
+        """Restore the state before an `open` that has failed and may be tried again."""
         for file in self._used:
             if file.descriptor >= 0:
                 os.close(file.descriptor)
@@ -129,35 +128,35 @@ class WriteAheadLog:
     def _take_over(self, survey: reading.Survey, log_files: Files) -> None:
         """Hand the records of the survey to their streams, and begin a file."""
         assert self._register is not None
-        read: list[File] = []
+        old_files: list[File] = []
         for content in survey.used:
             status = content.path.stat()
-            read.append(File(content.number, content.path, -1, status.st_size, True, since=status.st_mtime))
-            read[-1].end = content.synced
+            old_files.append(File(content.number, content.path, -1, status.st_size, True, since=status.st_mtime))
+            old_files[-1].end = content.synced
             for header, payload in content.records:
                 if header.offset < content.synced:
-                    self._hold(read[-1], header, payload, header.offset)
+                    self._hold(old_files[-1], header, payload, header.offset)
         self._begin(log_files.first())
-        written = self._used[-1]
+        new_file = self._used[-1]
         for header, payload in (item for content in survey.used for item in content.tail):
             area = header.area
-            pieces, size = record.frames(written.number, header.shard, area, [payload], self._synced)
-            files.write_all(written.descriptor, pieces, self._offset)
-            self._hold(written, header, payload, self._offset)
+            pieces, size = record.frames(new_file.number, header.shard, area, [payload], self._synced)
+            files.write_all(new_file.descriptor, pieces, self._offset)
+            self._hold(new_file, header, payload, self._offset)
             self._offset += size
-        os.fdatasync(written.descriptor)
+        os.fdatasync(new_file.descriptor)
         self._synced = self._offset
         # This change makes the new file valid, and the copied records in the old files invalid.
-        empty = [file for file in read if not file.last]
-        removed_numbers = (*survey.missing, *(file.number for file in empty))
+        empty_files = [file for file in old_files if not file.last]
+        removed_numbers = (*survey.missing, *(file.number for file in empty_files))
         self._register.change(
-            added=written.number,
+            added=new_file.number,
             removed=removed_numbers,
             ends={content.number: content.synced for content in survey.used},
             boot=this_boot(),
         )
-        self._used = [*(file for file in read if file.last), written]
-        for file in empty:
+        self._used = [*(file for file in old_files if file.last), new_file]
+        for file in empty_files:
             file.path.unlink(missing_ok=True)
         for path in survey.unused:
             log_files.keep_spare(path)
@@ -168,14 +167,15 @@ class WriteAheadLog:
         stream.held.append((file.last[stream.key], payload))
 
     def losses_of(self, shard: int) -> list[tuple[int, str]]:
-        """(area, what is missing) for each known loss of one shard that nobody has accepted yet."""
+        """(area, what is missing) for each known loss of one shard that no operator has accepted yet."""
         return [(area, loss.text()) for loss in self._losses for area in (SERIES, LOG) if loss.concerns(shard, area)]
 
-    def set_aside(self, key: Key, payloads: Sequence[Frame], what: str) -> str:
+    def set_aside(self, key: StreamKey, payloads: Sequence[Frame], what: str) -> str:
         """Keep a copy of records that a stream's area could not decode. Each start reports the loss until the copy is
         deleted, even after the records have been released. Returns the text of the report. Raises nothing: a failure
         to store the copy is logged."""
-        # The name depends on the newest record only: older ones are released first, and positions change at a start.
+        # The name depends on the newest record only, because older ones are released first and positions change at a
+        # start.
         name = f"records-{xxhash.xxh3_64_hexdigest(payloads[-1])}"
         for known_loss in self._losses:
             if known_loss.file == name and key in (known_loss.streams or ()):
@@ -184,7 +184,7 @@ class WriteAheadLog:
         with self._lock:
             self._losses = [*self._losses, loss]
         try:
-            losses.remember(self._directory / name, [loss], _first(payloads, ASIDE_BYTES_MAX))
+            losses.remember(self._directory / name, [loss], _up_to_size(payloads, ASIDE_BYTES_MAX))
         except OSError as error:
             event(logging.ERROR, "damage is not remembered", what=loss.text(), reason=error.strerror)
         return loss.text()
@@ -196,21 +196,21 @@ class WriteAheadLog:
 
     def write(self, records: Sequence[tuple[JournalStream, Sequence[Frame]]]) -> list[int]:
         """Append records, each with the pieces that make up its payload, and return their positions. When this returns,
-        they survive the death of the process. Raises Unavailable, and then none of them is in the log, unless the
-        process dies before the next write."""
+        the records survive the death of the process. Raises Unavailable, and then none of them is in the log, unless
+        the process dies before the next write."""
         with self._lock:
-            log_files = self._usable()
+            log_files = self._require_usable()
             try:
                 return self._write(log_files, cast("Sequence[tuple[Stream, Sequence[Frame]]]", records))
             except OSError as error:
                 raise Unavailable(f"the log {self._directory} cannot be written: {error.strerror}") from error
 
     def _cut(self) -> None:
-        """Remove what a failed write has left. If this fails too, the log takes no more records: behind a shorter write
-        at the same place, whole records of the refused write would count."""
+        """Remove what a failed write has left. If that fails too, the log takes no more records: otherwise whole
+        records of the refused write would count if they followed a shorter write at the same offset."""
         file = self._used[-1]
         try:
-            os.pwrite(file.descriptor, record.file_header(file.number), 0)  # a header that promises no length
+            os.pwrite(file.descriptor, record.file_header(file.number), 0)  # a header without a least size
             os.ftruncate(file.descriptor, self._offset)
         except OSError as error:
             self._failed = f"a write that failed could not be taken back: {error.strerror}"
@@ -224,7 +224,7 @@ class WriteAheadLog:
             pieces += record_pieces
             sizes.append(size)
         end = self._offset + sum(sizes)
-        # A file that is full before the next one is ready may grow, at the price of slower syncs.
+        # If the next file is not ready yet, a file may grow beyond its prepared size, at the price of slower syncs.
         is_full = end > file.size and (log_files.is_ready() or end > self._file_bytes)
         if is_full and self._offset > record.FILE_HEADER_BYTES:
             self._leave(log_files)
@@ -255,18 +255,18 @@ class WriteAheadLog:
         """Sync the last file and begin the next one, so that `sync` concerns one file only. Raises OSError,
         Unavailable."""
         with self._leaving:
-            self._usable()
-            left = self._used[-1]
-            self._fdatasync(left)
-            left.end = self._offset
+            self._require_usable()
+            full_file = self._used[-1]
+            self._fdatasync(full_file)
+            full_file.end = self._offset
             self._begin(log_files.next())
-            log_files.left(left)
-            os.close(left.descriptor)
-            left.descriptor = -1
+            log_files.note_end(full_file)
+            os.close(full_file.descriptor)
+            full_file.descriptor = -1
 
     def _fdatasync(self, file: File) -> None:
-        """Call it with `_leaving` held. After a failure the log never syncs again: the kernel would let the next fsync
-        succeed. Raises OSError."""
+        """Call this with `_leaving` held. After a failure the log never syncs again, because the kernel would let the
+        next fsync succeed. Raises OSError."""
         try:
             os.fdatasync(file.descriptor)
         except OSError as error:
@@ -279,7 +279,7 @@ class WriteAheadLog:
         Raises Unavailable. Then the content of the disk is unknown, and the log takes no more records until it is
         opened again.
         """
-        self._usable()
+        self._require_usable()
         try:
             self._syncs.sync()
         except OSError as error:
@@ -287,13 +287,14 @@ class WriteAheadLog:
 
     def _fsync(self) -> None:
         with self._leaving:
-            self._usable()
-            upto = self._offset
-            assert upto >= self._synced
+            self._require_usable()
+            end = self._offset
+            assert end >= self._synced
             self._fdatasync(self._used[-1])
-            self._synced = upto
+            self._synced = end
 
-    def _usable(self) -> Files:
+    def _require_usable(self) -> Files:
+        """The files. Raises Unavailable if the log has failed or is not open."""
         if self._failed or self._files is None:
             raise Unavailable(f"the log {self._directory} takes no records: {self._failed or 'it is not open'}")
         return self._files
@@ -325,7 +326,7 @@ class WriteAheadLog:
 
     def _without_released(self) -> list[File]:
         """Take the closed files that no stream needs any more out of use, and return them. The caller holds the lock
-        here, and gives them back without it."""
+        now, and gives the files back after it has released the lock."""
         released_files = [file for file in self._used[:-1] if not self._releases.is_needed(file)]
         self._used = [file for file in self._used if file not in released_files]
         self._releases.note_held_up(self._used[:-1])
@@ -337,8 +338,8 @@ class WriteAheadLog:
             return self._releases.is_behind(stream.key, self._used, self._file_bytes)
 
     def _look(self) -> None:
-        """Rest when a rest begins. The thread that prepares files calls this about every `pauses.LOOK_EVERY_S`. Raises
-        OSError, Unavailable."""
+        """Call `rest` when the log becomes idle. The thread that prepares files calls this about every
+        `pauses.LOOK_EVERY_S`. Raises OSError, Unavailable."""
         log_files = self._files
         if log_files is None:  # it is being opened or closed
             return
@@ -348,41 +349,41 @@ class WriteAheadLog:
             log_files.is_sparing = False
 
     def rest(self) -> None:
-        """Give back what is kept ready for records: prepared files, files kept for reuse, and the rest of the last
-        file. The last file is left for a small one, so that it can go with its records. Call this when next to nothing
-        is written. Raises OSError, Unavailable."""
+        """Give back the space that is kept ready for records: prepared files, files kept for reuse, and the unused part
+        of the last file. A small file takes the place of the last one, which can then be removed when its records are
+        released. Call this when hardly anything is written. Raises OSError, Unavailable."""
         with self._lock:
-            log_files = self._usable()
-        log_files.spare()
+            log_files = self._require_usable()
+        log_files.save_space()
         with self._lock:
             last = self._used[-1]
             if last.is_sparse and self._offset <= min(REST_BYTES, self._file_bytes // 2):
                 return
-        log_files.prepare()  # before the lock is taken, for which writes would wait
+        log_files.prepare()  # without the lock, since writes wait for it
         with self._lock:
-            left = self._used[-1]
+            full_file = self._used[-1]
             self._leave(log_files)
             released_files = self._without_released()
         log_files.give_back(released_files)
         log_files.list_ends()
-        with self._lock:  # so that no snapshot begins meanwhile
-            if left in self._used:
-                log_files.shorten(left)
+        with self._lock:  # so that no `freeze` begins meanwhile
+            if full_file in self._used:
+                log_files.shorten(full_file)
 
     @property
     def directory(self) -> Path:
         return self._directory
 
     def freeze(self, keep: Callable[[Path], None]) -> bytes:
-        """Call `keep` with the path of each file in use, and return the list of files (`register`) as it is at this
-        moment, with the end of the records of every file. `keep` makes a hard link: a file with two names is never
-        written below that end again, nor reused. Raises OSError, Unavailable."""
+        """Call `keep` with the path of each file in use, and return the list of files (`register`) at this moment, with
+        the end of the records of every file. `keep` makes a hard link: a file with two names is never written below
+        that end again, nor reused. Raises OSError, Unavailable."""
         with self._lock:
-            self._usable()
+            self._require_usable()
             assert self._register is not None
             for file in self._used:
                 keep(file.path)
-            # Of the listed files, the next one takes no records yet, and may be prepared at this moment.
+            # The list may also name the next file, which has no records yet and may be in preparation right now.
             numbers = {file.number for file in self._used}
             return self._register.frozen(numbers, {self._used[-1].number: self._offset})
 
@@ -394,7 +395,7 @@ class WriteAheadLog:
                 log_files, self._files = self._files, None
             if log_files is None:
                 return
-            log_files.close()  # without the lock, which its thread may be waiting for
+            log_files.close()  # without the lock, because the thread that this joins may be waiting for it
             self._close()
 
     def _close(self) -> None:
@@ -412,8 +413,8 @@ class WriteAheadLog:
             os.close(self._lock_descriptor)
 
 
-def _first(payloads: Sequence[Frame], size_bytes: int) -> Iterator[Frame]:
-    """The payloads from the first on, up to and including the one that takes their total size above `size_bytes`."""
+def _up_to_size(payloads: Sequence[Frame], size_bytes: int) -> Iterator[Frame]:
+    """The first payloads, up to and including the one that takes their total size above `size_bytes`."""
     for payload in payloads:
         yield payload
         size_bytes -= memoryview(payload).nbytes

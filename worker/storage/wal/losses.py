@@ -1,7 +1,7 @@
-"""What a write-ahead log has lost, and the files that record it beside the log until an operator deletes them.
+"""What a write-ahead log has lost, and the files beside the log that record it until an operator deletes them.
 
-Such a file, `NNNNNNNN.wal.damaged`, contains one line (checksum, JSON: what was lost, of which shards and areas) and,
-behind it, the damaged bytes. A file that does not belong to the log is renamed in the same way, and is itself the
+Such a file, `NNNNNNNN.wal.damaged`, contains one line (checksum, JSON: what was lost, of which shards and areas)
+followed by the damaged bytes. A file that does not belong to the log is renamed in the same way, and is itself the
 record of the loss.
 """
 
@@ -17,20 +17,20 @@ import xxhash
 from shared.durable import DAMAGED, damaged_name, write_atomically
 from shared.wire import Frame
 
-Key = tuple[int, int]
+StreamKey = tuple[int, int]
 """(shard, area)."""
 
 
 class Loss(msgspec.Struct, frozen=True):
     """The bytes [offset, end) of a file are damaged or missing. `file`: its path below the directory of all logs, or
-    the name under which records are set aside. `streams`: the streams whose records are lost; None if that cannot be
-    told, so that it may be any stream; empty if no record is missing."""
+    the name under which records are set aside. `streams`: the streams whose records are lost; None if that is unknown,
+    so that it may be any stream; empty if no record is missing."""
 
     file: str
     offset: int
     end: int
     what: str
-    streams: tuple[Key, ...] | None = None
+    streams: tuple[StreamKey, ...] | None = None
 
     def text(self) -> str:
         return f"write-ahead log {self.file}: {self.what}"
@@ -48,7 +48,7 @@ class SetAside:
 
 
 def name_of(path: Path) -> str:
-    """The name of a log's file in messages: its path below the directory of all logs."""
+    """The name of a log file in messages: its path below the directory of all logs."""
     return f"{path.parent.name}/{path.name}"
 
 
@@ -76,6 +76,6 @@ def remember(path: Path, losses: Sequence[Loss], data: Iterable[Frame]) -> None:
     if any(recorded.losses == tuple(losses) for recorded in known(path.parent)):
         return
     line = msgspec.json.encode(tuple(losses))
-    assert b"\n" not in line, "the damaged bytes begin behind the first line"
+    assert b"\n" not in line, "the damaged bytes begin after the first line"
     content = b"".join([xxhash.xxh3_64_hexdigest(line).encode(), b" ", line, b"\n", *data])
     write_atomically(damaged_name(path), content)

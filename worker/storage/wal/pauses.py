@@ -1,4 +1,4 @@
-"""Tells when next to nothing is written to a write-ahead log, and what is kept ready for records can be given back."""
+"""Detects that a write-ahead log is idle, so that the space kept ready for records can be given back."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from worker.patience import Patience
 
 LOOK_EVERY_S = 1.0
 PAUSE_S = 15.0
-"""A pause that lasts this long is a rest, the first time."""
+"""How long a pause must last before the log counts as resting, the first time (see `Patience`)."""
 TRICKLE_BYTES = 64 << 10
-"""Records written within a pause that do not end it. The cluster's own metrics are some 10 kB every 15 s; a sender of
-2,000 series every 15 s writes 40 kB."""
+"""Bytes of records that do not end a pause. The cluster's own metrics are some 10 kB every 15 s; a sender of 2,000
+series every 15 s writes 40 kB."""
 
 
 class Pauses:
@@ -26,8 +26,8 @@ class Pauses:
         self.is_resting = False
 
     def begins_rest(self, written_bytes: int) -> bool:
-        """Note how many bytes have been written in all. Returns whether a rest begins, and sets `is_resting`, also when
-        a rest ends."""
+        """Note how many bytes have been written in total, and update `is_resting`. Returns whether a rest begins
+        now."""
         now = self._clock()
         wait_s = PAUSE_S if self.is_resting else self._patience.wait_s
         self._written.append((now, written_bytes))

@@ -1,13 +1,13 @@
-"""Reads the directory of a write-ahead log without changing it: records, and what is damaged or missing.
+"""Reads the directory of a write-ahead log without changing it: the records, and what is damaged or missing.
 
-The list beside the files (`register`) says which files are in use. Such a file must be whole up to the offset up to
-which it is known to have been synced. That offset is the end that the list gives; or the end of the last record, if a
-later file has records; or else the synced offset in the records themselves.
+The list beside the files (`register`) says which files are in use. Such a file must be whole up to the offset to which
+it is known to have been synced. That offset is the end that the list gives; or the end of the last record, if a later
+file has records; or else the synced offset in the records themselves.
 
 Above that offset, an incomplete record at the very end is a write that a crash has torn. An incomplete record with
-whole records behind it is a hole, whose meaning depends on whether the power was lost since (`register.Listing.power`).
+whole records after it is a hole, whose meaning depends on whether the power was lost since (`register.Listing.power`).
 If it was lost, pages have reached the disk out of order, and the log ends at the hole: only the tail is lost. If it was
-not lost, only damage makes a hole, and the records behind the hole count. If that is not known, the records behind the
+not lost, only damage makes a hole, and the records after the hole count. If that is not known, the records after the
 hole count too, and the hole is not reported as damage.
 """
 
@@ -31,11 +31,11 @@ from worker.storage.wal.register import Listing, Power
 
 SUFFIX = ".wal"
 _POPULATE_READ = 22
-"""MADV_POPULATE_READ of Linux 5.14 and later, for which Python has no name."""
+"""MADV_POPULATE_READ of Linux 5.14 and later, which Python does not name."""
 
 
 @dataclass(slots=True)
-class Content:
+class FileContent:
     """The content of one file in use. `records` are whole; their payloads are views of `data`, the file's memory map.
     `cut`: byte ranges [start, end) that were not known to be synced and do not count. `synced`: whole records below
     this offset are known to be on the disk."""
@@ -57,21 +57,21 @@ class Content:
 @dataclass(slots=True)
 class Survey:
     """The content of a log's directory. `listing`: the list of files, None if it is missing or cannot be read. `used`:
-    the files in use, by ascending number. `unused`: files that may be reused. `unknown`: files that do not belong to
-    the log, as far as can be told. `missing`: numbers of listed files that do not exist."""
+    the files in use, by ascending number. `unused`: files that may be reused. `unknown`: files that do not seem to
+    belong to the log. `missing`: numbers of listed files that do not exist."""
 
     directory: Path
     listing: Listing | None
-    used: list[Content] = field(default_factory=list)
+    used: list[FileContent] = field(default_factory=list)
     unused: list[Path] = field(default_factory=list)
     unknown: list[Path] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
-    """The losses outside of the files in `used`: of missing files, or of the list."""
+    """Losses that are not in the files in `used`: missing files, or a damaged list."""
     highest: int = 0
     """The highest file number ever given."""
 
-    def tell_cuts(self) -> None:
+    def log_cuts(self) -> None:
         """Log each byte range that was cut."""
         for content in self.used:
             for start, end in content.cut:
@@ -88,9 +88,9 @@ def number_of(path: Path) -> int:
 
 
 def check_versions(directory: Path) -> None:
-    """Raises ConfigError if a newer release has written a file of this directory, OSError."""
+    """Raise ConfigError if a newer release has written a file of this directory, OSError."""
     for path in paths_of(directory):
-        _refuse_newer(path, record.read_header(_head(path)))
+        _refuse_newer(path, record.read_header(_first_bytes(path)))
 
 
 def _refuse_newer(path: Path, header: record.FileHeader) -> None:
@@ -111,16 +111,16 @@ def survey(directory: Path) -> Survey:
         _add_list_loss(contents, str(error))
         is_list_lost = True
     for path in paths_of(directory):
-        head = _head(path)
-        header = record.read_header(head)
+        first_bytes = _first_bytes(path)
+        header = record.read_header(first_bytes)
         _refuse_newer(path, header)
         if contents.listing is None and header.is_sound and not is_list_lost:
             _add_list_loss(contents, "the list of files is missing")
             is_list_lost = True
         number = number_of(path)
         if _is_used(contents.listing, number, header, path):
-            contents.used.append(Content(number, path, _mapped(path)))
-        elif header.is_empty or header.is_sound or record.begins_header(number, head):
+            contents.used.append(FileContent(number, path, _map_file(path)))
+        elif header.is_empty or header.is_sound or record.begins_header(number, first_bytes):
             contents.unused.append(path)
         else:
             contents.unknown.append(path)
@@ -147,20 +147,20 @@ def _is_used(listing: Listing | None, number: int, header: record.FileHeader, pa
         return number in listing.ends
     if header.is_sound and header.number == number:
         return True
-    # Without the list, a header that is neither sound nor empty is damaged if a record behind it names this file.
-    return not header.is_empty and next(record.scan(number, _mapped(path)), None) is not None
+    # Without the list, a header that is neither sound nor empty is damaged if a record after it names this file.
+    return not header.is_empty and next(record.scan(number, _map_file(path)), None) is not None
 
 
-def _head(path: Path) -> bytes:
-    """The first bytes of a file, which say whether it is in use: of one that is not, no more is read, so that its other
+def _first_bytes(path: Path) -> bytes:
+    """The first bytes of a file, which say whether it is in use. Nothing more is read of an unused file, so its other
     pages may be unreadable."""
     with path.open("rb") as file:
         return file.read(record.FILE_HEADER_BYTES)
 
 
-def _mapped(path: Path) -> memoryview:
-    """The content of a file. Raises OSError, also where the disk cannot read a part of it: a look at such a page would
-    end the process, at this start and at each one after it."""
+def _map_file(path: Path) -> memoryview:
+    """The content of a file as a memory map. Raises OSError, also if the disk cannot read part of the file: access to
+    such a page would kill the process, at this start and at every later one."""
     with open(path, "rb") as file:
         if not os.fstat(file.fileno()).st_size:
             return memoryview(b"")
@@ -170,7 +170,7 @@ def _mapped(path: Path) -> memoryview:
     except OSError as error:
         if error.errno == errno.EFAULT:
             raise OSError(errno.EIO, "the disk cannot read all of it", str(path)) from error
-        if error.errno != errno.EINVAL:  # as an older kernel says, which reads the pages at the first look
+        if error.errno != errno.EINVAL:  # from an older kernel, which reads the pages on first access
             raise
     return memoryview(mapped)
 
@@ -180,18 +180,18 @@ def _read_all(contents: Survey) -> None:
     is_last = True
     for content in reversed(contents.used):
         known_end = listing.ends.get(content.number, 0)
-        _read(content, known_end, is_last, listing.power)
+        _read_records(content, known_end, is_last, listing.power)
         if content.records or content.cut or known_end:
             is_last = False
 
 
-def _leave_out_copies(used: list[Content]) -> None:
-    """Drop one of two copies of the same records. A start writes the tail of the last file anew in the next one, and
-    the list says which of the two counts. Without the list, a copy that is complete replaces the tail, and a copy that
-    is incomplete is left out."""
+def _leave_out_copies(used: list[FileContent]) -> None:
+    """Drop one of two copies of the same records. A start writes the tail of the last file again to the next one, and
+    the list says which of the two counts. Without the list, a complete copy replaces the tail, and an incomplete copy
+    is left out."""
     for content, following in itertools.pairwise(used):
-        mark = max((header.synced for header, _ in content.records), default=0)
-        tail = [item for item in content.records if item[0].offset >= mark]
+        synced = max((header.synced for header, _ in content.records), default=0)
+        tail = [item for item in content.records if item[0].offset >= synced]
         copies = following.records[: len(tail)]
         if not tail or not copies or any(_identity(a) != _identity(b) for a, b in zip(tail, copies, strict=False)):
             continue
@@ -206,43 +206,43 @@ def _identity(item: tuple[RecordHeader, memoryview]) -> tuple[int, int, memoryvi
     return item[0].shard, item[0].area, item[1]
 
 
-def _read(content: Content, known_end: int, is_last: bool, power: Power) -> None:
+def _read_records(content: FileContent, known_end: int, is_last: bool, power: Power) -> None:
     """Fill `content` from its `data`. `known_end`: the end of the records in the list, 0 if it is not known. `is_last`:
     no later file has records."""
     broken: list[tuple[int, int, RecordHeader | None]] = []
-    at = record.FILE_HEADER_BYTES
+    next_offset = record.FILE_HEADER_BYTES
     for item in record.scan(content.number, content.data):
         if known_end and item.offset >= known_end:
-            break  # the records from here on have been written anew in a later file
+            break  # the records from here on were written again to a later file
         if isinstance(item, record.Damage):
             broken.append((item.offset, item.end, None))
-        elif item.whole:
+        elif item.is_whole:
             content.records.append((item, content.data[item.start : item.start + item.length]))
         else:
             broken.append((item.offset, item.end, item))
-        at = item.end
-    # The death of a process leaves a file as long as it was prepared; a loss of power may shorten it.
+        next_offset = item.end
+    # After the death of a process, a file is as long as it was prepared; a loss of power may shorten it.
     least_bytes = record.read_header(content.data).least_bytes if power == "kept" else 0
-    if known_end > at:
-        broken.append((at, known_end, None))
+    if known_end > next_offset:
+        broken.append((next_offset, known_end, None))
     elif not known_end and len(content.data) < least_bytes:
-        broken.append((at, least_bytes, None))
-    mark = max((header.synced for header, _ in content.records), default=record.FILE_HEADER_BYTES)
-    content.synced = known_end or (mark if is_last else at)
+        broken.append((next_offset, least_bytes, None))
+    last_synced = max((header.synced for header, _ in content.records), default=record.FILE_HEADER_BYTES)
+    content.synced = known_end or (last_synced if is_last else next_offset)
     unsynced = [(start, end) for start, end, _ in broken if start >= content.synced]
     if unsynced and power == "lost":
         hole = unsynced[0][0]
         content.records = [item for item in content.records if item[0].offset < hole]
-        content.cut = [(hole, at)]
+        content.cut = [(hole, next_offset)]
     elif power == "kept":
-        content.cut = [(start, end) for start, end in unsynced if end == at]
+        content.cut = [(start, end) for start, end in unsynced if end == next_offset]
     else:
         content.cut = unsynced
     content.losses = [*_losses(content, broken), *_header_losses(content)]
 
 
-def _losses(content: Content, broken: list[tuple[int, int, RecordHeader | None]]) -> Iterator[Loss]:
-    """A loss for each broken range that was not cut. `broken`: (start, end, header if it can be read)."""
+def _losses(content: FileContent, broken: list[tuple[int, int, RecordHeader | None]]) -> Iterator[Loss]:
+    """A loss for each broken range that was not cut. `broken`: (start, end, header if it is readable)."""
     name = losses.name_of(content.path)
     for start, end, torn in broken:
         if any(cut_start <= start < cut_end for cut_start, cut_end in content.cut):
@@ -254,7 +254,7 @@ def _losses(content: Content, broken: list[tuple[int, int, RecordHeader | None]]
             yield Loss(name, start, end, what, ((torn.shard, torn.area),))
 
 
-def _header_losses(content: Content) -> Iterator[Loss]:
+def _header_losses(content: FileContent) -> Iterator[Loss]:
     header, name = record.read_header(content.data), losses.name_of(content.path)
     if header.is_sound and header.number == content.number:
         return

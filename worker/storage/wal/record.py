@@ -1,13 +1,13 @@
 """The format of records in a file of the write-ahead log.
 
-A file is a header and records, all at multiples of 8 bytes. A record is a header of 32 bytes and the payload, padded
-with zeros. The header contains: magic, checksum of the bytes after it, number of the file, length of the payload in
-bytes, checksum of the payload, shard, area, and the offset up to which the file was synced, divided by 8. Files are
-reused, so bytes behind the last record may be a record from an earlier use of the file; the file number in the header
-distinguishes them.
+A file is a header and records, all aligned to 8 bytes. A record is a header of 32 bytes and the payload, padded with
+zeros. The header contains: magic, checksum of the bytes after it, number of the file, length of the payload in bytes,
+checksum of the payload, shard, area, and the offset up to which the file was synced, divided by 8. Files are reused, so
+the bytes after the last record may be a record from an earlier use of the file; the file number in the header tells
+them apart.
 
-The synced offset distinguishes damage from a write that a crash has torn: an incomplete record below that offset had
-been acknowledged.
+The synced offset tells damage from a write that a crash has torn: an incomplete record below that offset had been
+acknowledged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shared.wire import Frame
 _HEAD = struct.Struct("<IIIIQHHI")
 _CHECKED = 8
 _FILE = struct.Struct("<8sIII")
-"""Magic, version, number of the file, least size of the file in units of `SIZE_UNIT` bytes."""
+"""Magic, version, number of the file, minimum size of the file in units of `SIZE_UNIT` bytes."""
 _LENGTH = struct.Struct("<I")
 """The last field of `_FILE`. `begins_header` knows the values of the fields before it."""
 MAGIC = 0x4C415754
@@ -41,15 +41,15 @@ assert _FILE.size + _LENGTH.size <= FILE_HEADER_BYTES
 
 @dataclass(frozen=True, slots=True)
 class RecordHeader:
-    """The header of the record at `offset`, in bytes. The payload is [start, start + length) of the file. `whole`: the
-    payload matches its checksum."""
+    """The header of the record at `offset`, in bytes. The payload is [start, start + length) of the file. `is_whole`:
+    the payload matches its checksum."""
 
     offset: int
     shard: int
     area: int
     start: int
     length: int
-    whole: bool
+    is_whole: bool
     synced: int
     """The offset up to which the file was on the disk when the record was written."""
 
@@ -69,7 +69,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """What the first bytes of a file say. `is_empty`: they are zeros, as before a file is begun and after it is
+    """The content of the first bytes of a file. `is_empty`: they are zeros, as before a file is begun and after it is
     released. `is_sound`: they are a header, of any version; otherwise `version`, `number` and `least_bytes` are 0."""
 
     is_empty: bool
@@ -81,7 +81,7 @@ class FileHeader:
 
 
 def frames(number: int, shard: int, area: int, payload: Sequence[Frame], synced: int) -> tuple[list[Frame], int]:
-    """(the pieces of the record for one gathering write, their size in bytes). `synced`: see `RecordHeader`."""
+    """(the pieces of the record for one vectored write, their size in bytes). `synced`: see `RecordHeader`."""
     assert synced >= FILE_HEADER_BYTES and synced % ALIGNMENT == 0
     digest, length = _digest(payload)
     checked = _HEAD.pack(0, 0, number, length, digest, shard, area, synced // ALIGNMENT)[_CHECKED:]
@@ -93,8 +93,8 @@ def frames(number: int, shard: int, area: int, payload: Sequence[Frame], synced:
 
 
 def _digest(payload: Sequence[Frame]) -> tuple[int, int]:
-    """(checksum, length in bytes) of these pieces, one after another."""
-    if len(payload) == 1:  # mostly, and quicker than the rest
+    """(checksum, length in bytes) of these pieces, concatenated."""
+    if len(payload) == 1:  # the usual case, and faster than the general one
         return xxhash.xxh3_64_intdigest(payload[0]), memoryview(payload[0]).nbytes
     digest, length = xxhash.xxh3_64(), 0
     for piece in payload:
@@ -110,10 +110,10 @@ def file_header(number: int, version: int = VERSION, *, least_bytes: int = 0) ->
 
 
 def begins_header(number: int, data: Frame) -> bool:
-    """Whether `data` is a header of this file, with any least size, of which the last bytes may still be zeros."""
-    known = _FILE.size - _LENGTH.size
+    """Whether `data` is a header of this file, with any minimum size, whose last bytes may still be zeros."""
+    known_bytes = _FILE.size - _LENGTH.size
     content = bytes(data)
-    units = int.from_bytes(content[known : _FILE.size], "little")
+    units = int.from_bytes(content[known_bytes : _FILE.size], "little")
     return file_header(number, least_bytes=units * SIZE_UNIT).startswith(content.rstrip(b"\0"))
 
 
@@ -130,43 +130,43 @@ def read_header(data: Frame) -> FileHeader:
 
 
 def scan(number: int, data: memoryview) -> Iterator[RecordHeader | Damage]:
-    """The records of a file in order. Bytes that are not a record give a `Damage`, and the next record of this file
-    follows; the scan ends where no record of this file follows."""
-    at = FILE_HEADER_BYTES
+    """The records of a file in order. Bytes that are not a record yield a `Damage` if a record of this file follows
+    them; otherwise the scan ends there."""
+    offset = FILE_HEADER_BYTES
     while True:
-        header = _read(number, data, at)
+        header = _read_record(number, data, offset)
         if header is None:
-            following = _next(number, data, at)
-            if following is None:
+            next_offset = _next_offset(number, data, offset)
+            if next_offset is None:
                 return
-            yield Damage(at, following)
-            at = following
+            yield Damage(offset, next_offset)
+            offset = next_offset
             continue
         yield header
-        at = header.end
+        offset = header.end
 
 
-def _read(number: int, data: memoryview, at: int) -> RecordHeader | None:
-    if at + HEADER_BYTES > len(data):
+def _read_record(number: int, data: memoryview, offset: int) -> RecordHeader | None:
+    if offset + HEADER_BYTES > len(data):
         return None
-    magic, check, file_number, length, digest, shard, area, synced = _HEAD.unpack_from(data, at)
+    magic, header_checksum, file_number, length, digest, shard, area, synced = _HEAD.unpack_from(data, offset)
     if magic != MAGIC or file_number != number:
         return None
-    if check != xxhash.xxh32_intdigest(data[at + _CHECKED : at + HEADER_BYTES]):
+    if header_checksum != xxhash.xxh32_intdigest(data[offset + _CHECKED : offset + HEADER_BYTES]):
         return None
-    start = at + HEADER_BYTES
-    whole = start + length <= len(data) and xxhash.xxh3_64_intdigest(data[start : start + length]) == digest
-    return RecordHeader(at, shard, area, start, length, whole, synced * ALIGNMENT)
+    start = offset + HEADER_BYTES
+    is_whole = start + length <= len(data) and xxhash.xxh3_64_intdigest(data[start : start + length]) == digest
+    return RecordHeader(offset, shard, area, start, length, is_whole, synced * ALIGNMENT)
 
 
-def _next(number: int, data: memoryview, after: int) -> int | None:
-    """The offset at which the next record of this file begins, greater than `after`; None if no record follows."""
-    usable = max(0, (len(data) - after) // 4 * 4)
+def _next_offset(number: int, data: memoryview, previous: int) -> int | None:
+    """The offset of the next record of this file, greater than `previous`; None if no record follows."""
+    usable = max(0, (len(data) - previous) // 4 * 4)
     if not usable:
         return None
-    words = np.frombuffer(data[after : after + usable], dtype="<u4")
-    for place in np.flatnonzero(words[:: ALIGNMENT // 4] == MAGIC).tolist():
-        at = after + place * ALIGNMENT
-        if at > after and _read(number, data, at) is not None:
-            return at
+    words = np.frombuffer(data[previous : previous + usable], dtype="<u4")
+    for word in np.flatnonzero(words[:: ALIGNMENT // 4] == MAGIC).tolist():
+        offset = previous + word * ALIGNMENT
+        if offset > previous and _read_record(number, data, offset) is not None:
+            return offset
     return None

@@ -1,7 +1,7 @@
 """The list of the files of a write-ahead log that are in use. A file that is not listed is not needed; a listed file
 that does not exist is lost.
 
-One file contains two copies of the list, each with a checksum. A change writes and syncs one copy after the other, in
+The list is stored twice in one file, each copy with a checksum. A change writes and syncs one copy after the other, in
 place: a crash leaves at least one whole copy, and a full disk cannot refuse the change.
 """
 
@@ -19,21 +19,21 @@ from typing import Literal
 
 import xxhash
 
-from shared.boot import boot_id
 from shared.durable import write_atomically
 from shared.errors import ConfigError
+from shared.process.boot import boot_id
 
 NAME = "files"
 VERSION = 1
 MAGIC = b"TRPTYLST"
 COPY_BYTES = 1 << 16
 _HEAD = struct.Struct("<8sIIQ")
-"""Magic, version, number of entries, number of earlier changes. The checksum of all this and of the entries lies in
-front. The first entry, which is not counted, is the highest number and the boot."""
+"""Magic, version, number of entries, number of earlier changes. A checksum of these fields and the entries precedes
+them. The first entry, which is not counted, is the highest number and the boot."""
 _ENTRY = struct.Struct("<QQ")
 _CHECKSUM = struct.Struct("<Q")
 FILES_MAX = (COPY_BYTES - _CHECKSUM.size - _HEAD.size - _ENTRY.size) // _ENTRY.size
-"""4,093 files, which hold 128 GB at 32 MB each. A log that has so many in use takes no more records."""
+"""4,093 files, which hold 128 GB at 32 MB each. A log with this many files in use takes no more records."""
 
 Power = Literal["kept", "lost", "unknown"]
 
@@ -74,7 +74,7 @@ def read(path: Path) -> Listing | None:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
-    copies = [_decode(content[at : at + COPY_BYTES]) for at in (0, COPY_BYTES)]
+    copies = [_decode(content[offset : offset + COPY_BYTES]) for offset in (0, COPY_BYTES)]
     whole_copies = [copy for copy in copies if copy is not None]
     if not whole_copies:
         raise ValueError("neither copy of the list of files is whole")
@@ -115,7 +115,7 @@ class Register:
         self._changes = listing.changes + 1
         self._boot = listing.boot
         self._is_dirty = False
-        """The disk has, or may have, another list than memory: after a note, and after a change that failed."""
+        """The list on the disk differs from memory, or may differ: after a note, and after a change that failed."""
         path = directory / NAME
         write_atomically(path, 2 * self._encoded().ljust(COPY_BYTES, b"\0"))
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -129,10 +129,10 @@ class Register:
         boot: int | None = None,
     ) -> None:
         """Change the list: add a file without a known end, remove files, set known ends, set the boot. When this
-        returns, the change is on the disk, with every `note` before it. Raises OSError, and then nothing has changed
-        in memory, and whether the disk has the change is not known before the next one or `catch_up`."""
+        returns, the change is on the disk, with every `note` before it. Raises OSError. Then nothing has changed in
+        memory, and whether the disk has the change is unknown until the next change or `catch_up`."""
         with self._lock:
-            before = dict(self._ends), self._highest, self._boot
+            previous = dict(self._ends), self._highest, self._boot
             assert added not in self._ends, f"file {added} is listed already"
             self._ends.update(ends or {})
             self._boot = self._boot if boot is None else boot
@@ -144,7 +144,7 @@ class Register:
             try:
                 self._save()
             except OSError:
-                self._ends, self._highest, self._boot = before
+                self._ends, self._highest, self._boot = previous
                 raise
 
     def note(self, number: int, end: int) -> None:
@@ -155,7 +155,7 @@ class Register:
                 self._is_dirty = True
 
     def catch_up(self) -> None:
-        """Have the list on the disk as it is in memory. Raises OSError."""
+        """Write the list to the disk if it may differ there from memory. Raises OSError."""
         with self._lock:
             if self._is_dirty:
                 self._save()
@@ -167,11 +167,11 @@ class Register:
             self._descriptor = -1
 
     def frozen(self, numbers: Collection[int], ends: dict[int, int]) -> bytes:
-        """The content of a list of the files `numbers` only, of which those in `ends` end there. It names no boot: it
-        is for a copy of the log, which is read as after a loss of power."""
+        """The content of a list with the files `numbers` only; `ends` gives the ends of some of them. It names no boot,
+        because a copy of the log is read as after a loss of power."""
         with self._lock:
-            copied = {number: end for number, end in {**self._ends, **ends}.items() if number in numbers}
-            listing = Listing(self._highest, copied, self._changes)
+            copied_ends = {number: end for number, end in {**self._ends, **ends}.items() if number in numbers}
+            listing = Listing(self._highest, copied_ends, self._changes)
         return 2 * listing.encode().ljust(COPY_BYTES, b"\0")
 
     def _encoded(self) -> bytes:
@@ -184,8 +184,8 @@ class Register:
         content = self._encoded()
         assert len(content) <= COPY_BYTES, "the first copy would reach into the second"
         self._is_dirty = True
-        for at in (0, COPY_BYTES):
-            written = os.pwrite(self._descriptor, content, at)
+        for offset in (0, COPY_BYTES):
+            written = os.pwrite(self._descriptor, content, offset)
             if written != len(content):
                 raise OSError(errno.EIO, "the list of files was written in part")
             os.fdatasync(self._descriptor)

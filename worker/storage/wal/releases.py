@@ -1,4 +1,4 @@
-"""Which records of a write-ahead log its streams have released, and so which files are still needed, and by whom."""
+"""Which records of a write-ahead log its streams have released, and therefore which streams still need which files."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from worker.storage.wal.files import File, position_of
-from worker.storage.wal.losses import Key
+from worker.storage.wal.losses import StreamKey
 
 BEHIND_FILES = 32
-"""A stream is behind when it still needs a file that newer files in use have followed, with the size of so many full
-ones."""
+"""A stream is behind when it still needs a file although the newer files in use have the size of this many full
+files."""
 HELD_UP_BYTES, HELD_UP_SHARE, HELD_UP_S = 1 << 20, 16, 60.0
-"""It is behind as well when it is among the last that need a closed file of this size: for so long, only a fraction
-(1/16) of the file's records has been needed. Else, few records of an idle shard would keep what busy ones filled."""
+"""A stream is also behind when it is one of the last that need a closed file: the file has at least HELD_UP_BYTES, and
+for HELD_UP_S less than 1/HELD_UP_SHARE of it has been needed. Otherwise a few records of an idle shard would keep a
+file that busy shards have filled."""
 
 
 class Releases:
@@ -21,16 +22,16 @@ class Releases:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._released: dict[Key, int] = {}
+        self._released: dict[StreamKey, int] = {}
 
-    def release(self, stream: Key, position: int) -> bool:
-        """Records of the stream below `position` are not needed any more. Returns whether that is news."""
+    def release(self, stream: StreamKey, position: int) -> bool:
+        """Records of the stream below `position` are not needed any more. Returns whether this releases any."""
         if position <= self._released.get(stream, 0):
             return False
         self._released[stream] = position
         return True
 
-    def needs(self, stream: Key, file: File) -> bool:
+    def needs(self, stream: StreamKey, file: File) -> bool:
         """Whether the stream needs records of this file."""
         return file.last.get(stream, -1) >= self._released.get(stream, 0)
 
@@ -39,24 +40,24 @@ class Releases:
         return any(self.needs(stream, file) for stream in file.last)
 
     def note_held_up(self, closed: Iterable[File]) -> None:
-        """Note which of these files are needed for few of their records from now on."""
+        """Note for which of these files only few records are needed from now on."""
         for file in closed:
             if file.held_up_since is None and file.end >= HELD_UP_BYTES:
                 needed_bytes = sum(self._needed_bytes(stream, file) for stream in file.last)
                 if needed_bytes * HELD_UP_SHARE < file.end:
                     file.held_up_since = self._clock()
 
-    def _needed_bytes(self, stream: Key, file: File) -> int:
-        """At most so many bytes of the file does the stream need: those of its records, and none below the position up
-        to which it has released them."""
+    def _needed_bytes(self, stream: StreamKey, file: File) -> int:
+        """An upper bound of the bytes of the file that the stream needs: the size of its records, or of what lies above
+        the position up to which it has released them."""
         if not self.needs(stream, file):
             return 0
-        behind_released = position_of(file.number, file.end) - self._released.get(stream, 0)
-        return min(file.bytes_of[stream], behind_released)
+        unreleased_bytes = position_of(file.number, file.end) - self._released.get(stream, 0)
+        return min(file.bytes_of[stream], unreleased_bytes)
 
-    def is_behind(self, stream: Key, used: Sequence[File], file_bytes: int) -> bool:
-        """Whether the stream should soon release what it needs of the files in use, the oldest first: see BEHIND_FILES
-        and HELD_UP_S. `file_bytes`: the size of a full file."""
+    def is_behind(self, stream: StreamKey, used: Sequence[File], file_bytes: int) -> bool:
+        """Whether the stream should soon release its records in the files in use: see BEHIND_FILES and HELD_UP_S.
+        `used`: by ascending number. `file_bytes`: the size of a full file."""
         held_up_before_s = self._clock() - HELD_UP_S
         newer_bytes = 0
         for file in reversed(used):

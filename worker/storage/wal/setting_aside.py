@@ -1,4 +1,4 @@
-"""Sets aside what a survey has found damaged, before the log is written to."""
+"""Sets aside what a survey has found damaged, before anything is written to the log."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pathlib import Path
 
 from shared import durable
 from worker.storage.wal import losses, register
-from worker.storage.wal.reading import Content, Survey
+from worker.storage.wal.reading import FileContent, Survey
 
 
 def set_aside(survey: Survey, directory: Path, prefix: str = "") -> None:
-    """Record in `directory` what is damaged or missing, with the damaged bytes, in files whose names begin with
-    `prefix`. Files that do not belong to the log are renamed where they are. All of this is on the disk when this
-    returns. Raises OSError."""
+    """Write to `directory` what is damaged or missing, with the damaged bytes, in files whose names begin with
+    `prefix`. Files that do not belong to the log are renamed in place. All of this is on the disk when this returns.
+    Raises OSError."""
     for loss in survey.losses:
         name = Path(loss.file).name
         list_path = survey.directory / register.NAME
@@ -25,5 +25,5 @@ def set_aside(survey: Survey, directory: Path, prefix: str = "") -> None:
         durable.set_aside(path)
 
 
-def _damaged_bytes(content: Content) -> list[memoryview]:
+def _damaged_bytes(content: FileContent) -> list[memoryview]:
     return [content.data[loss.offset : loss.end] for loss in content.losses]

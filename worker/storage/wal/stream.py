@@ -7,13 +7,13 @@ from typing import Protocol
 
 from shared.wire import Frame
 from worker.storage.faces import WorkerJournal
-from worker.storage.wal.losses import Key
+from worker.storage.wal.losses import StreamKey
 
 
-class Log(WorkerJournal, Protocol):
-    """What a stream calls of its log; see `worker.storage.faces.JournalStream`."""
+class StreamLog(WorkerJournal, Protocol):
+    """The methods of the log that a stream calls; see `worker.storage.faces.JournalStream`."""
 
-    def set_aside(self, key: Key, payloads: Sequence[Frame], what: str) -> str: ...
+    def set_aside(self, key: StreamKey, payloads: Sequence[Frame], what: str) -> str: ...
 
     def release(self, stream: Stream, position: int) -> None: ...
 
@@ -24,11 +24,11 @@ class Stream:
     """See `worker.storage.faces.JournalStream`. `held`: (position, payload) of the records that the log contained when
     it was opened, until `replayed`."""
 
-    def __init__(self, log: Log, shard: int, area: int) -> None:
+    def __init__(self, log: StreamLog, shard: int, area: int) -> None:
         self.log = log
         self.shard = shard
         self.area = area
-        self.key: Key = shard, area
+        self.key: StreamKey = shard, area
         self.held: list[tuple[int, memoryview]] = []
 
     def records(self) -> Iterator[tuple[int, memoryview]]:

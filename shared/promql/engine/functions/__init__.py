@@ -1,4 +1,4 @@
-"""Every function that takes no range vector: name → implementation over evaluated arguments."""
+"""All functions that take no range vector: name → implementation, which takes evaluated arguments."""
 
 from __future__ import annotations
 

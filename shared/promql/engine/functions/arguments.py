@@ -1,4 +1,4 @@
-"""The evaluated arguments of a call, by type, and the expressions they came from."""
+"""The evaluated arguments of a call, by type, and the expressions that they come from."""
 
 from __future__ import annotations
 

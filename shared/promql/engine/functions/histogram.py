@@ -1,7 +1,7 @@
-"""Functions of histograms of both kinds. Classic ones are series of cumulative buckets that differ in the label `le`.
+"""Functions of both kinds of histograms. Classic ones are series of cumulative buckets that differ in the label `le`.
 
 Semantics: https://prometheus.io/docs/prometheus/latest/querying/functions/#histogram_quantile. `native_histogram` has
-the functions that return nothing for floats, and what this module needs of native ones.
+the functions that return nothing for floats, and what this module needs for native histograms.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Buckets:
     offsets: Rows
     bounds: Float
 
-    def answer(self) -> tuple[Float, Bool]:
+    def zeroed_result(self) -> tuple[Float, Bool]:
         """Zeroed (values, presence) of one series for each histogram."""
         shape = (self.histograms.size, self.values.shape[1])
         return np.zeros(shape), np.zeros(shape, dtype=np.bool_)
@@ -88,24 +88,24 @@ def _of_metric(name: str) -> str:
 
 
 def _buckets(matrix: Matrix, position: int | None, context: EvalContext) -> Buckets:
-    """Group series into histograms: the series with all labels but `le` in common are a histogram's buckets. Warns of
-    series without a bound."""
+    """Group series into histograms: series that have all labels but `le` in common are the buckets of one histogram.
+    Warns of series without a bound."""
     matrix = without_empty(matrix)
     codes, inverse = np.unique(matrix.labels.column(BUCKET_LABEL), return_inverse=True)
     parsed = [bound_of(le) for le in matrix.labels.symbols.texts(codes)]
-    known = np.array([bound is not None for bound in parsed], dtype=np.bool_)[inverse]
-    _warn_of_bounds(matrix.labels, np.flatnonzero(~known), position, context)
+    has_bound = np.array([bound is not None for bound in parsed], dtype=np.bool_)[inverse]
+    _warn_of_bounds(matrix.labels, np.flatnonzero(~has_bound), position, context)
     bounds = np.array([math.nan if bound is None else bound for bound in parsed])[inverse]
-    rows = np.flatnonzero(known)
-    rest = matrix.labels.take(rows).without((BUCKET_LABEL,))
-    ids, first = in_order(*rest.unique())
+    rows = np.flatnonzero(has_bound)
+    histogram_labels = matrix.labels.take(rows).without((BUCKET_LABEL,))
+    ids, first = in_order(*histogram_labels.unique())
     by_bound = np.lexsort((bounds[rows], ids))
     offsets = np.searchsorted(ids[by_bound], np.arange(len(first) + 1))
     order = rows[by_bound]
     return Buckets(
         np.ascontiguousarray(matrix.values),
         np.ascontiguousarray(matrix.present),
-        rest.take(first),
+        histogram_labels.take(first),
         order,
         offsets,
         bounds[order],
@@ -113,11 +113,11 @@ def _buckets(matrix: Matrix, position: int | None, context: EvalContext) -> Buck
 
 
 def _histograms(matrix: Matrix, position: int | None, context: EvalContext) -> Histograms:
-    """The histograms of both kinds. At a step at which a classic and a native one have the same labels, neither counts,
+    """The histograms of both kinds. If a classic and a native one have the same labels at a step, neither counts there,
     with a warning."""
     if matrix.histograms is None:
         return Histograms(_buckets(matrix, position, context), None)
-    # Histograms with a name that is dropped at some steps only are one: their quantiles and fractions have no name.
+    # Histograms that differ only in whether the name is dropped are one: quantiles and fractions have no name.
     native, classic = with_one_name(histograms_only(matrix)), _buckets(floats_only(matrix), position, context)
     ids, _ = concat([classic.histograms, native.labels]).unique()
     _, groups, rows = np.intersect1d(
@@ -139,9 +139,9 @@ def _warn_of_bounds(labels: LabelFrame, rows: Rows, position: int | None, contex
     bad = labels.take(rows).only((METRIC_NAME, BUCKET_LABEL))
     _, first = bad.unique()
     for row in np.sort(first)[:REMARKS_MAX]:
-        shown = dict(bad.labels(int(row)))
-        le = json.dumps(shown.get(BUCKET_LABEL, ""), ensure_ascii=False)
-        metric = _of_metric(shown.get(METRIC_NAME, ""))
+        bad_labels = dict(bad.labels(int(row)))
+        le = json.dumps(bad_labels.get(BUCKET_LABEL, ""), ensure_ascii=False)
+        metric = _of_metric(bad_labels.get(METRIC_NAME, ""))
         context.annotations.warn(f'bucket label "le" is missing or has a malformed value of {le}{metric}', position)
 
 
@@ -158,14 +158,15 @@ def _quantiles(vectors: Histograms, q: Float, position: int | None, context: Eva
 def _inform(
     labels: LabelFrame, rows: Bool, function: str, consequence: str, position: int | None, context: EvalContext
 ) -> None:
-    """Tell the names of the series (bool[series]) whose histograms have observations of NaN."""
+    """Add an annotation for each metric name of the series `rows` (bool[series]), whose histograms have NaN
+    observations."""
     for name in labels.symbols.texts(np.unique(labels.column(METRIC_NAME)[rows])):
         text = f"input to {function} has NaN observations, {consequence}{_of_metric(name)}"
         context.annotations.info(text, position)
 
 
 def _classic_quantiles(buckets: Buckets, q: Float, position: int | None, context: EvalContext) -> Matrix:
-    values, present = buckets.answer()
+    values, present = buckets.zeroed_result()
     forced = np.zeros(buckets.histograms.size, dtype=np.bool_)
     bucket_quantiles(
         buckets.values, buckets.present, buckets.order, buckets.offsets, buckets.bounds, np.ascontiguousarray(q),
@@ -196,7 +197,7 @@ def _histogram_quantiles(call: Call, args: list[Value], grid: Grid, context: Eva
     for index in range(2, len(args)):
         q = scalar(call, args, index)
         warn_of_quantiles(q, offset(call, index), context)
-        # A quantile that varies has another label value at every step at which it differs.
+        # A quantile that varies over time has one label value, and so one part, for each of its values.
         distinct = np.unique(q)
         context.require(len(distinct) * vectors.size * grid.steps)
         for value in distinct.tolist():
@@ -210,9 +211,9 @@ def _histogram_quantiles(call: Call, args: list[Value], grid: Grid, context: Eva
 
 
 def quantile_text(value: float) -> str:
-    """A number as a label value, as OpenMetrics writes it: always with a fraction or an exponent."""
-    shown = general(value)
-    return shown if not shown.lstrip("-").isdigit() else f"{shown}.0"
+    """A number as a label value in the notation of OpenMetrics: always with a fraction or an exponent."""
+    number_text = general(value)
+    return number_text if not number_text.lstrip("-").isdigit() else f"{number_text}.0"
 
 
 def _histogram_fraction(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
@@ -230,7 +231,7 @@ def _histogram_fraction(call: Call, args: list[Value], grid: Grid, context: Eval
 
 
 def _classic_fractions(buckets: Buckets, lower: Float, upper: Float) -> Matrix:
-    values, present = buckets.answer()
+    values, present = buckets.zeroed_result()
     bucket_fractions(
         buckets.values, buckets.present, buckets.order, buckets.offsets, buckets.bounds, np.ascontiguousarray(lower),
         np.ascontiguousarray(upper), values, present,

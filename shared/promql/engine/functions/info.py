@@ -1,7 +1,7 @@
 """`info`: adds to series the labels of the info series with the same identifying labels.
 
 Semantics: https://prometheus.io/docs/prometheus/latest/querying/functions/#info. If several info series of one metric
-fit at a step, the one with the newest sample counts. So the info series are evaluated to the timestamps of their
+match at a step, the one with the newest sample counts. The values of info series are therefore the timestamps of their
 samples.
 """
 
@@ -40,7 +40,7 @@ IDENTIFYING = ("instance", "job")
 
 DEFAULT_NAME = Matcher(METRIC_NAME, "=", "target_info")
 ANY_INFO = Matcher(METRIC_NAME, "=~", ".+_info")
-"""The names of info metrics if the query only excludes names."""
+"""The names of info metrics if the query does nothing but exclude names."""
 
 NONE = -1
 
@@ -48,7 +48,7 @@ NONE = -1
 def info_selector(call: Call) -> VectorSelector:
     """The selector of the info series that `info(v, {…})` needs, at the times at which `v` reads its samples.
 
-    A planner that inserts a leaf for `v` inserts, as the second argument, a leaf for `timestamp` of this selector.
+    A planner that replaces `v` by a leaf also makes the second argument a leaf, for `timestamp` of this selector.
     """
     info_argument = bare(call.args[1]) if len(call.args) > 1 else None
     if isinstance(info_argument, Call) and info_argument.func == "timestamp":
@@ -63,7 +63,7 @@ def info_selector(call: Call) -> VectorSelector:
         matchers = (ANY_INFO, *matchers)
     selector = VectorSelector(None, matchers, span=call.span)
     for node in reversed(_path_to_selector(call.args[0])):
-        # From the innermost node outwards: an inner `@` overrides outer shifts, otherwise offsets add up.
+        # From the innermost node outwards: an inner `@` overrides outer shifts; otherwise offsets add up.
         if selector.at is None:
             selector = replace(selector, at=node.at, offset=resolved(selector.offset) + resolved(node.offset))
     return selector
@@ -90,18 +90,17 @@ def _path_to_selector(expr: Expr) -> list[VectorSelector | Subquery]:
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """The selector's matchers: those of the info metrics' names, and those of the wanted labels (none: all labels are
-    wanted)."""
+    """The selector's matchers: those of the info metrics' names, and those of the labels to add (none: all labels)."""
 
     names: tuple[Matcher, ...]
     data: tuple[Matcher, ...]
 
     def are_info_names(self, names: Sequence[bytes], check: Callable[[], None]) -> Bool:
         """bool[n]: which of these metric names are those of info metrics."""
-        passed = np.array([bool(name) for name in names], dtype=np.bool_)
+        are_matching = np.array([bool(name) for name in names], dtype=np.bool_)
         for matcher in self.names:
-            passed &= _matching(matcher, names, check)
-        return passed
+            are_matching &= _matching(matcher, names, check)
+        return are_matching
 
     def wants(self, label: str) -> bool:
         if label == METRIC_NAME or label in IDENTIFYING:
@@ -139,7 +138,7 @@ def _info(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Va
 
 
 def _sample_times(call: Call, selector: VectorSelector, grid: Grid, context: EvalContext) -> Matrix:
-    """The info series, with the timestamps of their samples in seconds as values: from the source, or from the
+    """The info series with the timestamps of their samples, in seconds, as values: from the source, or from the
     planner's leaf."""
     leaf = call.args[1] if len(call.args) > 1 else None
     times = context.remote[leaf.index] if isinstance(leaf, Remote) else None
@@ -151,13 +150,13 @@ def _sample_times(call: Call, selector: VectorSelector, grid: Grid, context: Eva
 
 
 class _Join:
-    """Joins series with info series: decides which info series fits which series at which step.
+    """Joins series with info series: decides which info series belongs to which series at which step.
 
     Series with equal identifying labels have the same identity. `needed`: bool[identities, steps], where a series needs
-    info series; all others may be what they like. `winners[f]`: int64[identities, steps], the row of the fitting info
-    series of the f-th info metric, or NONE.
+    info series; those of other cells are not checked. `winners[f]`: int64[identities, steps], the row of the info
+    series of the f-th info metric that matches, or NONE.
 
-    Raises NotExecutable if info series that are needed are histograms or cannot be told apart.
+    Raises NotExecutable if needed info series are histograms or cannot be distinguished.
     """
 
     def __init__(self, base: Matrix, info: Matrix, condition: _Condition, context: EvalContext) -> None:
@@ -180,25 +179,25 @@ class _Join:
         ] or [np.full((len(first), base.present.shape[1]), NONE, dtype=np.int64)]
 
     def _newest(self, rows: Rows, identity: Rows, identities: int, context: EvalContext) -> Rows:
-        """The rows with the newest samples of one info metric, int64[identities, steps]. Checks the deadline: there are
-        as many layers as one identity has info series."""
+        """int64[identities, steps]: the rows with the newest samples of one info metric. Checks the deadline, as there
+        are as many layers as an identity has info series."""
         info = self._info
         winners = np.full((identities, info.present.shape[1]), NONE, dtype=np.int64)
         order = rows[np.argsort(identity[rows], kind="stable")]
         layer = layers(identity[order])
         for k in range(int(layer.max()) + 1 if len(layer) else 0):
             context.check()
-            of_layer = order[layer == k]
-            newest = winners[identity[of_layer]]
+            layer_rows = order[layer == k]
+            newest = winners[identity[layer_rows]]
             at = np.arange(newest.shape[1])
-            known = info.present[of_layer] & (newest != NONE)
-            times, newest_times = info.values[of_layer], info.values[newest, at]
-            equal = known & (times == newest_times) & self._needed[identity[of_layer]]
+            has_both = info.present[layer_rows] & (newest != NONE)
+            times, newest_times = info.values[layer_rows], info.values[newest, at]
+            equal = has_both & (times == newest_times) & self._needed[identity[layer_rows]]
             if equal.any():
                 row, step = (int(i[0]) for i in np.nonzero(equal))
-                self._refuse((int(newest[row, step]), int(of_layer[row])), times[row, step])
-            newer = info.present[of_layer] & (~known | (times > newest_times))
-            winners[identity[of_layer]] = np.where(newer, of_layer[:, np.newaxis], newest)
+                self._refuse((int(newest[row, step]), int(layer_rows[row])), times[row, step])
+            newer = info.present[layer_rows] & (~has_both | (times > newest_times))
+            winners[identity[layer_rows]] = np.where(newer, layer_rows[:, np.newaxis], newest)
         return winners
 
     def _refuse(self, rows: tuple[int, int], time_s: float) -> None:
@@ -209,8 +208,8 @@ class _Join:
     def parts(self, context: EvalContext) -> Iterator[Matrix]:
         """The series with their new labels.
 
-        An identity has the same combination of info series at most steps, and another one after one of them changed.
-        The k-th combinations of all identities make one part.
+        An identity has the same combination of info series at most steps, and another one after one of them changes.
+        The k-th combinations of all identities form one part.
         """
         identities, steps = self._winners[0].shape
         constant = np.all([(plane == plane[:, :1]).all(axis=1) for plane in self._winners], axis=0)
@@ -244,7 +243,7 @@ class _Join:
         return self._labelled(without_empty(part), [info_rows[seen] for info_rows in fitting])
 
     def _labelled(self, part: Matrix, fitting: Sequence[Rows]) -> Matrix:
-        """Add those labels of the info series `fitting` (int64[series] each, or NONE) that a series does not have.
+        """Add the labels of the info series `fitting` (int64[series] each, or NONE) that a series does not have yet.
 
         Raises NotExecutable if two info metrics disagree.
         """

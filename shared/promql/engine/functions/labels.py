@@ -32,16 +32,16 @@ SHOWN_MAX = 80
 REPLACEMENT_MAX = 4 << 10
 """Characters of a replacement: 2,048 references to groups, which take 2 ms a value."""
 JOINED_AT_ONCE = 1024
-"""Values that are joined between two looks at the deadline."""
+"""Values that are joined between two checks of the deadline."""
 LABEL_BYTES_MAX = 1 << 20
-"""The longest value that is made. Without a bound, `$1$1` in a few nested calls would fill any memory."""
+"""The longest value that a call may make. Without a limit, `$1$1` in a few nested calls would fill any memory."""
 LABELS_BYTES_MAX = 64 << 20
-"""All values together that one call makes. Those of all calls of a query are in the account of its memory."""
+"""All values that one call may make, together. The account of a query's memory covers those of all its calls."""
 
 
 def _template(replacement: str, names: dict[str, int], groups: int) -> Template:
-    """`$1`, `${1}`, `$name` and `${name}` refer to groups, `$$` is a dollar, another `$` stands for itself.
-    Digits with a leading 0 are a name, as in Go."""
+    """The parts of a replacement: `$1`, `${1}`, `$name` and `${name}` refer to groups, `$$` is a dollar, any other `$`
+    stands for itself. Digits with a leading 0 are a name, as in Go."""
     parts: list[bytes | int | None] = []
     at = 0
     for reference in _REFERENCE.finditer(replacement):
@@ -59,14 +59,14 @@ def _template(replacement: str, names: dict[str, int], groups: int) -> Template:
 
 
 class _Values:
-    """Label values that a call makes, within its bounds."""
+    """The label values that a call makes, within its bounds."""
 
     def __init__(self, function: str) -> None:
         self._function = function
         self._bytes_made = 0
 
     def reserve(self, size: int) -> None:
-        """Announce a value of `size` bytes. Raises NotExecutable if it is too long, or all together are too large."""
+        """Announce a value of `size` bytes. Raises NotExecutable if it is too long, or if the total is too large."""
         self._bytes_made += size
         if size > LABEL_BYTES_MAX:
             raise NotExecutable(
@@ -82,7 +82,7 @@ class _Values:
         sizes = (len(part) if isinstance(part, bytes) else match.end(part) - match.start(part) for part in template)
         self.reserve(sum(sizes))
         text = b"".join(part if isinstance(part, bytes) else match[part] or b"" for part in template)
-        return text.decode(errors="replace")  # `\C` matches a part of a character
+        return text.decode(errors="replace")  # `\C` may match a part of a character
 
 
 def _label_replace(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
@@ -92,8 +92,8 @@ def _label_replace(call: Call, args: list[Value], grid: Grid, context: EvalConte
     try:
         pattern = Regex(expression, captures=True)
     except ValueError as error:
-        shown = expression if len(expression) <= SHOWN_MAX else expression[:SHOWN_MAX] + "…"
-        raise NotExecutable(f"invalid regular expression in label_replace(): {shown}: {error}") from error
+        clipped = expression if len(expression) <= SHOWN_MAX else expression[:SHOWN_MAX] + "…"
+        raise NotExecutable(f"invalid regular expression in label_replace(): {clipped}: {error}") from error
     _require_label_name(target, "destination", "label_replace")
     if len(replacement) > REPLACEMENT_MAX:
         raise NotExecutable(

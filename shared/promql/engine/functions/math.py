@@ -33,22 +33,22 @@ def _each(function: Callable[[Float], Any]) -> Function:
 
 
 def _round(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
-    """To the nearest multiple of the second argument (1 by default), halves up."""
+    """Round to the nearest multiple of the second argument (1 by default), halves up."""
     matrix = floats(call, args)
     nearest = scalar(call, args, 1) if len(args) > 1 else np.ones(grid.steps)
     with np.errstate(all="ignore"):
-        # Multiplying by the inverse loses less than dividing: 0.1 is not a binary fraction, but 10 is.
+        # Multiplying by the inverse is more exact than dividing: 0.1 has no exact binary representation, 10 has.
         inverse = 1.0 / nearest
         return mapped(matrix, np.floor(matrix.values * inverse + 0.5) / inverse)
 
 
 def _sign(values: Float) -> Float:
-    """1, -1, or the value itself where it is neither above nor below 0: a NaN, or a zero with its sign."""
+    """1, -1, or the value itself if it is neither above nor below 0: a NaN, or a zero with its sign."""
     return np.where(values > 0, 1.0, np.where(values < 0, -1.0, values))
 
 
 def _clamp(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
-    """Values clamped to two bounds; nothing at steps at which the upper bound is below the lower one."""
+    """Values clamped to two bounds; no values at steps at which the upper bound is below the lower one."""
     matrix, lower, upper = floats(call, args), scalar(call, args, 1), scalar(call, args, 2)
     clamped = mapped(matrix, np.maximum(lower, np.minimum(upper, matrix.values)))
     if (upper < lower).any():

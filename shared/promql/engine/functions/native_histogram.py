@@ -1,5 +1,5 @@
 """Numbers read from the native histograms of an instant vector: functions that return nothing for floats, and the
-quantiles and fractions that `histogram` adds to those of classic ones.
+quantiles and fractions that `histogram` adds to those of classic histograms.
 
 Semantics: https://prometheus.io/docs/prometheus/latest/querying/functions/#histogram_avg.
 """
@@ -21,31 +21,31 @@ from shared.promql.engine.rows import histograms_only, no_series
 from shared.promql.model import Bool, Float, Grid, Int, Matrix, Value
 
 BUCKETS_AT_ONCE = 1 << 20
-"""Buckets that are read between two checks of the deadline: some 10 ms."""
+"""Buckets that are read between two checks of the deadline: about 10 ms."""
 
 Read = Callable[..., Floats]
-"""From a batch and numbers by row (float64[rows] each) to float64[rows]."""
+"""Takes a batch and numbers by row (float64[rows] each), and returns float64[rows]."""
 
 
 def quantiles(native: Matrix, q: Float, context: EvalContext) -> tuple[Matrix, Bool, Bool]:
-    """(the q-quantiles (float64[steps]) of histograms, the series some of whose results are too high because of
-    observations of NaN (bool[series]), those with a result that is NaN because of them)."""
+    """(the q-quantiles of the histograms, bool[series]: whether NaN observations make some result too high,
+    bool[series]: whether they make some result NaN). `q`: float64[steps]."""
     values = _by_value(native, lambda batch, q: readouts.quantiles(batch, q)[0], [q], context)
     is_skewed, has_no_rank = _notes(native, q, context)
     return mapped(native, values), is_skewed, has_no_rank
 
 
 def fractions(native: Matrix, lower: Float, upper: Float, context: EvalContext) -> tuple[Matrix, Bool]:
-    """(the fractions of observations between lower and upper (float64[steps]) of histograms, the series some of whose
-    histograms have observations of NaN (bool[series]))."""
+    """(the fractions of observations between `lower` and `upper`, float64[steps] each; bool[series]: whether some
+    histogram has NaN observations)."""
     values = _by_value(native, readouts.fractions, [lower, upper], context)
     is_skewed, has_no_rank = _notes(native, np.full(native.values.shape[1], 0.5), context)
     return mapped(native, values), is_skewed | has_no_rank
 
 
 def _notes(native: Matrix, q: Float, context: EvalContext) -> tuple[Bool, Bool]:
-    """(the series with a quantile that is skewed by observations of NaN, those with one that is NaN because of them).
-    The sum of such a histogram is NaN, so most vectors are not looked at again."""
+    """(the series with a quantile that NaN observations skew, those with a quantile that they make NaN). The sum of
+    such a histogram is NaN, so most vectors need no second pass."""
     if native.histograms is None or not np.isnan(native.histograms.columns.sum).any():
         none = np.zeros(native.labels.size, dtype=np.bool_)
         return none, none
@@ -56,8 +56,8 @@ def _notes(native: Matrix, q: Float, context: EvalContext) -> tuple[Bool, Bool]:
 
 
 def _by_value(native: Matrix, read: Read, parameters: list[Float], context: EvalContext) -> Float:
-    """float64[series, steps]: what `read` gives for each histogram and the parameters (float64[steps] each) of its
-    step. Where there is none it means nothing."""
+    """float64[series, steps]: the result of `read` for each histogram and the parameters (float64[steps] each) of its
+    step. Meaningless where there is no histogram."""
     values = np.zeros(native.values.shape)
     if native.histograms is None or not native.present.any():
         return values
@@ -79,7 +79,7 @@ def _by_value(native: Matrix, read: Read, parameters: list[Float], context: Eval
 
 
 def _by_row(batch: HistogramBatch, read: Read, numbers: list[Float], context: EvalContext) -> Floats:
-    """float64[rows]: what `read` gives for each row and the same numbers (float64[1] each)."""
+    """float64[rows]: the result of `read` for each row, always with the same numbers (float64[1] each)."""
     result = np.empty(len(batch))
     size = _rows_at_once(batch)
     for first in range(0, len(batch), size):

@@ -23,7 +23,7 @@ _CHUNK = re.compile(r"\d+|\D+", re.ASCII)
 _DIGITS = "0123456789"
 
 COMPARED_AT_ONCE = 1 << 12
-"""Comparisons of label values between two checks of the deadline: some 10 ms."""
+"""Comparisons of label values between two checks of the deadline: about 10 ms."""
 
 Order = Callable[[Call, list[Value], Matrix, EvalContext], Rows]
 
@@ -52,7 +52,7 @@ def _descending(call: Call, args: list[Value], matrix: Matrix, context: EvalCont
 
 
 def natural(a: str, b: str) -> int:
-    """Compare texts, with the numbers in them compared as numbers: negative, 0 or positive."""
+    """Compare texts, with the numbers in them compared as numbers. Returns a negative number, 0 or a positive one."""
     for x, y in itertools.zip_longest(_CHUNK.findall(a), _CHUNK.findall(b), fillvalue=""):
         if x and y and x[0] in _DIGITS and y[0] in _DIGITS:
             x, y = x.lstrip("0"), y.lstrip("0")
@@ -64,7 +64,7 @@ def natural(a: str, b: str) -> int:
 
 
 def _natural_within(check: Callable[[], None]) -> Callable[[str, str], int]:
-    """`natural`, which calls `check` now and then; it may raise."""
+    """`natural` with a call of `check` at every COMPARED_AT_ONCE-th comparison. `check` may raise."""
     count = itertools.count(1)
 
     def compare(a: str, b: str) -> int:

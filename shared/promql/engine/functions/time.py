@@ -21,7 +21,7 @@ from shared.promql.model import Float, Grid, Matrix, Scalar, Value
 Seconds = NDArray[np.datetime64]
 
 DATE_MAX_S = 1e15
-"""Dates are computed within 30 million years of 1970; beyond that, and for NaN, the answer is NaN."""
+"""Dates are computed within 30 million years of 1970; beyond that, and for NaN, the result is NaN."""
 
 
 def _time(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
@@ -36,13 +36,13 @@ def _constant(seconds: Callable[[Grid], float]) -> Function:
 
 
 def _timestamp(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
-    """The evaluation time, for a vector that is not a selector. `scan.sample_times` computes it for selectors."""
+    """The evaluation time, for a vector that is not a selector. For selectors, see `scan.sample_times`."""
     matrix = vector(call, args)
     return mapped(matrix, np.broadcast_to(grid.times_ms() / 1000.0, matrix.values.shape).copy())
 
 
 def _start_timestamp(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
-    """The empty vector: only a selector's samples have start timestamps."""
+    """The empty vector: only the samples of a selector have start timestamps."""
     return no_series(context.symbols, grid.steps)
 
 
@@ -61,9 +61,9 @@ def _date(part: Callable[[Seconds], NDArray[np.int64]]) -> Function:
 
 
 def _part_of(values: Float, part: Callable[[Seconds], NDArray[np.int64]]) -> Float:
-    known = np.abs(values) <= DATE_MAX_S
-    seconds = np.where(known, values, 0.0).astype(np.int64).astype("datetime64[s]")
-    return np.where(known, part(seconds).astype(np.float64), np.nan)
+    is_in_range = np.abs(values) <= DATE_MAX_S
+    seconds = np.where(is_in_range, values, 0.0).astype(np.int64).astype("datetime64[s]")
+    return np.where(is_in_range, part(seconds).astype(np.float64), np.nan)
 
 
 def _days(times: Seconds, unit: str) -> NDArray[np.int64]:

@@ -27,15 +27,15 @@ def _scalar(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> 
     matrix = floats(call, args)
     values = np.full(grid.steps, np.nan)
     if matrix.labels.size:
-        only = matrix.present.sum(axis=0) == 1
+        is_single = matrix.present.sum(axis=0) == 1
         row = matrix.present.argmax(axis=0)
-        values[only] = matrix.values[row, np.arange(grid.steps)][only]
+        values[is_single] = matrix.values[row, np.arange(grid.steps)][is_single]
     return Scalar(values)
 
 
 def absent_labels(expr: Expr) -> dict[str, str]:
-    """The labels that a missing series would have: those that an instant or range selector matches by `=` and by no
-    other matcher. Any other expression gives none."""
+    """The labels that a missing series would have: those that an instant or range selector matches by one `=` and no
+    other matcher. Any other expression gives no labels."""
     selector = bare(expr)
     if isinstance(selector, MatrixSelector):
         selector = selector.vector

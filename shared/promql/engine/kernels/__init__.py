@@ -1,1 +1,1 @@
-"""The arithmetic of the engine: compiled loops over arrays that know nothing of queries."""
+"""The arithmetic of the engine: compiled loops over arrays that know nothing about queries."""

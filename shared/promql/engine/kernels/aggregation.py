@@ -1,9 +1,9 @@
 """Passes over [series × steps] that reduce the series of each group, for which numpy would need a loop over groups or
 series.
 
-All kernels read rows in memory order, so that a pass costs one stream through the values while the groups' cells stay
-in cache. `values`: float64[n, steps], `present`: bool[n, steps], `ids`: int64[n], the group of each series; the arrays
-that are reduced into are [groups, steps]. Inputs may be read-only views of received frames, hence the explicit
+All kernels read rows in memory order, so that a pass streams once through the values while the groups' cells stay in
+cache. `values`: float64[n, steps], `present`: bool[n, steps], `ids`: int64[n], the group of each series. The arrays
+that they reduce into are [groups, steps]. Inputs may be read-only views of received frames, hence the explicit
 signatures.
 """
 
@@ -13,8 +13,7 @@ import math
 
 import numpy as np
 
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.promql.engine.kernels.order_statistics import interpolated
 from shared.promql.model import Bool, Float, Int
 
@@ -32,7 +31,7 @@ STEP_BLOCK = 16
 """Steps gathered at a time where a kernel needs columns: two cache lines of each row."""
 
 SCALE = 2.0**-512
-"""Far more than 2^63 of the largest float64 can be added up at this scale."""
+"""At this scale, far more than 2^63 values as large as the largest float64 can be added up."""
 
 
 @kernel(types.void(_PRESENT, _IDS, _COUNTS), error_model="numpy")
@@ -46,8 +45,8 @@ def count_groups(present: Bool, ids: Int, counts: Int) -> None:
 
 @kernel(types.void(_IDS, types.int64[::1], types.int64[::1]), error_model="numpy")
 def place_in_order(keys: Int, next_place: Int, order: Int) -> None:
-    """A counting sort: fill `order` with the places of ascending keys; equal ones keep their order. `next_place`:
-    int64[keys], where the places of each key begin; it is changed."""
+    """A stable counting sort: fill `order` with the indices of `keys`, by ascending key. `next_place`: int64[keys],
+    where the indices of each key begin in `order`; it is overwritten."""
     for i in range(keys.size):
         order[next_place[keys[i]]] = i
         next_place[keys[i]] += 1
@@ -78,7 +77,7 @@ def average_groups(
 ) -> None:
     """Compensated sums that change to a smaller scale where they would overflow.
 
-    `scaled` is 1 where sum and compensation are multiplied by SCALE, a power of two, so that nothing is rounded.
+    `scaled` is 1 where sum and compensation are multiplied by SCALE. Nothing is rounded by that, as it is a power of 2.
     """
     for i in range(values.shape[0]):
         g = ids[i]
@@ -125,7 +124,7 @@ def moment_groups(values: Float, present: Bool, ids: Int, counts: Float, means: 
 
 @kernel(types.void(_VALUES, _PRESENT, _IDS, types.boolean, _PLANE, _COUNTS), error_model="numpy")
 def extreme_groups(values: Float, present: Bool, ids: Int, greatest: bool, extremes: Float, counts: Int) -> None:
-    """Maxima if `greatest`, else minima; `extremes` start at NaN, which every number replaces."""
+    """Maxima if `greatest`, else minima. `extremes` starts as NaN, which any number replaces."""
     for i in range(values.shape[0]):
         g = ids[i]
         for t in range(values.shape[1]):
@@ -138,7 +137,7 @@ def extreme_groups(values: Float, present: Bool, ids: Int, greatest: bool, extre
 
 @kernel(types.float64(_BUFFER, types.int64, types.int64), error_model="numpy")
 def nth_smallest(buffer: Float, size: int, n: int) -> float:
-    """Hoare's selection: afterwards buffer[n] is in its sorted place, smaller values before it, larger after."""
+    """Hoare's selection: afterwards buffer[n] is in its sorted place, with smaller values before and larger after."""
     low, high = 0, size - 1
     while low < high:
         middle = (low + high) // 2
@@ -265,16 +264,16 @@ def select_groups(
 ) -> bool:
     """Mark in `chosen` the `limits[t]` best series of each group at each step, or all of them where fewer are present.
 
-    There is a heap for every group and step, with the worst row on top, and room for `capacities[g]` rows
-    (int64[groups], at least as many as the heap will ever hold). Equal values are ordered by `ranks` (int64[n]).
-    Returns whether that order decided anything.
+    Every group has a heap for each step, with the worst row on top and room for `capacities[g]` rows (int64[groups], at
+    least as many as the heap will ever hold). Equal values are ordered by `ranks` (int64[n]). Returns whether that
+    order decided anything.
     """
     n, steps = values.shape
     bases = np.zeros(len(capacities) + 1, dtype=np.int64)
     for g in range(len(capacities)):
         bases[g + 1] = bases[g] + capacities[g]
     total = bases[-1]
-    # Heaps of a block of steps only, so that they stay in cache while the rows stream by.
+    # There are heaps for only one block of steps, so that they stay in cache while the rows stream by.
     rows = np.empty((STEP_BLOCK, total), dtype=np.int64)
     keys = np.empty((STEP_BLOCK, total))
     sizes = np.empty((STEP_BLOCK, len(capacities)), dtype=np.int64)

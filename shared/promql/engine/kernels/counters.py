@@ -1,16 +1,15 @@
-"""Functions of counters and of differences: from the first to the last sample of a window, resets accounted for.
+"""Functions of counters and of differences: from the first to the last sample of a window, corrected for resets.
 
-Shapes as in `windows`. Targets are scraped at once, so most series have the times of the series before them. Where the
-windows begin and end, and how far they are extrapolated, is then known already, and a window costs a few operations
-that the processor does for several steps at a time.
+Shapes as in `windows`. All series of a target are scraped at once, so most series have the same timestamps as the
+series before them. The bounds of their windows and the extrapolation are then known already, and a window costs a few
+operations that are vectorised over steps.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.promql.engine.kernels.extrapolation import factor, limited_start, reach
 from shared.promql.engine.kernels.windows import (
     EDGES,
@@ -35,7 +34,7 @@ INTERVAL, TO_START, TO_END, FACTOR = 0, 1, 2, 3
 FLAGS_OUT = types.boolean[::1]
 _PLACES = types.uint64[::1]
 _PLACES_IN = types.Array(types.uint64, 1, "C", readonly=True)
-"""Numba takes negative indices to count from the end, and loops that might have any are not vectorised."""
+"""Unsigned: numba lets negative indices count from the end, and does not vectorise loops that might have any."""
 _BUFFER = types.float64[::1]
 _REACHES = types.float64[:, ::1]
 _REACHES_IN = types.Array(types.float64, 2, "C", readonly=True)
@@ -43,7 +42,7 @@ _REACHES_IN = types.Array(types.float64, 2, "C", readonly=True)
 
 @kernel(types.boolean(FLOATS, FLAGS, types.int64), error_model="numpy", allocates=False)
 def is_reset(values: Float, began: Bool, i: int) -> bool:
-    """Whether the counter was reset between samples i-1 and i: it fell, or its start timestamp says so."""
+    """Whether the counter was reset between samples i-1 and i: its value fell, or its start timestamp says so."""
     return values[i] < values[i - 1] or (began.size > 0 and began[i])
 
 
@@ -55,8 +54,8 @@ def is_reset(values: Float, began: Bool, i: int) -> bool:
     allocates=False,
 )
 def counter_resets(values: Float, began: Bool, begin: int, end: int, resets: Int, sums: Float) -> tuple[int, bool]:
-    """Collect a series' resets: `resets[j]` is the index of the sample after the j-th, `sums[j]` the sum of the values
-    lost at the first j. Returns (number of resets, whether differences of `sums` are exact)."""
+    """Collect a series' resets: `resets[j]` is the index of the sample after the j-th reset, `sums[j]` the sum of the
+    values lost at the first j resets. Returns (number of resets, whether differences of `sums` are exact)."""
     n = 0
     exact = True
     total = 0.0
@@ -86,16 +85,16 @@ def lost_at(values: Float, resets: Int, sums: Float, left: int, right: int, exac
 
 
 @inlined(error_model="numpy")
-def same_times(timestamps: Int, starts: Int, offsets: Int, known: int, series: int) -> bool:
-    """Whether two series have equal times and equal start timestamps, as `same_numbers` has it."""
-    if not same_numbers(timestamps, offsets, known, series):
+def same_times(timestamps: Int, starts: Int, offsets: Int, known_series: int, series: int) -> bool:
+    """Whether two series have equal timestamps and equal start timestamps, in the sense of `same_numbers`."""
+    if not same_numbers(timestamps, offsets, known_series, series):
         return False
-    return starts.size == 0 or same_numbers(starts, offsets, known, series)
+    return starts.size == 0 or same_numbers(starts, offsets, known_series, series)
 
 
 @kernel(types.boolean(FLOATS, FLAGS), error_model="numpy", allocates=False)
 def any_reset(values: Float, began: Bool) -> bool:
-    """Whether there is a reset between any two of the samples, as `is_reset` has it."""
+    """Whether there is a reset between any two of the samples, in the sense of `is_reset`."""
     count = 0
     before, after = values[:-1], values[1:]
     for i in range(len(after)):
@@ -123,11 +122,11 @@ def spans(
     ok: Bool,
     reaches: Float,
 ) -> None:
-    """Fill what the windows over one series have that does not depend on its values.
+    """Fill in what does not depend on the series' values in its windows.
 
-    `lows`, `lasts`: the places of the first and the last sample; `from_zero`: whether the counter is known to have
-    been zero after the window's start; `ok`: whether there is an answer; `reaches`: float64[4, steps], see `reach`, and
-    the factor. Where there is no answer, they have what is harmless.
+    `lows`, `lasts`: the places of the first and the last sample. `from_zero`: whether the counter is known to have been
+    zero after the window's start. `ok`: whether there is a result. `reaches`: float64[4, steps], the values of `reach`
+    and the factor. Where there is no result, the arrays get harmless values.
     """
     lo = hi = 0
     for k in range(len(ok)):
@@ -157,8 +156,8 @@ def spans(
 def add_lost(
     values: Float, began: Bool, lows: Int, lasts: Int, resets: Int, counts: Int, sums: Float, rises: Float
 ) -> None:
-    """Add to the rise of each window what its counter lost at resets. `resets`, `counts` and `sums` have room for one
-    more than there are samples."""
+    """Add to the rise of each window what its counter lost at resets. `resets`, `counts` and `sums` must be longer than
+    `values` by at least one."""
     n, exact = counter_resets(values, began, 0, len(values), resets, sums)
     resets[n] = len(values)
     counts[: resets[0]] = 0
@@ -174,23 +173,14 @@ def add_lost(
 
 @kernel(types.void(types.int64, *SERIES, FLAGS, INTS, *EDGES, VALUES_OUT, PRESENT_OUT), error_model="numpy")
 def counters(
-    op: int,
-    offsets: Int,
-    timestamps: Int,
-    values: Float,
-    began: Bool,
-    starts: Int,
-    first: int,
-    step: int,
-    range_ms: int,
-    out: Float,
-    present: Bool,
-) -> None:
+    op: int, offsets: Int, timestamps: Int, values: Float, began: Bool, starts: Int, first: int, step: int,
+    range_ms: int, out: Float, present: Bool,
+) -> None:  # fmt: skip
     """RATE, INCREASE, DELTA.
 
-    `began`: bool[m] or empty: whether start timestamps say that the counter was reset before that sample; `starts`:
+    `began`: bool[m] or empty: whether start timestamps say that the counter was reset before that sample. `starts`:
     int64[m] or empty: the samples' start timestamps, in ms. The values lost at resets are summed for each window in
-    order, or, where all are integers (the sum is then exact in any order), by a difference of prefix sums.
+    order, or as a difference of prefix sums if all are integers, whose sum is exact in any order.
     """
     longest = longest_series(offsets)
     resets, counts = np.empty(longest + 1, np.int64), np.empty(longest + 1, np.int64)
@@ -199,51 +189,61 @@ def counters(
     lows, lasts = np.empty(steps, np.uint64), np.empty(steps, np.uint64)
     from_zero, ok = np.empty(steps, np.bool_), np.empty(steps, np.bool_)
     reaches = np.empty((4, steps))
-    lowest, rises = np.empty(steps), np.empty(steps)
+    first_values, rises = np.empty(steps), np.empty(steps)
     counter = op != DELTA
     seconds = range_ms / 1000.0 if op == RATE else 1.0
-    known = -1
+    known_series = -1
     for s in range(out.shape[0]):
         begin, end = offsets[s], offsets[s + 1]
         if begin == end:
             present[s, :] = False
             continue
-        if not same_times(timestamps, starts, offsets, known, s):
-            own_starts = starts[begin:end] if starts.size > 0 else starts
+        if not same_times(timestamps, starts, offsets, known_series, s):
+            series_starts = starts[begin:end] if starts.size > 0 else starts
             spans(
-                timestamps[begin:end], own_starts, first, step, range_ms, counter, lows, lasts, from_zero, ok, reaches
+                timestamps[begin:end],
+                series_starts,
+                first,
+                step,
+                range_ms,
+                counter,
+                lows,
+                lasts,
+                from_zero,
+                ok,
+                reaches,
             )
-            known = s
+            known_series = s
         present[s, :] = ok
-        own = values[begin:end]
+        series_values = values[begin:end]
         for k in range(steps):
-            lowest[k] = own[lows[k]]
-            rises[k] = own[lasts[k]] - lowest[k] + 0.0  # not −0
+            first_values[k] = series_values[lows[k]]
+            rises[k] = series_values[lasts[k]] - first_values[k] + 0.0  # not −0
         if starts.size > 0:
             for k in range(steps):
                 if from_zero[k]:
-                    rises[k] = own[lasts[k]] + 0.0
-        own_began = began[begin:end] if began.size > 0 else began
-        if counter and any_reset(own, own_began):
-            add_lost(own, own_began, lows, lasts, resets, counts, sums, rises)
-        extrapolate(lowest, rises, reaches, counter, seconds, out[s])
+                    rises[k] = series_values[lasts[k]] + 0.0
+        series_began = began[begin:end] if began.size > 0 else began
+        if counter and any_reset(series_values, series_began):
+            add_lost(series_values, series_began, lows, lasts, resets, counts, sums, rises)
+        extrapolate(first_values, rises, reaches, counter, seconds, out[s])
 
 
 @kernel(
     types.void(FLOATS, FLOATS, _REACHES_IN, types.boolean, types.float64, _BUFFER), error_model="numpy", allocates=False
 )
-def extrapolate(lowest: Float, rises: Float, reaches: Float, counter: bool, seconds: float, out: Float) -> None:
-    """Fill out[k] with the rise of window k, extrapolated, by `seconds`. `lowest`: the windows' first values; `reaches`
-    as of `spans`."""
+def extrapolate(first_values: Float, rises: Float, reaches: Float, counter: bool, seconds: float, out: Float) -> None:
+    """Fill out[k] with the rise of window k, extrapolated and divided by `seconds`. `first_values`: those of the
+    windows; `reaches`: as filled by `spans`."""
     intervals, to_starts, to_ends, factors = reaches[INTERVAL], reaches[TO_START], reaches[TO_END], reaches[FACTOR]
     limited = 0
     for k in range(len(out)):
         out[k] = rises[k] * factors[k] / seconds
-        limited += (rises[k] > 0) & (lowest[k] >= 0) & (intervals[k] * lowest[k] < to_starts[k] * rises[k])
+        limited += (rises[k] > 0) & (first_values[k] >= 0) & (intervals[k] * first_values[k] < to_starts[k] * rises[k])
     if not counter or not limited:
         return
     for k in range(len(out)):
-        to_start = limited_start(rises[k], lowest[k], intervals[k], to_starts[k])
+        to_start = limited_start(rises[k], first_values[k], intervals[k], to_starts[k])
         if to_start != to_starts[k]:
             out[k] = rises[k] * factor(intervals[k], to_start, to_ends[k]) / seconds
 
@@ -261,7 +261,7 @@ def last_changes(
     out: Float,
     present: Bool,
 ) -> None:
-    """IRATE, IDELTA: between the last two samples of a window. `began` as of `counters`."""
+    """IRATE, IDELTA: between the last two samples of a window. `began`: as for `counters`."""
     counter = op == IRATE
     for s in range(out.shape[0]):
         lo = hi = offsets[s]

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.promql.engine.kernels.counters import DELTA, RATE, counter_resets, is_reset, lost_at
 from shared.promql.engine.kernels.windows import EDGES, FLAGS, PRESENT_OUT, SERIES, VALUES_OUT, advance, longest_series
 from shared.promql.model import Bool, Float, Int
@@ -28,9 +27,9 @@ def between(timestamps: Int, values: Float, i: int, t: int, from_zero: bool) -> 
 def smoothed_at(
     offsets: Int, timestamps: Int, values: Float, first: int, step: int, lookback_ms: int, out: Float, present: Bool
 ) -> None:
-    """The value at each time on the line between its neighbours, which are at most `lookback_ms` away.
+    """The value at each time on the line between the neighbouring samples, which are at most `lookback_ms` away.
 
-    Without a later sample, the earlier one's value is used; without an earlier one, there is no value.
+    Without a later sample, it is the earlier one's value. Without an earlier one, there is no value.
     """
     for s in range(out.shape[0]):
         hi = offsets[s]
@@ -52,8 +51,9 @@ def smoothed_at(
 def next_window(
     timestamps: Int, begin: int, end: int, lo: int, hi: int, to_t: int, range_ms: int, lookback_ms: int, smoothed: bool
 ) -> tuple[int, int, bool, bool]:
-    """(`lo`, `hi`, `before`, `after`) of a series' window that ends at `to_t`: it has the samples lo ≤ i < hi, and
-    whether the samples before and after those give its bounds a value. Takes the edges of an earlier window."""
+    """(`lo`, `hi`, `before`, `after`) of a series' window that ends at `to_t`: it has the samples lo ≤ i < hi; `before`
+    and `after` say whether the samples before and after those give its bounds a value. The arguments `lo` and `hi` are
+    those of an earlier window."""
     from_t = to_t - range_ms
     hi = advance(timestamps, hi, end, to_t)
     lo = advance(timestamps, lo, hi, from_t)
@@ -62,30 +62,32 @@ def next_window(
     return lo, hi, before, after
 
 
+@inlined(error_model="numpy")
+def left_bound(
+    timestamps: Int, values: Float, began: Bool, lo: int, from_t: int, before: bool, smoothed: bool, counter: bool
+) -> tuple[float, int, bool]:
+    """(the value at the left bound of a window, the first sample after it, whether the value is that of a sample)."""
+    if not before:
+        return values[lo], lo + 1, True
+    if smoothed and timestamps[lo - 1] < from_t:
+        return between(timestamps, values, lo, from_t, counter and is_reset(values, began, lo)), lo, False
+    return values[lo - 1], lo, True
+
+
 @kernel(
     types.void(types.int64, types.boolean, *SERIES, FLAGS, *EDGES, types.int64, VALUES_OUT, PRESENT_OUT),
     error_model="numpy",
 )
 def increases(
-    op: int,
-    smoothed: bool,
-    offsets: Int,
-    timestamps: Int,
-    values: Float,
-    began: Bool,
-    first: int,
-    step: int,
-    range_ms: int,
-    lookback_ms: int,
-    out: Float,
-    present: Bool,
-) -> None:
+    op: int, smoothed: bool, offsets: Int, timestamps: Int, values: Float, began: Bool, first: int, step: int,
+    range_ms: int, lookback_ms: int, out: Float, present: Bool,
+) -> None:  # fmt: skip
     """RATE, INCREASE, DELTA between the window's bounds.
 
-    Anchored: from the last sample at or before the start (the first in the window where there is none within
-    `lookback_ms`) to the last in the window. Smoothed: both bounds' values are interpolated between neighbours;
-    those of a counter that was reset between them are on a line from zero, and after the reset. `began`: as
-    `counters.counter_resets` takes it.
+    Anchored: from the last sample at or before the start (the first in the window if there is none within
+    `lookback_ms`) to the last in the window. Smoothed: the values at both bounds are interpolated between neighbouring
+    samples. If a counter was reset between these, the value is on a line from zero, and counts as after the reset.
+    `began`: as for `counters.counter_resets`.
     """
     counter = op != DELTA
     longest = longest_series(offsets)
@@ -106,20 +108,11 @@ def increases(
             to_t = first + k * step
             from_t = to_t - range_ms
             lo, hi, before, after = next_window(timestamps, begin, end, lo, hi, to_t, range_ms, lookback_ms, smoothed)
-            ok = hi > lo or (before and after)
-            present[s, k] = ok
-            if not ok:
+            has_result = hi > lo or (before and after)
+            present[s, k] = has_result
+            if not has_result:
                 continue
-            inner = lo
-            is_sample = True
-            if not before:
-                left = values[lo]
-                inner = lo + 1
-            elif smoothed and timestamps[lo - 1] < from_t:
-                left = between(timestamps, values, lo, from_t, counter and is_reset(values, began, lo))
-                is_sample = False
-            else:
-                left = values[lo - 1]
+            left, inner, is_sample = left_bound(timestamps, values, began, lo, from_t, before, smoothed, counter)
             last = hi
             if after and (hi == begin or timestamps[hi - 1] < to_t):
                 right = between(timestamps, values, hi, to_t, counter and is_reset(values, began, hi))
@@ -130,7 +123,7 @@ def increases(
             if counter:
                 while last_reset < n and resets[last_reset] < last:
                     last_reset += 1
-                # Where the window stops having a sample after it, its last sample becomes the bound.
+                # Once there is no sample after the window, its last sample becomes the bound.
                 while last_reset > first_reset and resets[last_reset - 1] >= last:
                     last_reset -= 1
                 while first_reset < last_reset and resets[first_reset] <= inner:

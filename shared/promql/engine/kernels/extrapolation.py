@@ -1,19 +1,18 @@
-"""Extrapolation of an increase to the bounds of its window, as Prometheus does it.
+"""Extrapolation of an increase to the bounds of its window, as in Prometheus.
 
 Source: https://prometheus.io/docs/prometheus/latest/querying/functions/#rate. All times are in ms, which cancel out.
 """
 
 from __future__ import annotations
 
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 
 
 @inlined(error_model="numpy")
 def _is_far(distance: float, interval: float, gaps: float) -> bool:
     """Whether a distance is at least 1.1 times the average gap of `gaps` gaps in an interval."""
-    # Products of whole numbers are exact, and cheaper than quotients. Where they are equal, rounding decides in the
-    # formula of the source, which is of seconds.
+    # Products of whole numbers are exact, and cheaper than quotients. If they are equal, the result is that of rounding
+    # in the source's formula, which is in seconds.
     left, right = 10.0 * distance * gaps, 11.0 * interval
     if left != right:
         return left > right
@@ -22,8 +21,8 @@ def _is_far(distance: float, interval: float, gaps: float) -> bool:
 
 @inlined(error_model="numpy")
 def reach(first_t: int, last_t: int, samples: int, from_t: int, to_t: int, zero_t: int) -> tuple[float, float, float]:
-    """(time between the first and the last sample, and how far beyond each of them the window's bounds are taken to
-    have samples). From `zero_t` on, where it is later than the window's start, instead of from the first sample on."""
+    """(the time between the first and the last sample, how far the increase is extrapolated before the first, how far
+    after the last). If `zero_t` is later than the window's start, it takes the place of the first sample's time."""
     to_start = float(first_t - from_t)
     to_end = float(to_t - last_t)
     interval = float(last_t - first_t)
@@ -44,7 +43,7 @@ def reach(first_t: int, last_t: int, samples: int, from_t: int, to_t: int, zero_
 
 @inlined(error_model="numpy")
 def limited_start(result: float, first_value: float, interval: float, to_start: float) -> float:
-    """How far beyond its first sample a counter is extrapolated: not to below zero."""
+    """How far before its first sample a counter is extrapolated: not below zero."""
     if result > 0 and first_value >= 0 and interval * first_value < to_start * result:
         return min(to_start, interval * (first_value / result))
     return to_start
@@ -84,8 +83,8 @@ def extrapolation(
     """The factor by which an increase between the first and last sample (`result`) grows when it is extrapolated to the
     window's bounds.
 
-    A counter is not extrapolated to below zero. `zero_t` > `from_t` is a time the counter is known to have been zero;
-    `result` then counts from there.
+    A counter is not extrapolated below zero. `zero_t` > `from_t` is a time at which the counter is known to have been
+    zero; `result` is then the increase since that time.
     """
     interval, to_start, to_end = reach(first_t, last_t, samples, from_t, to_t, zero_t)
     if counter:

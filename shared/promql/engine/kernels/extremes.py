@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shared import kernel_types as types
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.promql.engine.kernels.windows import EDGES, PRESENT_OUT, SERIES, VALUES_OUT, advance, longest_series
 from shared.promql.model import Bool, Float, Int
 
@@ -27,10 +26,10 @@ def extremes(
     out: Float,
     present: Bool,
 ) -> None:
-    """MIN and MAX, and the times of the last samples with these values in seconds (MIN_TIME, MAX_TIME), by a queue of
-    samples each of which is better than all after it.
+    """MIN and MAX, and the times in seconds of the last samples with these values (MIN_TIME, MAX_TIME). A queue holds
+    the samples that are better than all samples after them.
 
-    NaN loses to every other value. A window with nothing but NaN gives NaN, and the time of its last sample.
+    NaN is worse than every other value. A window that has only NaN gives NaN, and the time of its last sample.
     """
     longest = longest_series(offsets)
     queue = np.empty(longest + 1, np.int64)

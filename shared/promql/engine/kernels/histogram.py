@@ -1,7 +1,7 @@
 """Quantiles and fractions of classic histograms, one histogram at a time.
 
 Group g has the rows order[offsets[g]:offsets[g + 1]], ascending by `bounds` (float64, one for each entry of `order`).
-Buckets with equal bounds are added up; a series that is absent at a step is not a bucket there.
+Buckets with equal bounds are added up. A series that is absent at a step does not count as a bucket there.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import math
 
 import numpy as np
 
-from shared import kernel_types as types
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.promql.model import Bool, Float, Int
 
 _VALUES = types.Array(types.float64, 2, "C", readonly=True)
@@ -24,7 +23,7 @@ _SEEN = types.boolean[:, ::1]
 _FLAGS = types.boolean[::1]
 
 TOLERANCE = 1e-12
-"""Relative differences between neighbouring buckets that are rounding errors, not decreases."""
+"""Relative differences between neighbouring buckets up to this are rounding errors, not decreases."""
 MIN_NORMAL = 2.2250738585072014e-308
 
 
@@ -35,7 +34,7 @@ MIN_NORMAL = 2.2250738585072014e-308
 def _gather(
     values: Float, present: Bool, order: Int, bounds: Float, first: int, last: int, t: int, uppers: Float, counts: Float
 ) -> int:
-    """Write the buckets that are present at step t into `uppers` and `counts`. Returns their number."""
+    """Write the buckets present at step t to `uppers` and `counts`. Returns their number."""
     size = 0
     for p in range(first, last):
         i = order[p]
@@ -61,8 +60,8 @@ def _almost_equal(a: float, b: float) -> bool:
 
 @kernel(types.boolean(_BUFFER, types.int64), error_model="numpy")
 def _force_monotonic(counts: Float, size: int) -> bool:
-    """Raise every count that is below an earlier one to that one. Returns whether any was below by more than a rounding
-    error."""
+    """Raise every count that is below an earlier one to the earlier one. Returns whether any was lower by more than a
+    rounding error."""
     forced = False
     highest = counts[0]
     for k in range(1, size):
@@ -80,7 +79,7 @@ def _force_monotonic(counts: Float, size: int) -> bool:
 
 @kernel(types.float64(types.float64, _BOUNDS, _BOUNDS, types.int64), error_model="numpy")
 def _quantile(q: float, uppers: Float, counts: Float, size: int) -> float:
-    """The quantile `q`, linear within a bucket; the lowest bucket begins at 0 if its upper bound is positive."""
+    """The quantile `q`, interpolated within a bucket. The lowest bucket begins at 0 if its upper bound is positive."""
     if size < 2 or counts[size - 1] == 0.0:
         return math.nan
     rank = q * counts[size - 1]
@@ -142,7 +141,7 @@ def bucket_quantiles(
     seen: Bool,
     forced: Bool,
 ) -> None:
-    """The `quantiles[t]` of each histogram at each step; `forced[g]` says that counts were not monotonic."""
+    """The quantile `quantiles[t]` of each histogram at each step. `forced[g]`: its counts were not monotonic."""
     uppers, counts = np.empty(len(order)), np.empty(len(order))
     for g in range(len(offsets) - 1):
         for t in range(values.shape[1]):

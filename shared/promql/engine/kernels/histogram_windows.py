@@ -1,14 +1,13 @@
-"""Which rows of histograms a window adds up: the bounds of windows, and the members of sums with their weights.
+"""The rows of histograms that a window adds up: the bounds of windows, and the members of sums with their weights.
 
-Shapes of `offsets`, `timestamps` and edges as in `windows`. The arithmetic itself is that of `shared.histograms`.
+Shapes of `offsets`, `timestamps` and edges as in `windows`. The arithmetic itself is in `shared.histograms`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.promql.engine.kernels.extended import next_window
 from shared.promql.engine.kernels.extrapolation import extrapolation
 from shared.promql.engine.kernels.windows import EDGES, FLAGS, FLOATS, INTS, advance
@@ -36,7 +35,7 @@ def window_bounds(offsets: Int, timestamps: Int, first: int, step: int, range_ms
 
 @inlined
 def _first_reset(left: Any, left_share: Any) -> Any:
-    """The first sample whose reset adds what was lost: a bound between two samples is after a reset of the second."""
+    """The first sample whose reset adds what was lost. A bound between two samples lies after a reset of the second."""
     return left + 1 if left_share == 0.0 else left + 2
 
 
@@ -60,7 +59,7 @@ def count_difference_members(
             size += 2 if left_share[w] != 0.0 and not resets[left[w] + 1] else 1
         i = next_reset[begin] if begin <= last else last + 1
         if not from_zero[w] and left_share[w] == 0.0 and i == left[w] + 1 and i <= last:
-            size -= 1  # The first sample was lost at once.
+            size -= 1  # The first sample is lost to a reset at once.
             i = next_reset[i + 1]
         while i <= last:
             size += 1
@@ -88,10 +87,11 @@ def difference_members(
     """Fill members[start[w]:start[w + 1]] and their weights: the right bound, minus the left one, plus the sample
     before each reset between them.
 
-    A bound is the sample left[w], or what is at `left_share` of the way from it to the next one, if that is not 0; if
-    that next sample comes after a reset, the way begins at zero. `from_zero`: the left bound is zero. `resets[i]`:
-    whether there was a reset before sample i, `next_reset[i]`: the first such sample from i on. rows[i]: the row of
-    sample i. If the first sample is lost to a reset at once, neither it nor what was lost is a member.
+    The left bound is the sample left[w] or, if left_share[w] is not 0, the point at that share of the way from it to
+    the next sample; the way begins at zero if that one comes after a reset. The right bound is given likewise.
+    `from_zero`: the left bound is zero. `resets[i]`: whether there was a reset before sample i; `next_reset[i]`: the
+    first such sample from i on. rows[i]: the row of sample i. If the first sample is lost to a reset at once, neither
+    it nor what was lost is a member.
     """
     for w in range(left.size):
         at = start[w]
@@ -155,7 +155,7 @@ def extended_bounds(
     right_share: Float,
 ) -> None:
     """Fill the bounds of anchored and smoothed windows (int64 and float64[n, steps]), as `difference_members` takes
-    them and `extended.increases` uses them; left[s, k] is -1 where a window has no value."""
+    them. They are those of `extended.increases`. left[s, k] is -1 if a window has no value."""
     for s in range(left.shape[0]):
         begin = lo = hi = offsets[s]
         end = offsets[s + 1]
@@ -188,7 +188,7 @@ def extrapolations(
     counter: bool,
     factors: Float,
 ) -> None:
-    """Fill factors[w] with that by which the increase between the first and last sample of window w grows."""
+    """Fill factors[w] with the factor by which the increase between the first and last sample of window w grows."""
     for w in range(factors.size):
         factors[w] = extrapolation(
             increase[w], first_count[w], first_t[w], last_t[w], samples[w], from_t[w], to_t[w], zero_t[w], counter

@@ -1,17 +1,16 @@
 """Sums, averages and variances of windows.
 
-Shapes as in `windows`. These kernels visit every sample of every window, so they cost samples × overlap: a compensated
-(Kahan–Neumaier) sum depends on the order of its terms, so sliding it would change its last bits. There is one
+Shapes as in `windows`. These kernels visit every sample of every window, so they cost samples × overlap. A compensated
+(Kahan–Neumaier) sum depends on the order of its terms, so a sliding sum would differ in its last bits. There is one
 exception: if a series' values are integers whose magnitudes add up to less than 2^53, every order gives the exact sum,
-and prefix sums slide.
+and differences of prefix sums are used.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from shared import kernel_types as types
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.promql.engine.kernels.windows import (
     EDGES,
     EXACT_INTEGER,
@@ -29,7 +28,7 @@ SUM, AVG, STDVAR, STDDEV = 0, 1, 2, 3
 
 @kernel(types.UniTuple(types.float64, 2)(types.float64, types.float64, types.float64), error_model="numpy")
 def add(term: float, total: float, lost: float) -> tuple[float, float]:
-    """One step of a Kahan–Neumaier sum; returns the new (total, lost)."""
+    """One step of a Kahan–Neumaier sum. Returns the new (total, lost)."""
     new = total + term
     if np.isinf(new):
         return new, 0.0
@@ -40,7 +39,7 @@ def add(term: float, total: float, lost: float) -> tuple[float, float]:
 
 @kernel(types.float64(FLOATS, types.int64, types.int64), error_model="numpy")
 def mean(values: Float, lo: int, hi: int) -> float:
-    """The compensated mean, computed incrementally from where the sum would overflow."""
+    """The compensated mean, computed incrementally from the point at which the sum would overflow."""
     total = values[lo]
     lost = 0.0
     for i in range(lo + 1, hi):

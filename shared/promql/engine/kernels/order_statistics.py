@@ -1,15 +1,14 @@
 """Quantiles of windows, and the median distance from the median.
 
-Shapes as in `windows`. The values of a window are kept in ascending order (`ordered`), so a step costs at most as much
-as the window has samples, and the sorting of those that enter or leave: of a first window, that of all.
+Shapes as in `windows`. The values of a window are kept in ascending order (`ordered`), so a step costs at most a pass
+over the window and the sorting of the samples that enter or leave it: of all samples for the first window.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.promql.engine.kernels.ordered import numbers, position, put_in, take_out
 from shared.promql.engine.kernels.windows import EDGES, FLOATS, PRESENT_OUT, SERIES, VALUES_OUT, advance, longest_series
 from shared.promql.model import Bool, Float, Int
@@ -19,7 +18,7 @@ QUANTILE, MAD = 0, 1
 
 @inlined(error_model="numpy")
 def interpolated(ordered: Float, missing: int, n: int, q: float) -> float:
-    """The quantile `q` of `missing` NaNs, which come first, and the ascending `ordered[:n]`."""
+    """The quantile `q` of `missing` NaNs, which sort first, and the ascending `ordered[:n]`."""
     if np.isnan(q):
         return np.nan
     if q < 0:

@@ -1,21 +1,20 @@
 """The values of a window in ascending order, while samples enter and leave it.
 
-A few samples are put in or taken out one by one, which moves at most all values for each. More are sorted first, and
-then merged with the others in one pass. So a step never costs more than a small multiple of the samples in its window,
-and the sorting of those that enter or leave.
+A few samples are put in or taken out one by one, each of which moves at most all values. More samples are first sorted
+and then merged with the others in one pass. A step therefore costs at most a small multiple of the samples in its
+window, plus the sorting of those that enter or leave.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.promql.engine.kernels.windows import FLOATS
 from shared.promql.model import Float
 
 FEW = 4
-"""Samples that are put in or taken out one by one: to move the values for so many costs about as much as a pass."""
+"""Up to this many samples are put in or taken out one by one: moving the values for them costs about one pass."""
 RUN = 16
 """Values that are sorted by insertion before runs of them are merged."""
 
@@ -37,7 +36,7 @@ def position(ordered: Float, n: int, value: float) -> int:
 
 @inlined(error_model="numpy")
 def numbers(values: Float, first: int, last: int, out: Float) -> int:
-    """Copies those of `values[first:last]` that are not NaN. Returns how many they are."""
+    """Copies the values of `values[first:last]` that are not NaN to `out`. Returns their number."""
     n = 0
     for i in range(first, last):
         if not np.isnan(values[i]):
@@ -48,7 +47,7 @@ def numbers(values: Float, first: int, last: int, out: Float) -> int:
 
 @kernel(types.void(NUMBERS, types.int64, NUMBERS), error_model="numpy", allocates=False)
 def sort(values: Float, n: int, scratch: Float) -> None:
-    """Sorts `values[:n]`, of which none is NaN, in n log n steps whatever their order; `scratch`: float64[≥ n]."""
+    """Sorts `values[:n]`, none of which is NaN, in at most n log n steps. `scratch`: float64[≥ n]."""
     for first in range(0, n, RUN):
         for i in range(first + 1, min(first + RUN, n)):
             value, at = values[i], i
@@ -78,7 +77,7 @@ def sort(values: Float, n: int, scratch: Float) -> None:
 
 @kernel(types.int64(NUMBERS, types.int64, NUMBERS, types.int64, NUMBERS), error_model="numpy", allocates=False)
 def put_in(ordered: Float, n: int, entering: Float, count: int, scratch: Float) -> int:
-    """Puts `entering[:count]` among the ascending `ordered[:n]`, which has room for them. Returns the new n.
+    """Inserts `entering[:count]` into the ascending `ordered[:n]`, which has room for them. Returns the new n.
 
     `entering` and `scratch` (float64[≥ count]) are overwritten.
     """
@@ -104,7 +103,7 @@ def put_in(ordered: Float, n: int, entering: Float, count: int, scratch: Float) 
 
 @kernel(types.int64(NUMBERS, types.int64, NUMBERS, types.int64, NUMBERS), error_model="numpy", allocates=False)
 def take_out(ordered: Float, n: int, leaving: Float, count: int, scratch: Float) -> int:
-    """Takes `leaving[:count]`, which are all there, out of the ascending `ordered[:n]`. Returns the new n.
+    """Removes `leaving[:count]`, all of which it contains, from the ascending `ordered[:n]`. Returns the new n.
 
     `leaving` and `scratch` (float64[≥ count]) are overwritten.
     """
@@ -116,10 +115,10 @@ def take_out(ordered: Float, n: int, leaving: Float, count: int, scratch: Float)
                 ordered[j] = ordered[j + 1]
         return n
     sort(leaving, count, scratch)
-    gone = 0
+    removed = 0
     for i in range(n):
-        if gone < count and ordered[i] == leaving[gone]:
-            gone += 1
+        if removed < count and ordered[i] == leaving[removed]:
+            removed += 1
         else:
-            ordered[i - gone] = ordered[i]
-    return n - gone
+            ordered[i - removed] = ordered[i]
+    return n - removed

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shared import kernel_types as types
-from shared.kernels import inlined, kernel
+from shared.kernels import inlined, kernel, types
 from shared.promql.engine.kernels.counters import is_reset
 from shared.promql.engine.kernels.windows import EDGES, FLAGS, PRESENT_OUT, SERIES, VALUES_OUT, advance, longest_series
 from shared.promql.model import Bool, Float, Int

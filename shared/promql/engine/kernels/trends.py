@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shared import kernel_types as types
-from shared.kernels import kernel
+from shared.kernels import kernel, types
 from shared.promql.engine.kernels.moments import add
 from shared.promql.engine.kernels.windows import EDGES, FLOATS, INTS, PRESENT_OUT, SERIES, VALUES_OUT, advance
 from shared.promql.model import Bool, Float, Int
@@ -20,17 +19,17 @@ DERIV, PREDICT, SMOOTH = 0, 1, 2
 def regression(timestamps: Int, values: Float, lo: int, hi: int, origin: int) -> tuple[float, float]:
     """Least squares: (slope per second, value at `origin`). Equal values give exactly slope 0; equal infinite values
     give NaN."""
-    same = True
+    all_equal = True
     n = hi - lo
     x_sum = x_lost = y_sum = y_lost = xy_sum = xy_lost = xx_sum = xx_lost = 0.0
     for i in range(lo, hi):
-        same = same and values[i] == values[lo]
+        all_equal = all_equal and values[i] == values[lo]
         x = (timestamps[i] - origin) / 1000.0
         x_sum, x_lost = add(x, x_sum, x_lost)
         y_sum, y_lost = add(values[i], y_sum, y_lost)
         xy_sum, xy_lost = add(x * values[i], xy_sum, xy_lost)
         xx_sum, xx_lost = add(x * x, xx_sum, xx_lost)
-    if same:
+    if all_equal:
         return (np.nan, np.nan) if np.isinf(values[lo]) else (0.0, values[lo])
     x_sum += x_lost
     y_sum += y_lost
