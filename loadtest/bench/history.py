@@ -31,6 +31,7 @@ CONNECTIONS, RUN, REQUEST_SERIES = 4, 60, 500
 SAMPLE_BYTES, VALUE_AT, TIME_AT, TIME_BYTES = 18, 3, 12, 6
 """Of a sample in a request: tag and length, tag and value, tag and time."""
 HOST_SERIES = 100
+PACE_MAX = 1000
 REST_S = 60.0
 TIMES = 5
 AT_ONCE = 10
@@ -68,11 +69,14 @@ def template(first: int) -> tuple[NDArray[np.uint8], int]:
     return matrix, matrix.shape[1] - RUN * SAMPLE_BYTES
 
 
-def bodies(start_ms: int, runs: int, first: int, count: int) -> Iterator[bytes]:
-    """The requests of `count` series from `first` on, in the order of time."""
+def bodies(start_ms: int, runs: int, first: int, count: int, pace_max: int) -> Iterator[bytes]:
+    """The requests of `count` series from `first` on, in the order of time.
+
+    Each counter grows at each scrape by a Poisson random number, whose mean is from 1 to `pace_max` - 1.
+    """
     random = np.random.default_rng(first)
     templates = [template(begin) for begin in range(first, first + count, REQUEST_SERIES)]
-    pace = random.integers(1, 1000, (count, 1))
+    pace = random.integers(1, pace_max, (count, 1))
     height = random.integers(0, 1_000_000, (count, 1)).astype(np.float64)
     for run in range(runs):
         times_ms = start_ms + STEP_MS * np.arange(run * RUN, (run + 1) * RUN)
@@ -173,13 +177,14 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--scale", type=float, default=1.0, help="a share of the 10,000 series")
     options.add_argument("--only", default="", help="part of a server's name")
+    options.add_argument("--pace", type=int, default=PACE_MAX, help="each counter grows by less than this a scrape")
     given = options.parse_args()
     per = max(1, round(given.scale * SERIES / CONNECTIONS / REQUEST_SERIES)) * REQUEST_SERIES
     runs = HOURS * 3_600_000 // STEP_MS // RUN
     samples = CONNECTIONS * per * runs * RUN
     end_ms = int(time.time() * 1000) // 60_000 * 60_000
     start_ms = end_ms - STEP_MS * (runs * RUN - 1)
-    streams = [list(bodies(start_ms, runs, number * per, per)) for number in range(CONNECTIONS)]
+    streams = [list(bodies(start_ms, runs, number * per, per, given.pace)) for number in range(CONNECTIONS)]
     tables = {}
     for kind in (VictoriaMetrics, Triptych):
         if kind.installed() and given.only in kind.name:
