@@ -1,7 +1,7 @@
 # Targets a user needs: run, test. The rest is for working on Triptych.
 VENV ?= .venv
 # python3, or the operating system's if only that was compiled with optimisations, and is new enough.
-IS_OPTIMISED = import ensurepip, sys; from shared import interpreter; \
+IS_OPTIMISED = import ensurepip, sys; from shared.process import interpreter; \
 	sys.exit(not (3, 11) <= sys.version_info < (3, 14) or not interpreter.is_optimised())
 PYTHON ?= $(or $(firstword $(foreach each,python3 /usr/bin/python3,\
 	$(shell $(each) -c '$(IS_OPTIMISED)' 2>/dev/null && echo $(each)))),python3)

@@ -1,1 +1,1 @@
-"""The coordinator process: the HTTP interface, and the control plane."""
+"""The coordinator: the HTTP process, which parses requests, calls the workers and merges their replies."""

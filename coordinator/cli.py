@@ -15,9 +15,9 @@ INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Returns its exit code: 0 for success, 1 for an error (one line on the error stream), 2 for wrong
-    usage, 3 if the answer or the work is incomplete (the error stream says how), 130 if interrupted. `check` has exit
-    codes of its own (`coordinator.check`)."""
+    """Run a command. Returns its exit code: 0 for success, 1 for an error (one line on standard error), 2 for wrong
+    arguments, 3 if the output or the work is incomplete (standard error names what is missing), 130 if interrupted.
+    `check` has exit codes of its own (`coordinator.check`)."""
     try:
         code = _run(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
@@ -33,9 +33,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        sys.stderr.write(f"triptych: {error}\n")
+        sys.stderr.write(f"triptych: {_reason(error)}\n")
         return 1
     return code
+
+
+def _reason(error: OSError) -> str:
+    """The file and the reason, without the number that Python prints before it."""
+    if error.filename is None or error.strerror is None:
+        return str(error)
+    return f"{os.fsdecode(error.filename)}: {error.strerror}"
 
 
 def _run(argv: Sequence[str]) -> int:

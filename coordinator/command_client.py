@@ -208,7 +208,7 @@ def is_truncated(body: bytes) -> bool:
 
 
 def _first_line(body: bytes) -> str:
-    """What a message ends with to say what a body begins with; nothing of HTML."""
+    """The end of an error message that quotes the first line of a body; "" if the body is HTML or empty."""
     line = body[:LINE_BYTES_MAX].decode(errors="replace").strip().partition("\n")[0].rstrip()
     return f": {line}" if line and not line.startswith("<") else ""
 

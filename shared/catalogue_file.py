@@ -21,7 +21,7 @@ FORMAT = 1
 
 
 class CatalogueContent(msgspec.Struct, frozen=True):
-    """The list. `next_id` is above every id that was ever given. `dropped`: collections that some shard may still have,
+    """The list. `next_id` is above every id ever assigned. `dropped`: collections that some shard may still have
     because it was unavailable when they were dropped."""
 
     next_id: int
@@ -74,7 +74,7 @@ def copies_in(control: Control) -> dict[str, CatalogueContent | Lost]:
 
 
 def newest(copies: Mapping[str, CatalogueContent | Lost]) -> CatalogueContent | None:
-    """The content that counts; None when no copy can be used."""
+    """The newest usable content; None if neither copy is usable."""
     usable = [content for content in copies.values() if not isinstance(content, Lost)]
     return max(usable, key=lambda content: content.generation, default=None)
 

@@ -29,8 +29,8 @@ OTLP_STRATEGIES = (
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SHARDS_MAX = 1024
 SHARDS_A_WORKER, SHARDS_USUAL_MIN, SHARDS_USUAL_MAX = 2, 4, 16
-"""Shards of a new data directory whose number is not set, and bounds of it. Each one costs a write some 45 µs in its
-worker, and takes its part of the bounds of memory; more of them let a directory grow to more workers."""
+"""The default number of shards of a new data directory, and its bounds. Each shard costs a write some 45 µs in its
+worker and takes a share of the memory bounds; more shards allow more workers later."""
 ALLOWED_HOST = re.compile(r"\*|(\*\.)?[\w-]+(\.[\w-]+)*\.?", re.ASCII)
 ALLOWED_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/@?#\s*]+", re.IGNORECASE)
 
@@ -310,7 +310,7 @@ class Settings:
         return self.workers or min(_cores(), self.shards or SHARDS_USUAL_MAX)
 
     def shard_count(self) -> int:
-        """`shards`, or the number that a new data directory gets. Of an existing one, its manifest tells the number
+        """`shards`, or the default for a new data directory. For an existing directory, the manifest has the number
         (`shared.manifest.Manifest.settled`)."""
         workers = self.worker_count()
         usual = min(max(SHARDS_A_WORKER * workers, SHARDS_USUAL_MIN), SHARDS_USUAL_MAX)
@@ -319,7 +319,7 @@ class Settings:
 
 @cache
 def _cores() -> int:
-    """Those that this process may use, as they were first seen: a quota that changes does not end workers."""
+    """CPUs that this process may use, rounded up. The first result is kept: a changed quota does not end workers."""
     return math.ceil(processors.usable())
 
 
@@ -368,7 +368,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _convert(name: str, hint: Any, value: Any, where: str) -> Any:
-    """The value of a setting as its type. Raises ConfigError, which says what it must be; `where` names the setting."""
+    """Convert the value of a setting to its type. Raises ConfigError, which says what is valid; `where` names the
+    setting."""
     try:
         if hint is bool:
             return boolean(value)
@@ -408,7 +409,7 @@ def table() -> str:
 
 
 def as_text(name: str, value: Any) -> str:
-    """The value of a setting as its variable may have it; `name`: of the field."""
+    """The value of the field `name` as text for its variable."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):

@@ -65,7 +65,7 @@ class Control(Protocol):
     def replace(self, name: str, content: bytes) -> None:
         """Write the document. When this returns, the new content is on disk under its name. If a crash or a loss of
         power interrupts this, the document has either the old or the new content, complete. If this raises OSError, it
-        has either content as well, and only another `replace` makes sure which one."""
+        also has one of the two, and only another `replace` makes certain which one."""
 
     def set_aside(self, name: str) -> None:
         """Rename a damaged document to a name that no document has had, one of `set_aside_names`. When this returns,

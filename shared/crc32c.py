@@ -1,5 +1,5 @@
-"""CRC-32C, eight bytes at a time: the checksum of remote read's frames and of Prometheus's blocks (Castagnoli's
-polynomial; RFC 3720, section 12.1)."""
+"""CRC-32C (Castagnoli's polynomial; RFC 3720, section 12.1), eight bytes at a time. It is the checksum of remote read's
+frames and of Prometheus's blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ALL, _BYTE = np.uint64(0xFFFFFFFF), np.uint64(0xFF)
 
 
 def _tables() -> NDArray[np.uint32]:
-    """uint32[8, 256]: the checksum of each byte with so many zero bytes after it (M. Kounavis and F. Berry, "A
+    """uint32[8, 256]: tables[k, b] is the checksum of byte b followed by k zero bytes (M. Kounavis and F. Berry, "A
     Systematic Approach to Building High Performance Software-Based CRC Generators", 2005)."""
     tables = np.zeros((8, 256), np.uint32)
     tables[0] = np.arange(256)
@@ -35,7 +35,7 @@ CRC_TABLES = _tables()
 
 @inlined(allocates=False)
 def crc32c(tables: Any, data: Any, begin: Any, end: Any) -> Any:
-    """The checksum of data[begin:end], in a uint64."""
+    """The checksum of data[begin:end], as a uint64."""
     crc = _ALL
     at = begin
     while at + 8 <= end:

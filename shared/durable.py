@@ -41,8 +41,8 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def sync_tree(directory: Path) -> None:
-    """Sync all files and directories below a directory, and itself. Raises OSError, also for a directory that cannot be
-    listed, which `os.walk` passes over unless told."""
+    """Sync a directory and all files and directories below it. Raises OSError, also for a directory that cannot be
+    listed, which `os.walk` would skip."""
     for folder, _, names in os.walk(directory, topdown=False, onerror=fail):
         for name in names:
             descriptor = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_CLOEXEC)
@@ -54,7 +54,7 @@ def sync_tree(directory: Path) -> None:
 
 
 def fail(error: OSError) -> NoReturn:
-    """For `os.walk`."""
+    """An error handler for `os.walk`."""
     raise error
 
 
@@ -86,7 +86,7 @@ def set_aside(path: Path) -> Path:
 
 
 def damaged_name(path: Path) -> Path:
-    """The first name that is not taken of `path` + `.damaged`, `.damaged-2`, …."""
+    """The first unused name among `path` + `.damaged`, `.damaged-2`, …."""
     target = path.with_name(path.name + DAMAGED)
     number = 1
     while target.exists():

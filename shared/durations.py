@@ -1,4 +1,4 @@
-"""Durations as the interface writes them: `1h30m`, units ms s m h d w y in descending order, each at most once."""
+"""Durations as text: `1h30m`, with the units y w d h m s ms in descending order, each at most once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def format_duration(ms: int) -> str:
     sign, ms = ("-", -ms) if ms < 0 else ("", ms)
     parts = []
     for unit, size in _UNITS_MS.items():
-        # Years and weeks are used only where they divide the rest: 15d reads better than 2w1d.
+        # Years and weeks are used only if they divide the remainder: 15d reads better than 2w1d.
         if unit in ("y", "w") and ms % size:
             continue
         count, ms = divmod(ms, size)

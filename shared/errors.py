@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Self
 
 MESSAGE_CHARS_MAX = 8192
-"""Of a message, which may quote what a client has sent: a name may be as long as a body."""
+"""The longest message. A message may quote what a client sent, and a name may be as long as a body."""
 
 
 class TriptychError(Exception):
@@ -16,24 +16,24 @@ class TriptychError(Exception):
     status = 500
     error_type = "internal"
     retry_after_s: tuple[int, int] | None = None
-    """Within how many seconds, least and most, the same request may succeed; None: nobody knows, or never."""
+    """The least and greatest number of seconds after which to retry the request; None: unknown or never."""
     reason = "invalid"
     """Why the request was refused or failed, as the metrics count it."""
     headers: Mapping[str, str] = MappingProxyType({})
-    """What the head of the answer says beside."""
+    """Additional headers of the response."""
 
     def __str__(self) -> str:
         text = super().__str__()
         return text if len(text) <= MESSAGE_CHARS_MAX else f"{text[:MESSAGE_CHARS_MAX]}… (of {len(text)} characters)"
 
     def because(self, reason: str) -> Self:
-        """The error, with a reason that says more than its class does."""
+        """Set a more specific reason than the class has. Returns the error."""
         self.reason = reason
         return self
 
 
 class BadData(TriptychError):
-    """The request is malformed: the message names the field, the value seen and what would be right."""
+    """The request is malformed; the message names the field, the value and what would be right."""
 
     status = 400
     error_type = "bad_data"
@@ -58,7 +58,7 @@ class OverBudget(NotExecutable):
 
 
 class Unauthorized(TriptychError):
-    """The request has no credential, or one that is not known."""
+    """The request has no credentials, or unknown ones."""
 
     status = 401
     error_type = "bad_data"
@@ -66,7 +66,7 @@ class Unauthorized(TriptychError):
 
 
 class Forbidden(TriptychError):
-    """The client may not do this; the message says what would admit it."""
+    """The client may not do this; the message says what would allow it."""
 
     status = 403
     error_type = "bad_data"
@@ -82,7 +82,8 @@ class NotFound(TriptychError):
 
 
 class UnknownPath(NotFound):
-    """A path that no endpoint has: the types of the time-series area are of its endpoints, and this is none of them."""
+    """No endpoint has this path. The error type differs, because `bad_data` belongs to the endpoints of the time
+    series."""
 
     error_type = "not_found"
 
@@ -103,7 +104,7 @@ class MethodNotAllowed(TriptychError):
 
 
 class TooLarge(TriptychError):
-    """A body, or what it decompresses to, is over its limit."""
+    """A body exceeds its limit, as sent or after decompression."""
 
     status = 413
     error_type = "bad_data"
@@ -111,7 +112,7 @@ class TooLarge(TriptychError):
 
 
 class UnsupportedMediaType(TriptychError):
-    """A body of a type, or of an encoding, that the path does not take."""
+    """The path does not accept a body of this type or encoding."""
 
     status = 415
     error_type = "bad_data"
@@ -143,15 +144,15 @@ class DeadlineExceeded(Unavailable):
 
 
 class Canceled(TriptychError):
-    """Somebody has canceled the query while it was served."""
+    """The query was canceled while it ran."""
 
     status = 503
     error_type = "canceled"
 
 
 class TooHeavy(TriptychError):
-    """Work needs more processor time or memory than a light request may have. It is done again as a heavy one; no
-    client meets this error."""
+    """The work needs more CPU time or memory than a light request may use. It is repeated as a heavy request; clients
+    never get this error."""
 
 
 class Internal(TriptychError):
@@ -161,7 +162,7 @@ class Internal(TriptychError):
 
 
 class ConfigError(Exception):
-    """A setting that cannot be used; printed as one line at start, exit code 1."""
+    """A setting that cannot be used. It is printed as one line at the start; the exit code is 1."""
 
 
 _BY_NAME: dict[str, type[TriptychError]] = {
@@ -186,5 +187,5 @@ _BY_NAME: dict[str, type[TriptychError]] = {
 
 
 def from_wire(name: str, text: str) -> TriptychError:
-    """The error that a worker's reply names; an unknown name becomes `Internal`."""
+    """The error named in a worker's reply; `Internal` for an unknown name."""
     return _BY_NAME.get(name, Internal)(text)

@@ -1,4 +1,4 @@
-"""The one hash that places data: xxh64, seed 0, of the item's key bytes, modulo the number of shards.
+"""The hash that assigns data to shards: xxh64 with seed 0 of the item's key bytes, modulo the number of shards.
 
 The key bytes are: for a series its canonical label bytes (`shared.labels.encode`), for a log record its key, for a
 vector its id in UTF-8.

@@ -1,7 +1,7 @@
 """The identity of the directory of a shard or a log: a small document in it that names its cluster, kind and number.
 
-A start refuses a directory that was exchanged for another one or comes from another cluster, since results would be
-wrong.
+The service refuses to start with a directory that was swapped with another or comes from another cluster, because
+results would be wrong.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def decode(content: bytes) -> tuple[str, str, int]:
     checksum, _, text = content.rstrip(b"\n").partition(b" ")
     if xxhash.xxh3_64_hexdigest(text).encode() != checksum or content != checksum + b" " + text + b"\n":
         raise ValueError("its checksum does not match its content")
-    cluster_id, _, rest = text.decode().partition(" ")
-    kind, _, number = rest.rpartition(" ")
+    cluster_id, _, kind_and_number = text.decode().partition(" ")
+    kind, _, number = kind_and_number.rpartition(" ")
     return cluster_id, kind, int(number)
 
 

@@ -25,9 +25,9 @@ Codes = NDArray[np.int32]
 Rows = NDArray[np.int64]
 
 ENTRY_BYTES = 100
-"""What a table of symbols takes for a text, in addition to the text itself."""
+"""The memory that a symbol table needs for a text, in addition to the text itself."""
 COUNTED_AT_ONCE = 1 << 18
-"""Bytes of made texts that are counted together, by one array."""
+"""New texts of a query are counted in steps of this many bytes, with one array each."""
 
 
 def encode(labels: Labels) -> bytes:
@@ -62,7 +62,7 @@ class Symbols:
 
     A table may extend a parent (the worker's table of the labels of all its series): texts of the parent keep the
     parent's codes, new texts of one evaluation get negative codes in this table, and nothing is added to the parent.
-    The parent may grow meanwhile; `adopt` translates codes that the parent gave after this table was created.
+    The parent may grow meanwhile; `adopt` translates codes that the parent assigned after this table was created.
     """
 
     def __init__(self, parent: Symbols | None = None) -> None:
@@ -71,18 +71,19 @@ class Symbols:
         self._texts: list[str] = [""]
         self._codes: dict[str, int] = {"": 0}
         self._lock = Lock()
-        self._made_bytes = 0  # of made texts that are not counted yet
+        self._uncounted_bytes = 0  # of texts from `code_of_made`
         self._counted: list[NDArray[np.uint8]] = []
 
     def __len__(self) -> int:
         return len(self._texts)
 
     def knows(self, codes_end: int) -> bool:
-        """Whether all of the parent's codes below this one are codes of this table too, which `adopt` leaves alone."""
+        """Whether all of the parent's codes below `codes_end` are codes of this table too. `adopt` leaves those
+        unchanged."""
         return self._parent is None or codes_end <= self._parent_size
 
     def code(self, text: str) -> int:
-        """The code of `text`, which gets a new one if it has none."""
+        """The code of `text`; a new text gets a new code."""
         code = self.find(text)
         if code is not None:
             return code
@@ -95,16 +96,16 @@ class Symbols:
             return code
 
     def code_of_made(self, text: str) -> int:
-        """As `code`, for a text that a query made. A new text counts in the open account of memory
-        (`shared.process.array_memory`) as long as this table exists: an array of the same size stands for it, which is
-        never written to. Raises MemoryError past the account's limit. For one thread at a time."""
-        known = len(self._texts)
+        """As `code`, for a text that a query created. A new text counts in the open memory account
+        (`shared.process.array_memory`) as long as this table exists: an array of the same size, never written to,
+        stands for it. Raises MemoryError past the account's limit. Not thread-safe."""
+        size_before = len(self._texts)
         code = self.code(text)
-        if len(self._texts) > known:
-            self._made_bytes += sys.getsizeof(text) + ENTRY_BYTES
-            if self._made_bytes >= COUNTED_AT_ONCE:
-                self._counted.append(np.empty(self._made_bytes, dtype=np.uint8))
-                self._made_bytes = 0
+        if len(self._texts) > size_before:
+            self._uncounted_bytes += sys.getsizeof(text) + ENTRY_BYTES
+            if self._uncounted_bytes >= COUNTED_AT_ONCE:
+                self._counted.append(np.empty(self._uncounted_bytes, dtype=np.uint8))
+                self._uncounted_bytes = 0
         return code
 
     def codes(self, texts: Sequence[str]) -> Codes:
@@ -121,7 +122,7 @@ class Symbols:
         return np.array(out, dtype=np.int32)
 
     def codes_of(self, data: NDArray[np.uint8], starts: Rows, ends: Rows, hashes: NDArray[np.uint64]) -> Codes:
-        """Codes of the UTF-8 texts data[starts[i]:ends[i]], whose xxh64 hashes are hashes[i]: int32[n]."""
+        """int32[n]: the codes of the UTF-8 texts data[starts[i]:ends[i]], whose xxh64 hashes are hashes[i]."""
         raw = data.tobytes()
         return self.codes([raw[a:b].decode() for a, b in zip(starts.tolist(), ends.tolist(), strict=True)])
 
@@ -156,16 +157,16 @@ class Symbols:
         """Translate current codes of the parent into codes of this table: int32[n] → int32[n]."""
         if self._parent is None:
             return codes
-        late = np.flatnonzero(codes >= self._parent_size)
-        if len(late):
+        newer = np.flatnonzero(codes >= self._parent_size)
+        if len(newer):
             codes = codes.copy()
-            unique, inverse = np.unique(codes[late], return_inverse=True)
-            codes[late] = np.array([self.code(text) for text in self._parent.texts(unique)], dtype=np.int32)[inverse]
+            unique, inverse = np.unique(codes[newer], return_inverse=True)
+            codes[newer] = np.array([self.code(text) for text in self._parent.texts(unique)], dtype=np.int32)[inverse]
         return codes
 
 
 FEW_ROWS = 64
-"""Up to this number of rows, a dictionary is faster than sorting in numpy. Most dashboard queries do not have more
+"""Up to this number of rows, a dictionary is faster than sorting in numpy. Most dashboard queries have no more
 results."""
 
 
@@ -210,7 +211,7 @@ def row_ids(columns: Sequence[Codes], size: int) -> tuple[Rows, Rows]:
 
 
 def in_order(ids: Rows, first: Rows) -> tuple[Rows, Rows]:
-    """Renumber the answer of `row_ids` so that groups come in the order in which they first appear."""
+    """Renumber the result of `row_ids` so that groups are in the order of their first row."""
     by_appearance = np.argsort(first, kind="stable")
     rank = np.empty(len(first), dtype=np.int64)
     rank[by_appearance] = np.arange(len(first), dtype=np.int64)
@@ -225,8 +226,9 @@ def _bytes_of(array: Rows | Codes) -> int:
 class LabelFrame:
     """The label sets of `size` series as columns: label name → int32[size] of codes, 0 where a series lacks the label.
 
-    Frames are immutable: operations return new frames and share columns, and a column is never written to. `derived`:
-    where to keep what is made from the label sets of a frame that is asked for again and again, in whatever codes.
+    Frames are immutable: operations return new frames and share columns, and a column is never written to. `derived`: a
+    cache of values derived from the label sets, for a frame that is used again and again. They must not depend on the
+    codes.
     """
 
     symbols: Symbols
@@ -262,18 +264,18 @@ class LabelFrame:
         return LabelFrame(self.symbols, self.size, {**self.columns, name: codes})
 
     def without(self, names: Iterable[str]) -> LabelFrame:
-        gone = set(names)
-        return LabelFrame(self.symbols, self.size, {n: c for n, c in self.columns.items() if n not in gone})
+        dropped = set(names)
+        return LabelFrame(self.symbols, self.size, {n: c for n, c in self.columns.items() if n not in dropped})
 
     def only(self, names: Iterable[str]) -> LabelFrame:
-        wanted = set(names)
-        return LabelFrame(self.symbols, self.size, {n: c for n, c in self.columns.items() if n in wanted})
+        kept = set(names)
+        return LabelFrame(self.symbols, self.size, {n: c for n, c in self.columns.items() if n in kept})
 
     def group(self, names: Sequence[str], *, without: bool = False) -> tuple[Rows, LabelFrame]:
         """Group the series `by` (or `without`) label names.
 
-        Returns (`ids`: int64[size], the group of each series; the groups' own label sets), in the order of their first
-        series: one by codes would depend on the order in which shards answer.
+        Returns (`ids`: int64[size], the group of each series; the groups' label sets). Groups are in the order of their
+        first series, since an order by codes would depend on the order in which shards reply.
         """
         grouping = self.without(names) if without else self.only(names)
         ids, first = in_order(*row_ids(list(grouping.columns.values()), self.size))
@@ -282,7 +284,7 @@ class LabelFrame:
     def unique(self) -> tuple[Rows, Rows]:
         """`row_ids` over all labels: series with equal label sets get equal ids."""
         if self.derived is not None and self.size <= FEW_ROWS:  # else the ids depend on the codes
-            return self.derived.get("unique", self._unique, lambda made: sum(map(_bytes_of, made)))
+            return self.derived.get("unique", self._unique, lambda arrays: sum(map(_bytes_of, arrays)))
         return self._unique()
 
     def _unique(self) -> tuple[Rows, Rows]:
@@ -299,13 +301,13 @@ class LabelFrame:
     def in_order(self) -> tuple[Rows, LabelFrame]:
         """(`sort_order`, the frame with its rows in this order)."""
         order = self.sort_order()
-        own = self.take(order)
+        ordered = self.take(order)
         if self.derived is not None:
-            own.derived = self.derived.part("in order", share=4)
-        return order, own
+            ordered.derived = self.derived.part("in order", share=4)
+        return order, ordered
 
     def bytes_with_derived(self) -> int:
-        """Of its columns and of what is kept beside them, at most."""
+        """An upper bound of the bytes of the columns and of the derived values."""
         return sum(map(_bytes_of, self.columns.values())) + (0 if self.derived is None else self.derived.bytes_max)
 
     def _sort_order(self) -> Rows:
@@ -318,14 +320,14 @@ class LabelFrame:
         for column, (texts, local) in zip((self.columns[name] for name in names), self.values(names), strict=True):
             rank = np.empty(len(texts), dtype=np.int64)
             rank[ascending(texts)] = np.arange(len(texts))
-            # A series without this label comes after those with it if its next name is a later one, before them if
-            # it has no more labels.
+            # A series without this label sorts after those with it if it has a label of a later name, otherwise
+            # before them.
             keys.append(np.where(column != 0, rank[local], np.where(follows, len(texts), -1)))
             follows |= column != 0
         return np.lexsort(keys) if keys else np.arange(self.size)
 
     def _label_sets(self) -> list[Labels]:
-        """The label set of each series, for few of them."""
+        """The label set of each series, for a few series."""
         names = sorted(self.columns)
         columns = [
             [(name, texts[place]) if texts[place] else None for place in local.tolist()]
@@ -334,16 +336,16 @@ class LabelFrame:
         return [tuple([pair for pair in row if pair]) for row in zip(*columns, strict=True)] or [()] * self.size
 
     def values(self, names: Sequence[str]) -> list[tuple[list[str], Rows]]:
-        """For each of these labels, which the frame has: (its distinct values; int64[size], the place of each series'
-        value among them)."""
+        """For each of these labels, which the frame must have: (its distinct values; int64[size], the position of each
+        series' value among them)."""
         if self.size == 1:
             only = np.zeros(1, dtype=np.int64)
             codes = np.array([self.columns[name][0] for name in names], dtype=np.int32)
             return [([text], only) for text in self.symbols.texts(codes)]
-        found = [distinct(self.columns[name]) for name in names]
-        # The texts of all labels at once: a table that holds them as bytes is asked once.
-        texts = iter(self.symbols.texts(np.concatenate([used for used, _ in found]))) if found else iter(())
-        return [(list(islice(texts, len(used))), local) for used, local in found]
+        by_name = [distinct(self.columns[name]) for name in names]
+        # The texts of all labels in one call, which is faster if the table holds texts as bytes.
+        texts = iter(self.symbols.texts(np.concatenate([used for used, _ in by_name]))) if by_name else iter(())
+        return [(list(islice(texts, len(used))), local) for used, local in by_name]
 
     def to_frames(self) -> list[bytes | memoryview]:
         """Two wire frames: msgpack [size, names, texts], and int32[names, size] of positions in the texts."""

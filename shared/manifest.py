@@ -32,11 +32,10 @@ ADDITIONS: Mapping[int, str] = {
     4: "times and headers of the log's records",
     5: "labels of new series, in the write-ahead logs",
 }
-"""What a format has that the one before has not. An upgrade to it rewrites nothing: what the one before has is read as
-it is."""
+"""What each format adds to the one before. An upgrade rewrites nothing: data in earlier formats is read as it is."""
 NAME = "manifest.json"
 LOCK = "manifest.lock"
-"""Held for moments, by those who start or end."""
+"""Held briefly by processes that start or end."""
 SHARDS = "shards"
 HOLDS_DATA = (SHARDS, "wal", "sequencer", "vector", "vector-index")
 """Directories that are created after the manifest: if one of them exists, there was a manifest."""
@@ -51,7 +50,7 @@ class NewerFormat(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What the directory is. `format`: of the data in it; the same directory has it raised by an upgrade."""
+    """The identity of a data directory. `format`: the format of its data, which an upgrade raises."""
 
     cluster_id: str
     shards: int
@@ -74,8 +73,8 @@ class Manifest:
             raise ValueError("it is nested too deeply") from error
         if not isinstance(fields, dict) or not isinstance(fields.get("format"), int):
             raise ValueError("it has no format")
-        # The checksum comes first, and in every format in the same way, so that a flipped bit does not pass for a newer
-        # format.
+        # The checksum is verified first, and is the same in every format, so that a flipped bit is not taken for a
+        # newer format.
         if fields.pop("checksum", None) != _checksum(fields):
             raise ValueError("its checksum does not match its content")
         if fields["format"] > FORMAT:
@@ -100,10 +99,10 @@ def open_manifest(settings: Settings, control: Control, creating: Callable[[], N
     """The manifest in `control`, the data directory's documents. It is written if the data directory is new, after
     `creating`, which may raise ConfigError. A copy is kept in `shards/`. A directory in an earlier format is upgraded.
 
-    Coordinator and supervisor may both be first, so a lock is held meanwhile. Raises ConfigError if the directory
-    cannot be used, is in a newer format, holds data without a manifest, was made with another number of shards or
-    with fewer than there are workers, has the directory of another shard or cluster in the place of a shard's
-    directory, or is in an earlier format and in use. Then nothing is upgraded.
+    The coordinator and the supervisor may call this at the same time, so it holds a lock. Raises ConfigError if the
+    directory cannot be used, is in a newer format, holds data without a manifest, was created with another number of
+    shards or with fewer shards than there are workers, has the directory of another shard or cluster in place of a
+    shard's directory, or is in an earlier format and in use. Then nothing is upgraded.
     """
     try:
         control.prepare()
@@ -115,13 +114,14 @@ def open_manifest(settings: Settings, control: Control, creating: Callable[[], N
             identity.verify(shards, manifest.cluster_id, identity.SHARD)
             return _upgraded(control, manifest)
     except OSError as error:
-        if os.path.exists(settings.data) and not os.path.isdir(settings.data):  # those of Path may raise OSError
+        if os.path.exists(settings.data) and not os.path.isdir(settings.data):  # the methods of Path may raise OSError
             raise ConfigError(f"TRIPTYCH_DATA is {settings.data}, which is not a directory") from error
         raise _unusable(settings.data, error) from error
 
 
 def _require_fitting(settings: Settings, manifest: Manifest) -> None:
-    """Raise ConfigError for another number of shards than the directory has, or for more workers."""
+    """Raise ConfigError if the settings have another number of shards than the directory, or more workers than
+    shards."""
     if settings.shards not in (0, manifest.shards):
         raise ConfigError(
             f"TRIPTYCH_SHARDS is {settings.shards}, but {settings.data} was made with {manifest.shards} shards; "
@@ -135,11 +135,11 @@ def _require_fitting(settings: Settings, manifest: Manifest) -> None:
 
 
 def _upgraded(control: Control, manifest: Manifest) -> Manifest:
-    """The manifest of the directory in FORMAT, to which it is brought one step at a time.
+    """Upgrade the directory to FORMAT, one format at a time. Returns its manifest.
 
-    Nothing else writes in the directory meanwhile: both locks are held. A step writes the manifest, at once or not at
-    all, and its copy after it: a crash leaves the format before the step or the one after it, and the next start writes
-    a copy that is missing or behind. Raises ConfigError if the processes of an earlier release still run; OSError.
+    Both locks are held, so nothing else writes to the directory meanwhile. Each step replaces the manifest atomically,
+    then its copy. A crash leaves the format before or after the step; the next start writes a copy that is missing or
+    outdated. Raises ConfigError if processes of an earlier release still run; OSError.
     """
     if manifest.format == FORMAT:
         return manifest
@@ -201,7 +201,7 @@ def _refuse_without(control: Control) -> None:
 
 
 def _remedy(control: Control) -> str:
-    """How an operator can restore the manifest: from its copy, or from what the shards' directories say."""
+    """How an operator can restore the manifest: from its copy, or from the identities of the shards."""
     shards = control.within(SHARDS)
     try:
         Manifest.decode(shards.read(NAME))
@@ -242,8 +242,8 @@ def shard_directories(data: Path) -> list[Path]:
 
 
 def _keep_copy(control: Control, manifest: Manifest) -> None:
-    """Write the manifest's copy in `shards/` unless it is there. The shards' directories are created before the copy:
-    if there is a copy, a missing directory has been lost. Raises OSError; ConfigError if a directory has been lost, or
+    """Write the manifest's copy in `shards/` unless it exists. The shards' directories are created before the copy, so
+    if the copy exists, a missing directory has been lost. Raises OSError; ConfigError if a directory has been lost or
     the copy belongs to another data directory."""
     shards = control.within(SHARDS)
     copy = shards.location(NAME)
@@ -278,7 +278,7 @@ def _keep_copy(control: Control, manifest: Manifest) -> None:
 
 
 def _refuse_without_shards(control: Control) -> None:
-    """Raise ConfigError if there are directories that are created after the shards' directories, but no `shards/`."""
+    """Raise ConfigError if `shards/` is missing although directories that are created after it exist."""
     others = [name for name in HOLDS_DATA if name != SHARDS and control.exists(name)]
     if others and not control.exists(SHARDS):
         shards = control.location(SHARDS)
@@ -292,7 +292,7 @@ def lock(control: Control, role: str) -> Lease:
     """Take the data directory's lock for a role ("coordinator" or "workers") until this process ends. Raises
     ConfigError if another process holds it."""
     try:
-        with control.locked(LOCK):  # what `leave` has begun is over then
+        with control.locked(LOCK):  # waits for a `leave` in progress
             return control.lock(f"{role}.lock")
     except Locked as error:
         raise ConfigError(
@@ -308,13 +308,13 @@ def _unusable(data: object, error: OSError) -> ConfigError:
 
 
 def endpoint(settings: Settings, manifest: Manifest) -> str:
-    """The ZeroMQ address at which this cluster's coordinator and workers meet: a socket in a directory that only its
-    owner may enter. It is the data directory's own: a copy of it, such as a restored backup, has the same cluster id
-    and may run beside it. Raises ConfigError if others may enter, or if it cannot be made."""
+    """The ZeroMQ address of this cluster's coordinator: a socket in a directory that only its owner may enter. Each
+    data directory has its own, because a copy, such as a restored backup, has the same cluster id and may run at the
+    same time. Raises ConfigError if other users may enter the directory, or if it cannot be created."""
     directory = settings.data.resolve() / "run"
     if len(os.fsencode(directory / "cluster.sock")) > SOCKET_PATH_BYTES_MAX:
-        own = xxhash.xxh3_64_hexdigest(os.fsencode(directory) + manifest.cluster_id.encode())
-        directory = Path(tempfile.gettempdir()) / f"triptych-{os.getuid()}-{own}"
+        digest = xxhash.xxh3_64_hexdigest(os.fsencode(directory) + manifest.cluster_id.encode())
+        directory = Path(tempfile.gettempdir()) / f"triptych-{os.getuid()}-{digest}"
     try:
         directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
         status = directory.stat()
@@ -328,11 +328,11 @@ def endpoint(settings: Settings, manifest: Manifest) -> str:
 
 
 def leave(address: str, control: Control, other_role: str) -> None:
-    """Remove the directory of an `endpoint` that is in the temporary directory, unless the cluster's other part still
-    runs; it stays when both end at the same moment. For a process that has closed its sockets and still holds the lock
-    of its own role.
+    """Remove the directory of an `endpoint` in the temporary directory, unless the other role still runs. If both end
+    at the same moment, the directory stays. Call this after closing the sockets, while holding the lock of the own
+    role.
 
-    While workers wait for a coordinator the directory has to stay: another user could make one of that name.
+    The directory must stay while workers wait for a coordinator: another user could create one of that name.
     """
     directory = Path(address.removeprefix("ipc://")).parent
     if directory.parent != Path(tempfile.gettempdir()):

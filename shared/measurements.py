@@ -1,7 +1,7 @@
-"""What a process has measured: numbers by metric name and label values, as workers send them to the coordinator.
+"""Values of a process's metrics, by metric name and label values, as workers send them to the coordinator.
 
-Counting is done where things happen, in plain integers. The values are gathered only when somebody asks for them. What
-a metric means, its type and its label names are in `coordinator.watching.catalogue`.
+Code counts events in plain integers where they happen. The values are gathered only when they are requested. The
+meanings, types and label names of metrics are in `coordinator.watching.catalogue`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ SHORT_S = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1
 """Bounds of histograms of steps inside the service, in seconds."""
 
 Value = float | list[float]
-"""A number, or of a histogram the counts of its buckets (not cumulative) and then the sum of what was observed."""
+"""A number; for a histogram, the counts of its buckets (not cumulative), then the sum of all observations."""
 
 
 class Latencies:
-    """How often something took how long. `counts[i]`: it took at most `bounds_s[i]` and more than the bound before it;
-    the last, more than all bounds. One thread at a time may add; any may read."""
+    """A histogram of durations. `counts[i]`: observations of at most `bounds_s[i]` and more than the bound before; the
+    last: more than all bounds. One thread at a time may add; any thread may read."""
 
     __slots__ = ("bounds_s", "counts", "seconds")
 
@@ -37,13 +37,13 @@ class Latencies:
 
 
 class Values:
-    """Metric name → (label values, value) of each of its series, in the order in which they were put."""
+    """Metric name → (label values, value) of each of its series, in insertion order."""
 
     def __init__(self, by_name: dict[str, list[tuple[list[str], Value]]] | None = None) -> None:
         self.by_name = {} if by_name is None else by_name
 
     def put(self, name: str, value: float | Latencies, *labels: str) -> None:
-        """Set one series. The labels are in the order that the catalogue names them."""
+        """Add one series. The label values are in the order of the label names in the catalogue."""
         number: Value = [*value.counts, value.seconds] if isinstance(value, Latencies) else float(value)
         self.by_name.setdefault(name, []).append((list(labels), number))
 
@@ -54,8 +54,8 @@ class Values:
 
     def get(self, name: str, *labels: str) -> Value:
         """The value of one series. Raises KeyError."""
-        for own, value in self.by_name[name]:
-            if own == list(labels):
+        for label_values, value in self.by_name[name]:
+            if label_values == list(labels):
                 return value
         raise KeyError(labels)
 

@@ -1,8 +1,8 @@
 """Fields of protobuf messages as bytes: varints and lengths, for kernels that parse a body and for Python.
 
 Encoding: https://protobuf.dev/programming-guides/encoding/. A field is a tag (a varint: number << 3 | wire type) and
-its content. What a kernel does not accept, such as a length that is not in its shortest form (valid, but rare), is left
-to the protobuf library, which alone decides what is an error.
+its content. Input that a kernel does not accept, such as a length that is not in its shortest form (valid, but rare),
+goes to the protobuf library, which alone decides what is an error.
 """
 
 # In a kernel, a numpy integer and an int have the same type.
@@ -21,14 +21,14 @@ VARINT, FIXED_64, DELIMITED, FIXED_32 = 0, 1, 2, 5
 """Wire types."""
 VARINT_BYTES_MAX = 10
 LENGTH_BYTES_MAX = 5
-"""The length of a varint below 2^32, at most."""
+"""The most bytes of a varint below 2^32."""
 
 _PAIR = types.UniTuple(types.int64, 2)
 _TRIPLE = types.UniTuple(types.int64, 3)
 _TABLE = types.Array(types.int64, 2, "C")
 
 
-# Kernels. Those with an `end` read body[at:end] and no byte beyond; the caller has checked 0 ≤ at and end ≤ len(body).
+# Kernels. Those with an `end` read only body[at:end]; the caller has checked 0 ≤ at and end ≤ len(body).
 
 
 @kernel(_PAIR(Bytes, types.int64, types.int64), first=True, allocates=False)
@@ -51,7 +51,7 @@ def field_length(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
 
 @kernel(_PAIR(Bytes, types.int64), first=True, allocates=False)
 def checked_length(data: np.ndarray, at: int) -> tuple[int, int]:
-    """A varint of data that has been checked, such as canonical label bytes: (value, position after it)."""
+    """A varint in valid data, such as canonical label bytes: (value, position after it)."""
     value: Any = 0
     shift = 0
     while data[at] >= 0x80:
@@ -108,7 +108,7 @@ def past_field(body: np.ndarray, at: int, end: int, wire_type: int) -> int:
 
 @inlined(allocates=False)
 def put_length(out: np.ndarray, at: int, length: int) -> int:
-    """Write a length in its shortest form to `out` from `at`. Returns where it ends."""
+    """Write a length in its shortest form to `out` at `at`. Returns the position after it."""
     while length >= 0x80:
         out[at] = np.uint8(length & 0x7F | 0x80)
         length >>= 7
@@ -118,24 +118,24 @@ def put_length(out: np.ndarray, at: int, length: int) -> int:
 
 
 BROKEN, SCATTERED = -1, -2
-"""What `message_slices` answers, as the first of its results, for what it cannot read."""
+"""First results of `message_slices` for messages that it cannot read."""
 SLICE_BEGIN, SLICE_END, SLICE_FIRST = range(3)
-"""Columns of a table of slices: where it begins and ends, and how many fields of the number come before it."""
+"""Columns of a table of slices: begin, end, and how many fields with the number come before the slice."""
 
 
 @kernel(_TRIPLE(Bytes, types.int64, types.int64, types.int64, _TABLE, _TABLE))
 def message_slices(
-    body: np.ndarray, number: int, most: int, slice_bytes: int, slices: np.ndarray, rest: np.ndarray
+    body: np.ndarray, number: int, most: int, slice_bytes: int, slices: np.ndarray, other_spans: np.ndarray
 ) -> tuple[int, int, int]:
-    """The length-delimited fields with this number of a message: (how many, in how many slices, in how many spans the
-    other fields lie).
+    """Divide the length-delimited fields of a message that have this number into slices: (number of fields, of slices,
+    of spans of other fields).
 
-    A slice is neighbouring fields of `slice_bytes` at most, or one field; each is a row of `slices` (int64[…, 3]).
-    Of the fields beyond `most` only the number is told. `rest` (int64[…, 2]) gets the spans of all other fields.
-    (BROKEN, …) where a field is not whole, SCATTERED where either table has no room.
+    A slice is a run of adjacent fields of at most `slice_bytes`, or one field; each is a row of `slices` (int64[…, 3]).
+    Fields beyond `most` are only counted. `other_spans` (int64[…, 2]) gets the spans of all other fields. The first
+    result is BROKEN if a field is incomplete, SCATTERED if either table is too small; the second is the position.
     """
-    at, end, count, made, spans = 0, len(body), 0, 0, 0
-    wanted = number << 3 | DELIMITED
+    at, end, count, slice_count, spans = 0, len(body), 0, 0, 0
+    wanted_tag = number << 3 | DELIMITED
     while at < end:
         tag, content = integer(body, at, min(end, at + LENGTH_BYTES_MAX))
         if content < 0 or tag < 8:
@@ -147,32 +147,32 @@ def message_slices(
             following = past_field(body, content, end, tag & 7)
         if following < 0:
             return BROKEN, at, 0
-        if tag == wanted:
+        if tag == wanted_tag:
             if count < most:
-                last = slices[max(made - 1, 0)]
-                if made == 0 or last[SLICE_END] != at or following - last[SLICE_BEGIN] > slice_bytes:
-                    if made == len(slices):
+                last = slices[max(slice_count - 1, 0)]
+                if slice_count == 0 or last[SLICE_END] != at or following - last[SLICE_BEGIN] > slice_bytes:
+                    if slice_count == len(slices):
                         return SCATTERED, at, 0
-                    slices[made, SLICE_BEGIN], slices[made, SLICE_FIRST] = at, count
-                    made += 1
-                slices[made - 1, SLICE_END] = following
+                    slices[slice_count, SLICE_BEGIN], slices[slice_count, SLICE_FIRST] = at, count
+                    slice_count += 1
+                slices[slice_count - 1, SLICE_END] = following
             count += 1
-        elif spans > 0 and rest[spans - 1, 1] == at:
-            rest[spans - 1, 1] = following
+        elif spans > 0 and other_spans[spans - 1, 1] == at:
+            other_spans[spans - 1, 1] = following
         else:
-            if spans == len(rest):
+            if spans == len(other_spans):
                 return SCATTERED, at, 0
-            rest[spans, 0], rest[spans, 1] = at, following
+            other_spans[spans, 0], other_spans[spans, 1] = at, following
             spans += 1
         at = following
-    return count, made, spans
+    return count, slice_count, spans
 
 
 # Python
 
 
 def varint(number: int) -> bytes:
-    """The shortest form of a number ≥ 0."""
+    """The shortest encoding of a number ≥ 0."""
     encoded = bytearray()
     while number >= 0x80:
         encoded.append(number & 0x7F | 0x80)

@@ -1,4 +1,5 @@
-"""Values of settings, from text of a variable or a value of TOML. Each raises ValueError for another one."""
+"""Parses values of settings, from the text of a variable or a TOML value. Each function raises ValueError for
+others."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 logger = logging.getLogger("triptych")
 
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
-"""The HTTP request that the current task or thread works for; empty if it is none."""
+"""The id of the HTTP request that the current task or thread serves; empty if there is none."""
 
 
 class _Line(logging.Formatter):

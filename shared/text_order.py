@@ -1,5 +1,5 @@
-"""The order of many texts, found without the interpreter lock: Python's `sorted` keeps other threads waiting until it
-is done, for a second with a million texts."""
+"""Sorts many texts without the interpreter lock: Python's `sorted` blocks all other threads until it is done, for a
+second with a million texts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from shared.kernels import inlined, kernel, types
 
 SORTED_AT_ONCE = 1 << 12
-"""Texts that are left to `sorted`, which takes some 2 ms for as many."""
+"""Up to this number of texts, `sorted` is used, which takes some 2 ms."""
 ENCODED_AT_ONCE = 1 << 12
-"""Texts that become bytes in one step, during which other threads wait."""
+"""The number of texts that are encoded in one step, during which other threads wait."""
 RUN = 8
-"""Texts that are sorted by insertion before runs of them are merged."""
+"""The length of runs that are sorted by insertion before they are merged."""
 
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _INTS = types.Array(types.int64, 1, "C", readonly=True)
@@ -24,8 +24,8 @@ _INTS_OUT = types.int64[::1]
 
 
 def ascending(texts: Sequence[str]) -> NDArray[np.int64]:
-    """int64[n]: the places of the texts in ascending order of their code points, which UTF-8 keeps; equal texts in the
-    order in which they come. As `sorted` does, it takes texts with halves of surrogate pairs."""
+    """int64[n]: the positions of the texts in ascending order of code points, which is the order of their UTF-8 bytes.
+    The sort is stable. Like `sorted`, it accepts texts with lone surrogates."""
     if len(texts) <= SORTED_AT_ONCE:
         return np.array(sorted(range(len(texts)), key=texts.__getitem__), dtype=np.int64)
     data = bytearray()
@@ -42,7 +42,7 @@ def ascending(texts: Sequence[str]) -> NDArray[np.int64]:
 
 @inlined
 def _common_prefix(data: Any, offsets: Any) -> Any:
-    """How many bytes all texts begin with."""
+    """The length of the prefix that all texts share, in bytes."""
     same = offsets[1] - offsets[0]
     for i in range(1, len(offsets) - 1):
         begin, length = offsets[i], min(same, offsets[i + 1] - offsets[i])
@@ -54,7 +54,7 @@ def _common_prefix(data: Any, offsets: Any) -> Any:
 
 @inlined
 def _is_after(data: Any, offsets: Any, keys: Any, skipped: Any, one: Any, other: Any) -> Any:
-    """Whether text `one` comes after text `other`; `keys`: the first eight bytes of each behind those `skipped`."""
+    """Whether text `one` comes after text `other`. `keys`: the first eight bytes of each text after `skipped` bytes."""
     if keys[one] != keys[other]:
         return keys[one] > keys[other]
     a, b = offsets[one] + skipped, offsets[other] + skipped
@@ -69,7 +69,7 @@ def _is_after(data: Any, offsets: Any, keys: Any, skipped: Any, one: Any, other:
 
 @kernel(types.void(_BYTES, _INTS, _INTS_OUT, _INTS_OUT))
 def _sort(data: Any, offsets: Any, order: Any, scratch: Any) -> None:
-    """Sorts `order`, the numbers of texts data[offsets[i]:offsets[i+1]], by merging; `scratch`: int64[as many]."""
+    """Merge sort of `order`, int64[n] of numbers i of texts data[offsets[i]:offsets[i+1]]; `scratch`: int64[n]."""
     n = len(order)
     skipped = _common_prefix(data, offsets)
     keys = np.zeros(n, np.uint64)

@@ -1,7 +1,7 @@
-"""OpenTelemetry traces of requests. Off unless a collector is set; then nothing of OpenTelemetry is imported.
+"""OpenTelemetry traces of requests. Unless a collector is set, they are off and OpenTelemetry is not imported.
 
-Spans go to a bounded queue, from which a thread of the library sends them: when the collector is slow or gone, spans
-are dropped, and nobody waits. `OTEL_TRACES_SAMPLER` and the other variables of the OpenTelemetry specification apply.
+Spans go to a bounded queue, from which a thread of the library sends them. If the collector is slow or down, spans are
+dropped, and no request waits. `OTEL_TRACES_SAMPLER` and the other variables of the OpenTelemetry specification apply.
 Attributes name routes, methods and workers, never queries, bodies, tokens or headers.
 """
 
@@ -26,16 +26,16 @@ ENDPOINT_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 EXPORTER = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 EXPORT_TIMEOUT_S = 2.0
 STOP_WITHIN_S = 1.0
-"""What is not sent by then is lost."""
-REMARK_INTERVAL_S = 30.0
-"""A collector that is gone makes the library log the same line again and again: one in so many seconds is shown."""
+"""Spans that are not sent by then are lost."""
+LOG_INTERVAL_S = 30.0
+"""While the collector is down, the library logs the same line again and again. One per interval is shown."""
 ATTRIBUTE_MAX = 200
 
 Attributes = Mapping[str, str | int]
 
 
 class _Tracing:
-    """The library's parts that are used here."""
+    """The objects of the library that are used here."""
 
     def __init__(self, url: str, process: str) -> None:
         from opentelemetry import trace
@@ -45,9 +45,9 @@ class _Tracing:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        named = {"service.name": "triptych", "service.version": version(), "service.instance.id": process}
+        attributes = {"service.name": "triptych", "service.version": version(), "service.instance.id": process}
         limits = SpanLimits(max_span_attribute_length=ATTRIBUTE_MAX)
-        self.provider = TracerProvider(resource=Resource.create(named), span_limits=limits, shutdown_on_exit=False)
+        self.provider = TracerProvider(resource=Resource.create(attributes), span_limits=limits, shutdown_on_exit=False)
         exporter = OTLPSpanExporter(url.rstrip("/") + "/v1/traces", timeout=EXPORT_TIMEOUT_S)
         self.provider.add_span_processor(BatchSpanProcessor(exporter))
         self.tracer: Any = self.provider.get_tracer("triptych")
@@ -59,8 +59,8 @@ _tracing: _Tracing | None = None
 
 
 def load(url: str) -> None:
-    """Import the library if it is needed; processes that are forked later have it too. Raises ConfigError when `url` is
-    set and the library is not installed."""
+    """Import the library if it is needed; processes that are forked later have it too. Raises ConfigError if `url` is
+    set but the library is not installed."""
     if not _endpoint(url):
         return
     try:
@@ -74,15 +74,15 @@ def load(url: str) -> None:
 
 
 def start(url: str, process: str) -> None:
-    """Trace from now on, in this process and not in those that it forks, and send to the collector at `url`, or at
-    OTEL_EXPORTER_OTLP_ENDPOINT. Neither, or `load` has found no library: do nothing."""
+    """Start tracing in this process, but not in processes that it forks, and send spans to the collector at `url`, or
+    else at OTEL_EXPORTER_OTLP_ENDPOINT. Does nothing if neither is set or `load` has not found the library."""
     global _tracing
     endpoint = _endpoint(url)
     if not endpoint or EXPORTER not in sys.modules:
         return
     _tracing = _Tracing(endpoint, process)
-    remarks = logging.getLogger("opentelemetry")
-    remarks.handlers[:], remarks.propagate = [_Remarks()], False
+    library_logger = logging.getLogger("opentelemetry")
+    library_logger.handlers[:], library_logger.propagate = [_LibraryLog()], False
     event(logging.INFO, "traces are sent", collector=without_secrets(endpoint), process=process)
 
 
@@ -91,12 +91,12 @@ def _endpoint(url: str) -> str:
 
 
 def stop() -> None:
-    """Send what is left, as far as that does not take long."""
+    """Stop tracing. Waits at most STOP_WITHIN_S for the remaining spans to be sent."""
     global _tracing
     if _tracing is not None:
-        sending = threading.Thread(target=_tracing.provider.shutdown, daemon=True)
-        sending.start()
-        sending.join(STOP_WITHIN_S)
+        shutdown = threading.Thread(target=_tracing.provider.shutdown, daemon=True)
+        shutdown.start()
+        shutdown.join(STOP_WITHIN_S)
         _tracing = None
 
 
@@ -106,11 +106,11 @@ def is_on() -> bool:
 
 @contextmanager
 def span(name: str, parent: str, attributes: Attributes) -> Iterator[Any]:
-    """A span around what a process does for another one; `parent`: a `traceparent` of W3C Trace Context. Spans that are
-    made within are its children. To be called while `is_on`."""
+    """A span around work that this process does for another one. `parent`: the `traceparent` of W3C Trace Context.
+    Spans created within are its children. Call this only while `is_on`."""
     assert _tracing is not None
     api, context = _tracing.api, _tracing.propagator.extract({"traceparent": parent})
-    # The text of an error may have parts of a query, so the library must not record it.
+    # The text of an error may contain parts of a query, so the library must not record it.
     with _tracing.tracer.start_as_current_span(
         name, context, api.SpanKind.SERVER, attributes, record_exception=False, set_status_on_exception=False
     ) as current:
@@ -123,8 +123,8 @@ def span(name: str, parent: str, attributes: Attributes) -> Iterator[Any]:
 
 
 def begin(name: str, attributes: Attributes) -> tuple[Any, str]:
-    """(A span of what another process is asked, the `traceparent` for it); None and an empty text where no trace is
-    recorded. To be called while `is_on`, and ended by `end`."""
+    """Begin a span of a call to another process. Returns (the span, the `traceparent` for the call), or (None, "") if
+    no trace is recorded. Call this only while `is_on`; `end` ends the span."""
     assert _tracing is not None
     if not _is_recorded(_tracing):
         return None, ""
@@ -135,14 +135,14 @@ def begin(name: str, attributes: Attributes) -> tuple[Any, str]:
 
 
 def end(current: Any, seconds_ago: float = 0.0, *, failed: bool = False) -> None:
-    """The span is over, or has been for so long."""
+    """End the span now, or at a time in the past."""
     if failed and _tracing is not None:
         current.set_status(_tracing.api.StatusCode.ERROR)
     current.end(time.time_ns() - int(seconds_ago * 1e9))
 
 
 def past(name: str, began_s_ago: float, ended_s_ago: float) -> None:
-    """A child of the current span that is over. To be called while `is_on`."""
+    """Add a finished child to the current span. Call this only while `is_on`."""
     assert _tracing is not None
     if not _is_recorded(_tracing):
         return
@@ -151,14 +151,14 @@ def past(name: str, began_s_ago: float, ended_s_ago: float) -> None:
     child.end(now_ns - int(ended_s_ago * 1e9))
 
 
-def _is_recorded(own: _Tracing) -> bool:
-    """Whether the current task or thread is within a span that is recorded. To make one that is not takes as long as to
-    make one that is."""
-    return bool(own.api.get_current_span().is_recording())
+def _is_recorded(tracing: _Tracing) -> bool:
+    """Whether the current task or thread is within a recorded span. Creating a span that is not recorded takes as long
+    as creating one that is."""
+    return bool(tracing.api.get_current_span().is_recording())
 
 
-class _Remarks(logging.Handler):
-    """What the library has to say, in the form of our log, and not too often."""
+class _LibraryLog(logging.Handler):
+    """Writes the library's warnings to our log, at a limited rate."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -167,5 +167,5 @@ class _Remarks(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         now = time.monotonic()
         if now >= self._next_at:
-            self._next_at = now + REMARK_INTERVAL_S
+            self._next_at = now + LOG_INTERVAL_S
             event(logging.WARNING, "traces are lost", why=record.getMessage()[:500])

@@ -1,4 +1,4 @@
-"""URLs as they may be shown."""
+"""URLs without secrets, for logs and messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ HIDDEN = "***"
 
 
 def without_secrets(text: str) -> str:
-    """A URL without its credentials and its query, which may have a key; any other text as it is."""
+    """A URL, or several separated by commas, without credentials and query, which may contain a key. Other text is
+    returned unchanged."""
     if "://" not in text:
         return text
     return ",".join(_without_secrets(part) for part in text.split(","))

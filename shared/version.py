@@ -1,4 +1,4 @@
-"""The release."""
+"""The version of this release."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 
 @cache
 def version() -> str:
-    from importlib import metadata  # takes 15 ms, for which a start need not wait
+    from importlib import metadata  # takes 15 ms, which would delay the start
 
     try:
         return metadata.version("triptych")

@@ -24,20 +24,20 @@ _fork = multiprocessing.get_context("fork")
 def fill(role: str) -> None:
     """Compile all kernels of the modules imported so far into the disk cache, with a process for each CPU, and print
     the progress. Exits the process if one of them fails. Call this before the process has threads."""
-    started = said = time.monotonic()
+    started = reported_at = time.monotonic()
     ready, count = ready_count()
     if ready == count:
         sys.stdout.write(f"{count} kernels of the {role} are compiled already\n")
         return
     sys.stdout.write(f"{count - ready} of {count} kernels of the {role} are compiled now, once for this version\n")
-    sys.stdout.flush()  # otherwise the forked processes would write it again
+    sys.stdout.flush()  # otherwise forked processes would write it again
     children = [_fork.Process(target=_compile) for _ in range(len(os.sched_getaffinity(0)))]
     for child in children:
         child.start()
     while any(child.is_alive() for child in children):
         time.sleep(POLL_S)
-        if time.monotonic() - said > PROGRESS_S:
-            said = time.monotonic()
+        if time.monotonic() - reported_at > PROGRESS_S:
+            reported_at = time.monotonic()
             sys.stdout.write(f"{ready_count()[0]} of {count} kernels of the {role}\n")
             sys.stdout.flush()
     if any(child.exitcode != 0 for child in children):

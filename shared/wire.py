@@ -5,10 +5,10 @@ ReplyHeader, a body and frames (`proto/cluster.proto`). The body is the method's
 `shared/messages/` in msgpack; the other frames are raw buffers (numpy arrays, protobuf slices), which this module does
 not interpret.
 
-Each frame of ZeroMQ costs some microseconds, so small ones travel together: a message's first frame is
+Each ZeroMQ frame costs some microseconds, so small ones travel together: a message's first frame is
 `[kind: 1 byte][request id: 8][bytes of the header: 4, little-endian][header]`, followed by every frame of at most
-`INLINE_BYTES_MAX`, each aligned to 8 bytes. Larger frames follow unchanged as frames of their own. The header's `sizes`
-has the size of each frame, and so its place.
+`INLINE_BYTES_MAX`, each aligned to 8 bytes. Larger frames follow unchanged as separate frames. The header's `sizes` has
+the size of each frame, which determines its position.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Frame = bytes | bytearray | memoryview
 REQUEST = b"Q"
 REPLY = b"R"
 REGISTER = b"G"  # worker → coordinator, at the start and every heartbeat; no request id
-GOODBYE = b"B"  # worker → coordinator: it stops, and has sent the last of its replies; no request id
+GOODBYE = b"B"  # worker → coordinator: it stops and has sent its last reply; no request id
 CANCEL = b"C"  # coordinator → worker: the reply to this request is no longer awaited
-MEASURE = b"M"  # coordinator → worker: send your measurements; worker → coordinator: here they are; no request id
-PAUSE = b"P"  # coordinator → worker: put off background work for a while; no request id
+MEASURE = b"M"  # coordinator → worker: request for measurements; worker → coordinator: the measurements; no request id
+PAUSE = b"P"  # coordinator → worker: postpone background work for a while; no request id
 _ID_END = 9
 _HEADER_AT = 13
 _ALIGNMENT = 8
@@ -56,8 +56,8 @@ FRAMES_MAX = 4096
 
 
 def _clock() -> int:
-    """Identifies the clock of `time.monotonic()`: processes of the same boot and the same time namespace share it. 0:
-    not known; such a process shares its clock with no other."""
+    """Identifies the clock of `time.monotonic()`, which processes of the same boot and time namespace share. 0:
+    unknown; the process then shares its clock with no other."""
     boot = boot_id()
     try:
         return xxhash.xxh64_intdigest(boot + os.readlink("/proc/self/ns/time").encode()) if boot else 0
@@ -77,10 +77,10 @@ class Request:
     `deadline` is on this process's `time.monotonic()` clock. On one host, the sender has the same clock, so a request
     that waited too long in a socket is past its deadline. `shards`: the shards of the call, all owned by the receiving
     worker. `body`: the method's msgpack message. `frames` are common to all shards, `parts` has frames for single
-    shards. `processor_s`: seconds of processor time that a light request may take; 0 is no bound.
-    `processor`: the same as the thread keeps it that runs the method; `samples_read`: what a query has read so far.
-    `http_request`: the id of the HTTP request that the call is made for, if any. `trace_parent`: the span that the
-    method's span is a child of, as W3C Trace Context writes it, if a trace is recorded.
+    shards. `processor_s`: the CPU time in seconds that a light request may use; 0: no bound. `processor`: that bound in
+    the thread that runs the method. `samples_read`: the number of samples a query has read so far. `http_request`: the
+    id of the HTTP request that causes the call, if any. `trace_parent`: the parent of the method's span in the form of
+    W3C Trace Context, if a trace is recorded.
     """
 
     method: str
@@ -97,7 +97,7 @@ class Request:
     samples_read: int = 0
 
     def count(self, samples: int) -> None:
-        """So many more samples have been read."""
+        """Count samples that have been read."""
         self.samples_read += samples
 
     @property
@@ -108,8 +108,8 @@ class Request:
 
 @dataclass(slots=True)
 class Reply:
-    """A worker's reply. `shard_errors`: shard → why it could not take part. `warnings`: what the answer lacks of the
-    shards that took part."""
+    """A worker's reply. `shard_errors`: shard → why it could not take part. `warnings`: what is missing from the reply
+    although its shards took part."""
 
     body: Frame = b""
     frames: Sequence[Frame] = ()
@@ -152,7 +152,7 @@ def decode_request(message: Sequence[Frame]) -> tuple[bytes, Request]:
     header = cluster_pb2.RequestHeader.FromString(first[_HEADER_AT:end].tobytes())
     frames = _frames_of(first, message, end, header.sizes)
     at = header.body_frames
-    assert at >= 1, "the body is a frame, if an empty one"
+    assert at >= 1, "the body is a frame, possibly an empty one"
     parts = {}
     for shard, count in zip(header.part_shards, header.part_frames, strict=True):
         parts[shard] = frames[at : at + count]
@@ -208,48 +208,48 @@ def decode_reply(message: Sequence[Frame]) -> tuple[bytes, Reply]:
 
 
 def _laid_out(start: bytes, header: bytes, frames: Sequence[Frame], sizes: Sequence[int]) -> list[Frame]:
-    """The message: its first frame, which holds all small frames, then the larger ones."""
+    """The message: its first frame, which contains all small frames, then the larger frames."""
     assert len(start) == _ID_END, f"a request id has {_ID_END - 1} bytes"
     assert 1 <= len(frames) <= FRAMES_MAX
     first: list[Frame] = [start, len(header).to_bytes(4, "little"), header, _PADDING[-(_HEADER_AT + len(header)) & 7]]
-    apart: list[Frame] = []
+    large: list[Frame] = []
     for frame, size in zip(frames, sizes, strict=True):
         if size > INLINE_BYTES_MAX:
-            apart.append(frame)
+            large.append(frame)
         elif size:
             first.append(frame)
             first.append(_PADDING[-size & 7])
-    return [b"".join(first), *apart]
+    return [b"".join(first), *large]
 
 
 def _start_of(message: Sequence[Frame], kind: bytes) -> tuple[memoryview, bytes, int]:
-    """(its first frame, its id, where its header ends) of a message of this kind. The frame is writable, as the buffers
-    that ZeroMQ has received are, and aligned, as they are not."""
+    """(first frame, request id, end of the header) of a message of this kind. The frame is a writable and aligned copy:
+    the buffers that ZeroMQ receives are writable but not aligned."""
     first = memoryview(bytearray(message[0]))
-    start = first[:_HEADER_AT].tobytes()
-    assert start[:1] == kind
-    return first, start[1:_ID_END], _HEADER_AT + int.from_bytes(start[_ID_END:], "little")
+    prefix = first[:_HEADER_AT].tobytes()
+    assert prefix[:1] == kind
+    return first, prefix[1:_ID_END], _HEADER_AT + int.from_bytes(prefix[_ID_END:], "little")
 
 
-def _frames_of(together: memoryview, message: Sequence[Frame], header_end: int, sizes: Sequence[int]) -> list[Frame]:
-    """All frames of the message, of which `together` is the first, in order."""
+def _frames_of(first: memoryview, message: Sequence[Frame], header_end: int, sizes: Sequence[int]) -> list[Frame]:
+    """All frames of the message in order; `first` is its first frame, aligned."""
     at = header_end + (-header_end & 7)
-    apart = 1
+    large_at = 1
     frames: list[Frame] = []
     for size in sizes:
         if size > INLINE_BYTES_MAX:
-            frames.append(message[apart])
-            apart += 1
+            frames.append(message[large_at])
+            large_at += 1
         else:
-            frames.append(together[at : at + size])
+            frames.append(first[at : at + size])
             at += size + (-size & 7)
-    assert apart == len(message), f"a message announces {apart} parts and has {len(message)}"
-    assert at == len(together), f"a first frame announces {at} bytes and has {len(together)}"
+    assert large_at == len(message), f"a message announces {large_at} parts and has {len(message)}"
+    assert at == len(first), f"a first frame announces {at} bytes and has {len(first)}"
     return frames
 
 
 def size_of(frame: Frame) -> int:
-    """The frame's bytes; `len` of a memoryview counts only its first axis."""
+    """The frame's size in bytes; `len` of a memoryview counts only its first axis."""
     return len(frame) if type(frame) is bytes else memoryview(frame).nbytes
 
 
@@ -267,7 +267,7 @@ def readable(socket: zmq.Socket[bytes]) -> bool:
 
 
 def writable(socket: zmq.Socket[bytes]) -> bool:
-    """Whether a message could be sent now. As after a call of `send`, what has arrived may not be signalled."""
+    """Whether a message could be sent now. As with `send`, messages that have arrived may no longer be signalled."""
     return bool(cast(int, socket.getsockopt(zmq.EVENTS)) & _WRITABLE)
 
 
@@ -282,8 +282,8 @@ def receive(socket: zmq.Socket[bytes]) -> list[Frame]:
 
 
 def control_address(address: str) -> str:
-    """Where heartbeats and cancellations travel, beside the requests and replies at `address`: on one connection they
-    would wait until the large messages before them have been sent."""
+    """The address for heartbeats and cancellations. `address`: for requests and replies, where they would wait for the
+    large messages before them."""
     return address.removesuffix(".sock") + ".ctl.sock"
 
 

@@ -1,4 +1,4 @@
-"""xxh64 as a kernel: equal to `shared.hashing.hash64`, for label sets hashed where they lie in a request's body.
+"""xxh64 as a kernel, equal to `shared.hashing.hash64`. It hashes label sets in place, in a request's body.
 
 Algorithm: https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md (XXH64, seed 0).
 """
@@ -72,7 +72,7 @@ store_word: Any = Intrinsic(_store_word)
 
 def _copy_16(typing_context, out, place, data, start):  # type: ignore[no-untyped-def]
     """out[place:place + 16] = data[start:start + 16] of uint8 arrays that do not overlap, as one unaligned and
-    unchecked word: for texts that are seldom longer, without the call that `copy_bytes` is.
+    unchecked word: for texts that are seldom longer, without the function call of `copy_bytes`.
 
     Kernels only; the caller has checked that both ranges lie within their arrays.
     """
@@ -126,7 +126,7 @@ def equal_bytes(a: np.ndarray, i: int, b: np.ndarray, j: int, size: int) -> bool
     """Whether a[i:i + size] and b[j:j + size] are equal."""
     at = 0
     if size >= 8:
-        while at + 32 <= size:  # without a branch for each word, of which the compiler makes wider ones
+        while at + 32 <= size:  # no branch per word, so that the compiler can vectorise
             different = load64(a, i + at) ^ load64(b, j + at)
             different |= load64(a, i + at + 8) ^ load64(b, j + at + 8)
             different |= load64(a, i + at + 16) ^ load64(b, j + at + 16)
@@ -148,8 +148,9 @@ def equal_bytes(a: np.ndarray, i: int, b: np.ndarray, j: int, size: int) -> bool
 
 @inlined(allocates=False)
 def equal_texts(a: np.ndarray, i: int, b: np.ndarray, j: int, size: int) -> Any:
-    """As `equal_bytes`, for texts of a few words: the call would take several times as long as the comparison."""
-    place, other, end = np.uint64(i), np.uint64(j), np.uint64(i + size)  # signed ones would be checked for each byte
+    """As `equal_bytes`, for texts of a few words, for which a call would take several times as long as the
+    comparison."""
+    place, other, end = np.uint64(i), np.uint64(j), np.uint64(i + size)  # signed indices would be checked for each byte
     different = _ZERO
     while place + np.uint64(8) <= end:
         different |= load64(a, place) ^ load64(b, other)

@@ -153,6 +153,8 @@ def expected(message: Any, translation: Translation) -> tuple[Series, int]:
                 for point in points:
                     try:
                         sets, numbers = _translated(resource_metrics, scope_metrics, metric, point, translation)
+                        if point.time_unix_nano < 1_000_000:
+                            raise NotValid("a data point has no time")
                     except NotValid:
                         refused += 1
                         continue

@@ -134,13 +134,14 @@ def _require_room(beside: Path, size: int) -> None:
 def _write(place: Place, entry: InventoryFile, path: Path) -> None:
     os.makedirs(path.parent, mode=DIRECTORY_MODE, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
-    with open(descriptor, "wb", buffering=0) as file:
+    with open(descriptor, "wb") as file:  # buffered, because an unbuffered write may write a part of a piece only
         unsynced = 0
         try:
             for piece in place.read(entry.object):
                 file.write(piece)
                 unsynced += len(piece)
                 if unsynced >= SYNC_BYTES:
+                    file.flush()
                     os.fdatasync(file.fileno())
                     unsynced = 0
         except FileNotFoundError:

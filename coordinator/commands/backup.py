@@ -20,6 +20,7 @@ from coordinator.backup.sources import Api
 from coordinator.command_client import Client, CommandError
 from coordinator.commands.connection import FILE, with_client
 from coordinator.commands.progress import bytes_text
+from coordinator.plurals import counted
 from shared.durable import FILE_UMASK
 
 if TYPE_CHECKING:
@@ -30,16 +31,17 @@ LOGGED_EVERY_S = 10.0
 
 @click.command()
 @click.argument("words", nargs=-1, required=True, metavar="DEST")
-@click.option("--verify", is_flag=True, help="Make no backup, but read those that are there.")
-@click.option("--keep", type=int, metavar="N", help="Of prune: the number of backups that stay.")
-@click.option("--json", "as_json", is_flag=True, help="Of list: for programs.")
+@click.option("--verify", is_flag=True, help="Check all existing backups instead of making one.")
+@click.option("--keep", type=int, metavar="N", help="With prune: the number of backups to keep.")
+@click.option("--json", "as_json", is_flag=True, help="With list: print JSON.")
 @with_client
 def backup(client: Client, words: tuple[str, ...], verify: bool, keep: int | None, as_json: bool) -> int:
-    """Copy all data of a running cluster to DEST, a directory or s3://bucket/prefix: only what is not there yet.
+    """Back up all data of a running cluster to DEST, a directory or s3://bucket/prefix. Data that earlier backups in
+    DEST have is not copied again.
 
     \b
     triptych backup /mnt/backups --url http://127.0.0.1:9090
-    triptych backup list /mnt/backups              the names of the backups
+    triptych backup list /mnt/backups              prints the names of the backups
     triptych backup prune /mnt/backups --keep 7    removes all but the newest 7
     triptych backup /mnt/backups --verify          reads every byte of all backups
     """
@@ -50,11 +52,15 @@ def backup(client: Client, words: tuple[str, ...], verify: bool, keep: int | Non
 @click.command()
 @click.argument("source", metavar="SRC")
 @click.option(
-    "--data", type=FILE, envvar="TRIPTYCH_DATA", default=Path("data"), help="(default: TRIPTYCH_DATA, or ./data)"
+    "--data",
+    type=FILE,
+    envvar="TRIPTYCH_DATA",
+    default=Path("data"),
+    help="The new data directory (default: TRIPTYCH_DATA, or ./data).",
 )
-@click.option("--name", help="Of the backup (default: the newest).")
+@click.option("--name", help="The name of the backup (default: the newest).")
 def restore(source: str, data: Path, name: str | None) -> int:
-    """Write a backup from SRC into a directory, which must not exist or be empty, as the data of a new cluster.
+    """Restore a backup from SRC as the data of a new cluster. The data directory must be empty or not exist.
 
     SRC is a directory or s3://bucket/prefix.
     """
@@ -101,9 +107,9 @@ def _backup(api: Api, location: str, output: TextIO) -> int:
     for text in sent.inventory.warnings:
         sys.stderr.write(f"warning: {text}\n")
     output.write(
-        f"{sent.inventory.name}: {len(sent.inventory.files)} files, {bytes_text(sent.inventory.size)}, of which "
-        f"{bytes_text(sent.copied)} were copied, in {time.monotonic() - began:.1f} s; writes were held back for "
-        f"{sent.held_back_ms:.0f} ms\n"
+        f"{sent.inventory.name}: {counted(len(sent.inventory.files), 'files')}, {bytes_text(sent.inventory.size)}, "
+        f"of which {bytes_text(sent.copied)} were copied, in {time.monotonic() - began:.1f} s; writes were held back "
+        f"for {sent.held_back_ms:.0f} ms\n"
     )
     return 0
 
@@ -119,8 +125,10 @@ def _list(location: str, output: TextIO, *, as_json: bool) -> int:
         output.write(json.dumps({"backups": rows, "unusable": unusable}) + "\n")
         return int(bool(unusable))
     for inventory in inventories:
-        damaged = f", {len(inventory.warnings)} warnings" if inventory.warnings else ""
-        output.write(f"{inventory.name}\t{len(inventory.files)} files\t{bytes_text(inventory.size)}{damaged}\n")
+        damaged = f", {counted(len(inventory.warnings), 'warnings')}" if inventory.warnings else ""
+        output.write(
+            f"{inventory.name}\t{counted(len(inventory.files), 'files')}\t{bytes_text(inventory.size)}{damaged}\n"
+        )
     for text in unusable:
         sys.stderr.write(f"warning: {text}\n")
     return int(bool(unusable))
@@ -129,7 +137,7 @@ def _list(location: str, output: TextIO, *, as_json: bool) -> int:
 def _prune(location: str, keep: int | None, output: TextIO) -> int:
     if keep is None or keep < 1:
         seen = "missing" if keep is None else keep
-        raise BackupError(f"--keep is {seen}; prune needs the number of backups that stay, at least 1")
+        raise BackupError(f"--keep is {seen}; it must be the number of backups to keep, at least 1")
     removed, freed = sending.prune(open_place(location), keep)
     for name in removed:
         output.write(f"{name} removed\n")
@@ -138,11 +146,14 @@ def _prune(location: str, keep: int | None, output: TextIO) -> int:
 
 
 def _verify(location: str, output: TextIO) -> int:
+    place = open_place(location)
     with _progress(sys.stderr) as report:
-        texts = sending.verify(open_place(location), report)
+        texts = sending.verify(place, report)
+    if not texts and not sending.inventories(place):
+        raise BackupError(f"{location} has no backup")
     for text in texts:
         output.write(text + "\n")
-    output.write(f"{len(texts)} things are wrong\n" if texts else "all backups are whole\n")
+    output.write(f"{counted(len(texts), 'errors')} found\n" if texts else "all backups are whole\n")
     return int(bool(texts))
 
 
@@ -163,7 +174,7 @@ def run_restore(source: str, data: Path, name: str | None, output: TextIO) -> in
 
 @contextmanager
 def _progress(output: TextIO) -> Iterator[sending.Report]:
-    """Shows how far the work is: bars on a terminal, otherwise a line every few seconds."""
+    """Shows progress: bars on a terminal, otherwise a line every few seconds."""
     if not output.isatty():
         yield Lines(output)
         return

@@ -11,12 +11,12 @@ from coordinator.commands.connection import FILE
 
 @click.command()
 @click.argument("data", type=FILE, envvar="TRIPTYCH_DATA", default=Path("data"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(data: Path, as_json: bool) -> int:
-    """Say what is damaged in a data directory that is not in use.
+    """Report damage in a data directory that is not in use.
 
-    DATA is the directory; without it, TRIPTYCH_DATA, or ./data. Exit code 0: nothing is damaged, 1: something, 2: it
-    could not be checked.
+    DATA is the data directory (default: TRIPTYCH_DATA, or ./data). Exit codes: 0 no damage, 1 damage, 2 the check was
+    not possible.
     """
     from coordinator.check import run
 

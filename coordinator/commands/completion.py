@@ -1,4 +1,4 @@
-"""`triptych completion`: what a shell runs so that it completes commands and options."""
+"""`triptych completion`: the script with which a shell completes commands and options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coordinator.commands.root import COMPLETE_VARIABLE, PROGRAM
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> int:
-    """Print the script that completes commands and options in a shell.
+    """Print the script with which a shell completes commands and options.
 
     \b
     bash   eval "$(triptych completion bash)"    in ~/.bashrc

@@ -1,4 +1,4 @@
-"""The options by which a command reaches a cluster."""
+"""The options for the connection of a command to a cluster."""
 
 from __future__ import annotations
 
@@ -18,22 +18,32 @@ FILE = click.Path(path_type=Path)
 def connection_options(url_default: str | None = URL_DEFAULT) -> Callable[[Function], Function]:
     """Options that give the function `url`, `token_file`, `ca`, `tls_cert` and `tls_key`: the fields of `Reach`.
 
-    `url_default` None: the command can do without a cluster.
+    `url_default` None: the command does not need a cluster.
     """
     otherwise = f", or {url_default}" if url_default else ""
     options = (
         click.option(
-            "--url", envvar="TRIPTYCH_URL", default=url_default, help=f"Of the cluster (TRIPTYCH_URL{otherwise})."
+            "--url", envvar="TRIPTYCH_URL", default=url_default, help=f"URL of the cluster (TRIPTYCH_URL{otherwise})."
         ),
         click.option(
             "--token-file",
             type=FILE,
             metavar="FILE",
-            help="File with a token, or with user:password (else TRIPTYCH_TOKEN has it).",
+            help="File with a token or user:password (default: those in TRIPTYCH_TOKEN).",
         ),
-        click.option("--ca", type=FILE, metavar="FILE", help="Certificates that verify the server's, as PEM."),
-        click.option("--tls-cert", type=FILE, metavar="FILE", help="Certificate of this client, as PEM."),
-        click.option("--tls-key", type=FILE, metavar="FILE", help="Key of --tls-cert, if it is another file."),
+        click.option(
+            "--ca",
+            type=FILE,
+            metavar="FILE",
+            help="PEM file with the authorities that the server's certificate is verified with.",
+        ),
+        click.option("--tls-cert", type=FILE, metavar="FILE", help="PEM file with the certificate of this client."),
+        click.option(
+            "--tls-key",
+            type=FILE,
+            metavar="FILE",
+            help="PEM file with the key of --tls-cert, if it is not in the same file.",
+        ),
     )
 
     def add(function: Function) -> Function:
@@ -45,8 +55,8 @@ def connection_options(url_default: str | None = URL_DEFAULT) -> Callable[[Funct
 
 
 def with_client(function: Function) -> Function:
-    """Adds the options, and gives the function the client as its first argument instead of them. To be the innermost
-    decorator, so that help shows these options last."""
+    """Adds the options, and passes the client to the function in their place, as its first argument. Use this as the
+    innermost decorator, so that help shows these options last."""
 
     @wraps(function)
     def run(
@@ -63,14 +73,14 @@ def with_client(function: Function) -> Function:
 
 
 def given(**options: object) -> list[str]:
-    """The names, as on the command line, of those that are not None, False or empty tuples."""
+    """The names, as on the command line, of the options that are not None, False or empty tuples."""
     return [
         _dashed(name) for name, value in options.items() if value is not None and value is not False and value != ()
     ]
 
 
 def require_one(**options: object) -> None:
-    """Raises click.UsageError unless exactly one of these is given."""
+    """Raises click.UsageError unless exactly one of these options is given."""
     names = given(**options)
     if len(names) != 1:
         every = " or ".join(map(_dashed, options))
@@ -80,7 +90,7 @@ def require_one(**options: object) -> None:
 
 
 def refuse_both(**options: object) -> None:
-    """Raises click.UsageError if more than one of these is given."""
+    """Raises click.UsageError if more than one of these options is given."""
     names = given(**options)
     if len(names) > 1:
         raise click.UsageError(f"{' and '.join(names)} exclude each other")

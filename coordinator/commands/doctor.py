@@ -12,7 +12,7 @@ from coordinator.commands.connection import FILE, connection_options
 
 @click.command()
 @click.argument("data", type=FILE, required=False)
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @connection_options(url_default=None)
 def doctor(
     data: Path | None,
@@ -23,9 +23,9 @@ def doctor(
     tls_cert: Path | None,
     tls_key: Path | None,
 ) -> int:
-    """Say what is wrong with the machine, the settings, the data directory and, with --url, a running cluster.
+    """Report what is wrong with the machine, the settings, the data directory and, with --url, a running cluster.
 
-    DATA is the directory; without it, TRIPTYCH_DATA, or ./data. Exit code 0: no problem, 1: a problem, 2: wrong
+    DATA is the data directory (default: TRIPTYCH_DATA, or ./data). Exit codes: 0 no problem, 1 a problem, 2 wrong
     arguments.
     """
     from coordinator.doctor.report import run

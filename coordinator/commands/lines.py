@@ -1,4 +1,4 @@
-"""Lines of the standard input or a file, as they come."""
+"""Lines of standard input or a file, as they arrive."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from coordinator.command_client import CommandError
 
 PIECE_BYTES = 4 << 20
 PIPE_BYTES = 1 << 20
-"""What a pipe holds while the lines before are being sent, instead of 64 KiB; more takes privileges."""
+"""The capacity of a pipe, which fills while earlier lines are being sent. The default is 64 KiB; more than this takes
+privileges."""
 LINE_BYTES_MAX = 16 << 20
 
 Lines = list[tuple[int, bytes]]
-"""(number, from 1 on; content without its end)."""
+"""(line number, from 1; content without the line end)."""
 
 
 def standard_input() -> BufferedReader:
@@ -25,8 +26,9 @@ def standard_input() -> BufferedReader:
 
 
 def read_lines(stream: BufferedReader) -> Iterator[Lines]:
-    """All complete lines that are there, as soon as there are some. Raises CommandError for one that is too long."""
-    with suppress(OSError):  # it is no pipe
+    """Yields all complete lines that have arrived, as soon as there are any. Raises CommandError for a line that is too
+    long."""
+    with suppress(OSError):  # not a pipe
         fcntl.fcntl(stream.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     number, rest = 0, b""
     while piece := stream.read1(PIECE_BYTES):

@@ -14,7 +14,7 @@ def log() -> None:
     """The append-only log: an ordered log for each key.
 
     \b
-    triptych log append --key app < app.log          a record of every line
+    triptych log append --key app < app.log          a record for each line
     triptych log scan --key app --since 2026-01-01T00:00:00Z --times
     triptych log tail --prefix '' --where '$.level = "error"'
     """

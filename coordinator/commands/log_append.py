@@ -1,4 +1,4 @@
-"""`triptych log append`: a record of every line of the standard input."""
+"""`triptych log append`: appends a record for each line of standard input."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ import click
 from coordinator.command_client import Client, CommandError
 from coordinator.commands.connection import refuse_both, require_one, with_client
 from coordinator.commands.progress import Counting, size_of
+from coordinator.plurals import counted
 
 BATCH_RECORDS = 1000
 BATCH_BYTES = 6 << 20
-"""Of lines; base64 makes 8 MiB of them."""
+"""Size of the lines in a batch; in base64 they take 8 MiB."""
 
 Record = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a line becomes a record: all of it is the value of `key`, or `separator` is between key and value."""
+    """How a line becomes a record: the whole line is a value of `key`, or `separator` stands between key and value."""
 
     key: str | None
     separator: str | None
@@ -33,19 +34,19 @@ class Form:
 
 
 @click.command()
-@click.option("--key", help="Of every record.")
-@click.option("--separator", metavar="TEXT", help="Key and value are on the line, with this text between them.")
-@click.option("--json", "is_json", is_flag=True, help="The values are JSON; another line is an error.")
-@click.option("--tombstone", is_flag=True, help="Append a tombstone of the key, and read no lines.")
+@click.option("--key", help="The key of every record.")
+@click.option("--separator", metavar="TEXT", help="Each line has a key and a value, separated by this text.")
+@click.option("--json", "is_json", is_flag=True, help="The values are JSON; any other value is an error.")
+@click.option("--tombstone", is_flag=True, help="Append a tombstone for the key instead of reading lines.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until the records are on disk.")
 @with_client
 def append(
     client: Client, key: str | None, separator: str | None, is_json: bool, tombstone: bool, no_wait: bool
 ) -> None:
-    """Append a record of every line of the standard input.
+    """Append a record for each line of standard input.
 
-    With --separator, a line has the key and the value. With --json, a value is stored without the white space around
-    its parts.
+    With --separator, each line has a key and a value. With --json, values are stored without insignificant white
+    space.
     """
     require_one(key=key, separator=separator)
     refuse_both(json=is_json, tombstone=tombstone)
@@ -59,7 +60,7 @@ def append(
             answer = client.call("POST", "/api/v1/log/append", {"records": batch, "awaitDurable": not no_wait})
             appended += answer["recordsAppended"]
             progress.add(answer["recordsAppended"], size_bytes)
-    click.echo(f"{appended} records appended")
+    click.echo(counted(appended, "records appended"))
 
 
 def _tombstone(key: str | None) -> tuple[Record, int]:
@@ -69,7 +70,7 @@ def _tombstone(key: str | None) -> tuple[Record, int]:
 
 
 def _records(lines: Iterable[bytes], form: Form) -> Iterator[tuple[Record, int]]:
-    """(record, bytes of its line)."""
+    """Yields (record, bytes of its line)."""
     separator = os.fsencode(form.separator or "")
     for number, line in enumerate(lines, 1):
         value = line.rstrip(b"\n")
@@ -94,8 +95,8 @@ def _compact_json(value: bytes, number: int) -> bytes:
 
 
 def _batches(records: Iterator[tuple[Record, int]]) -> Iterator[tuple[list[Record], int]]:
-    """(batch, bytes of its lines): as large as one request may be. Input from a terminal is slow and is sent line by
-    line."""
+    """Yields (batch, bytes of its lines), batches as large as one request may be. Input from a terminal is slow, and is
+    sent line by line."""
     is_slow = sys.stdin.isatty()
     while first := next(records, None):
         batch, size_bytes = [first[0]], first[1]

@@ -12,6 +12,7 @@ import click
 from coordinator.command_client import Client
 from coordinator.commands.connection import with_client
 from coordinator.commands.output import json_option, write_json
+from coordinator.plurals import counted
 
 PATH = "/api/v1/log/groups"
 PAGE = 1000
@@ -21,7 +22,7 @@ PAGE = 1000
 @json_option
 @with_client
 def groups(client: Client, as_json: bool) -> None:
-    """Print the consumer groups: of each its name, how many members it has, and its prefix."""
+    """Print the consumer groups: name, number of members, and prefix."""
     after, more = "", True
     while more:
         answer = client.call("GET", PATH, limit=PAGE, after=after)
@@ -31,17 +32,17 @@ def groups(client: Client, as_json: bool) -> None:
             after = group["group"]
             if not as_json:
                 prefix = base64.b64decode(group["prefix"])
-                line = b"%b\t%d members\t%b\n" % (after.encode(), group["members"], prefix)
+                line = b"%b\t%b\t%b\n" % (after.encode(), counted(group["members"], "members").encode(), prefix)
                 sys.stdout.buffer.write(line)
         more = answer["more"]
 
 
 @click.command()
 @click.argument("name")
-@click.option("--keys", type=int, default=100, metavar="N", help="How many keys to show the lag of (default 100).")
+@click.option("--keys", type=int, default=100, metavar="N", help="Number of keys whose lag is shown (default: 100).")
 @with_client
 def group(client: Client, name: str, keys: int) -> None:
-    """Print the members of a consumer group, and how much it has left to do, as JSON."""
+    """Print the members of a consumer group, and its lag, as JSON."""
     answer = client.call("GET", _path(name), limit=keys, encoding="text")
     sys.stdout.buffer.write(json.dumps(answer, indent=2).encode() + b"\n")
 
@@ -50,7 +51,7 @@ def group(client: Client, name: str, keys: int) -> None:
 @click.argument("name")
 @with_client
 def delete_group(client: Client, name: str) -> None:
-    """Delete a consumer group, with what it has committed."""
+    """Delete a consumer group and its committed positions."""
     client.call("DELETE", _path(name))
 
 

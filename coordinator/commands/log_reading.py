@@ -26,22 +26,24 @@ Function = Callable[..., Any]
 Parameters = dict[str, str | int]
 
 _READING_OPTIONS = (
-    click.option("--key", help="Records of this key."),
-    click.option("--prefix", help="Records of the keys with this prefix; '' means all keys."),
-    click.option("--start", type=int, metavar="N", help="Sequence number to begin at."),
-    click.option("--since", metavar="TIME", help="Begin at this time: RFC 3339, or Unix seconds."),
-    click.option("--times", is_flag=True, help="Also print when each record was appended."),
+    click.option("--key", help="Read the records of this key."),
+    click.option("--prefix", help="Read the records of all keys with this prefix; '': all keys."),
+    click.option("--start", type=int, metavar="N", help="Sequence number to start at."),
+    click.option("--since", metavar="TIME", help="Start at this time: RFC 3339, or Unix seconds."),
+    click.option("--times", is_flag=True, help="Also print the time at which each record was appended."),
     click.option("--limit", type=int, metavar="N", help="Stop after this many records."),
-    click.option("--grep", metavar="PATTERN", help="Only records with a line that this RE2 expression finds."),
+    click.option("--grep", metavar="PATTERN", help="Only records with a line that matches this RE2 expression."),
     click.option("--grep-not", metavar="PATTERN", help="Only records without such a line."),
-    click.option("--where", metavar="CONDITION", help="Only JSON that satisfies it: '$.level = \"error\"'."),
-    click.option("--json", "as_json", is_flag=True, help="Records as the interface sends them, one a line."),
-    click.option("--values", is_flag=True, help="Values only, without sequence number and key."),
+    click.option("--where", metavar="CONDITION", help="Only JSON records that meet it: '$.level = \"error\"'."),
+    click.option(
+        "--json", "as_json", is_flag=True, help="Print records as JSON, as the server returns them, one on each line."
+    ),
+    click.option("--values", is_flag=True, help="Print only values, without sequence numbers and keys."),
     click.option(
         "--encoding",
         type=click.Choice(["json", "text", "base64"]),
         default="base64",
-        help="Of keys and values with --json (base64).",
+        help="With --json: the encoding of keys and values (default: base64).",
     ),
 )
 
@@ -68,12 +70,12 @@ class Reading:
         refuse_both(json=self.as_json, values=self.values)
 
     def selection(self) -> Parameters:
-        """The keys."""
+        """The parameters that select the keys."""
         name, text = ("prefix_base64", self.prefix or "") if self.key is None else ("key_base64", self.key)
         return {name: _base64(text)}
 
     def parameters(self) -> Parameters:
-        """What selects the records and their form, apart from numbers and times."""
+        """The parameters that select the records and their form, except sequence numbers and times."""
         asked = {"grep": self.grep, "grep_not": self.grep_not, "where": self.where}
         parameters: Parameters = {name: text for name, text in asked.items() if text is not None}
         if self.as_json:
@@ -81,7 +83,7 @@ class Reading:
         return {**self.selection(), **parameters}
 
     def scanned(self, client: Client, **parameters: str | int) -> Any:
-        """The answer to a scan; with --json, each record is the bytes that the interface has sent."""
+        """The response to a scan; with --json, each record is the bytes that the server sent."""
         if not self.as_json:
             return client.call("GET", "/api/v1/log/scan", **parameters)
         import msgspec
@@ -96,7 +98,7 @@ class Reading:
             raise refusal(f"{client.url} answers with what is not the JSON of a scan: {error!r}") from error
 
     def page(self, read: int) -> int:
-        """How many records are asked for when so many have been read; 0: no more."""
+        """The number of records to request next when `read` records have been read; 0: no more."""
         return PAGE_RECORDS if self.limit is None else max(0, min(PAGE_RECORDS, self.limit - read))
 
     def write(self, records: list[Any], output: BinaryIO) -> None:
@@ -115,7 +117,7 @@ class Reading:
 
 
 def _reading(function: Function) -> Function:
-    """Adds the options; the function gets them as one `Reading`."""
+    """Adds the options, which the function gets as one `Reading`."""
 
     @wraps(function)
     def read(client: Client, **options: Any) -> Any:
@@ -133,8 +135,8 @@ def _reading(function: Function) -> Function:
 def tail(client: Client, reading: Reading) -> None:
     """Print records as they are appended.
 
-    They come from now on, or from --start or --since, until this is interrupted. While the cluster is away, it is asked
-    again and again, and then the next record comes that was not printed yet.
+    Starts now, or at --start or --since, and runs until it is interrupted. While the cluster is down, the request is
+    retried; printing then resumes after the last record that was printed.
     """
     parameters = reading.parameters()
     start = _tail_start(client, reading)
@@ -142,7 +144,7 @@ def tail(client: Client, reading: Reading) -> None:
     while limit := reading.page(read):
         follow: Parameters = {"start_seq": start, "follow": "true", "timeout": FOLLOW_S, "limit": limit}
         ask = partial(reading.scanned, client, **parameters, **follow)
-        answer = until_answered(ask, going_on=f"going on at sequence number {start}")
+        answer = until_answered(ask, going_on=f"resuming at sequence number {start}")
         _warn(answer)
         reading.write(answer["records"], sys.stdout.buffer)
         sys.stdout.buffer.flush()
@@ -151,7 +153,7 @@ def tail(client: Client, reading: Reading) -> None:
 
 
 def _tail_start(client: Client, reading: Reading) -> int:
-    now: int = client.call("GET", "/api/v1/log/frontier")["readableSequence"]  # also says if there is a cluster at all
+    now: int = client.call("GET", "/api/v1/log/frontier")["readableSequence"]  # fails if there is no cluster
     if reading.start is not None:
         return reading.start
     if not reading.since:
@@ -161,7 +163,7 @@ def _tail_start(client: Client, reading: Reading) -> int:
 
 
 @click.command()
-@click.option("--end", type=int, metavar="N", help="Sequence number to stop before.")
+@click.option("--end", type=int, metavar="N", help="Stop before this sequence number.")
 @click.option("--until", metavar="TIME", help="Stop before this time.")
 @click.option("--reverse", is_flag=True, help="Newest first (with --key).")
 @_reading
@@ -187,12 +189,12 @@ def scan(client: Client, reading: Reading, end: int | None, until: str | None, r
 
 
 @click.command()
-@click.option("--prefix", help="Keys with this prefix (default: all).")
+@click.option("--prefix", help="Only keys with this prefix (default: all).")
 @click.option("--limit", type=int, metavar="N", help="Stop after this many keys.")
 @json_option
 @with_client
 def keys(client: Client, prefix: str | None, limit: int | None, as_json: bool) -> None:
-    """Print the keys, in order."""
+    """Print the keys in order."""
     parameters: Parameters = {"prefix_base64": _base64(prefix or "")}
     keys_left = limit
     while keys_left is None or keys_left > 0:
@@ -214,7 +216,7 @@ def _base64(text: str) -> str:
 
 
 def _warn(answer: Mapping[str, Any]) -> None:
-    """Write the answer's warnings to the error stream, where they do not mix with the records."""
+    """Write the response's warnings to standard error, apart from the records."""
     for text in answer.get("warnings", ()):
         sys.stderr.write(f"warning: {text}\n")
 

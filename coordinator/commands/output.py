@@ -1,4 +1,5 @@
-"""What commands print: tables on a terminal, lines with tabs elsewhere, and the server's answer with --json."""
+"""The output of commands: tables on a terminal, tab-separated lines elsewhere, and the server's response with
+--json."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ import click
 from coordinator import rfc_3339
 
 INCOMPLETE = 3
-"""Exit code: what was printed or done is not everything, and the error stream says what is missing."""
+"""Exit code: the output or the work is incomplete, and standard error names what is missing."""
 
 json_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
-    "--json", "as_json", is_flag=True, help="The server's answer, as one line of JSON."
+    "--json", "as_json", is_flag=True, help="Print the server's response as one line of JSON."
 )
 
 
@@ -24,7 +25,7 @@ def write_json(answer: Any) -> None:
 
 
 def tell(answer: Mapping[str, Any]) -> int:
-    """Writes warnings and hints to the error stream. Returns the exit code: INCOMPLETE if there are warnings."""
+    """Writes warnings and hints to standard error. Returns the exit code: INCOMPLETE if there are warnings."""
     for kind in ("warning", "info"):
         for text in answer.get(f"{kind}s") or ():
             sys.stderr.write(f"{kind}: {printable(text)}\n")
@@ -32,9 +33,10 @@ def tell(answer: Mapping[str, Any]) -> int:
 
 
 def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> None:
-    """A table with headings on a terminal; elsewhere a line for each row, with tabs and without headings.
+    """Writes a table with headings on a terminal; elsewhere a tab-separated line for each row, without headings.
 
-    `right`: columns of numbers. Rows have texts of servers: they cannot end a line, move the cursor or change colours.
+    `right`: right-aligned columns. Cells have text from servers, which is escaped: it cannot end a line, move the
+    cursor or change colours.
     """
     safe = ([printable(cell) for cell in row] for row in rows)
     if not sys.stdout.isatty():
@@ -54,12 +56,12 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right:
 
 
 def printable(text: str) -> str:
-    """One line without control characters, which stand as escapes."""
+    """The text as one line, with its control characters escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def time_text(seconds: float) -> str:
-    """RFC 3339 in UTC, with milliseconds if there are some."""
+    """RFC 3339 in UTC, with milliseconds unless they are zero."""
     return rfc_3339.time_text(seconds).replace(".000Z", "Z")

@@ -1,4 +1,4 @@
-"""How far long work is, on the error stream: a bar on a terminal, and nothing in a pipe or a file."""
+"""Progress of long work on standard error: a bar on a terminal, nothing in a pipe or a file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def bytes_text(count: int) -> str:
 
 
 def size_of(stream: BinaryIO) -> int | None:
-    """Bytes that a file has left to read; None of a pipe or a terminal."""
+    """The number of bytes left to read in a file; None for a pipe or a terminal."""
     try:
         status = os.fstat(stream.fileno())
         return status.st_size - stream.tell() if stat.S_ISREG(status.st_mode) else None
@@ -33,10 +33,10 @@ def size_of(stream: BinaryIO) -> int | None:
 
 
 class Counting:
-    """Counts items: `{count} {what}`, and a bar where the size of the input is known.
+    """Counts items and shows `{count} {what}`, with a bar if the size of the input is known.
 
-    To be used with `with`, so that the bar is closed whatever happens. `beside_output`: nothing is shown if the output
-    goes to a terminal as well, where a bar would be in its way.
+    Use it with `with`, so that the bar is always closed. `beside_output`: show nothing if the output goes to a terminal
+    too, where the bar would be in its way.
     """
 
     def __init__(self, what: str, size_bytes: int | None = None, *, beside_output: bool = False) -> None:
@@ -74,7 +74,8 @@ class Counting:
 
 @contextmanager
 def amounts(title: str, total: int, unit: str) -> Iterator[Callable[[int, str], None]]:
-    """A bar on the error stream if that is a terminal; the function takes how much is done more, and a text."""
+    """Shows a bar on standard error if that is a terminal. Yields a function that takes the amount of new work done and
+    a text."""
     if not sys.stderr.isatty():
         yield lambda done, text: None
         return

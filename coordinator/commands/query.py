@@ -16,11 +16,11 @@ from coordinator.commands.output import json_option, tell
 from shared.durations import parse_duration_ms
 
 TIMEOUT = "2m"
-"""The longest that the server lets a query take by default."""
+"""The server's default for the longest timeout of a query."""
 GRACE_S = 10.0
-"""The answer to a query that took its whole timeout may come so much later."""
+"""How long after its timeout the response to a query may arrive, in seconds."""
 POINTS = 100
-"""A range without --step has at most so many."""
+"""The maximum number of points of a range without --step."""
 STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400)
 DAY_S = 86_400
 
@@ -34,7 +34,9 @@ class Moment(click.ParamType):
         try:
             return moment(value, time.time())
         except ValueError:
-            self.fail(f"{value!r} is not a time; it must be RFC 3339, Unix seconds, now, or how long ago, as -1h30m")
+            self.fail(
+                f"{value!r} is not a time; it must be RFC 3339, Unix seconds, now, or relative to now, such as -1h30m"
+            )
 
 
 def moment(text: str, now_s: float) -> float:
@@ -52,7 +54,7 @@ def moment(text: str, now_s: float) -> float:
 
 
 class Duration(click.ParamType):
-    """A duration, as Prometheus takes it: text such as 5m, or seconds."""
+    """A duration in Prometheus's format: text such as 5m, or seconds."""
 
     name = "DURATION"
 
@@ -65,13 +67,15 @@ class Duration(click.ParamType):
 
 @click.command()
 @click.argument("expression", metavar="EXPR")
-@click.option("--time", "at", type=Moment(), help="When it is evaluated (now).")
-@click.option("--start", type=Moment(), help="Evaluate it over a range, from this time.")
-@click.option("--end", type=Moment(), help="To this time (now).")
-@click.option("--step", type=Duration(), help=f"Between two points; otherwise so long that there are up to {POINTS}.")
-@click.option("--limit", type=click.IntRange(0), metavar="N", help="Return at most so many series; 0: all.")
-@click.option("--timeout", type=Duration(), default=TIMEOUT, help=f"The longest that it may take ({TIMEOUT}).")
-@click.option("--explain", is_flag=True, help="Evaluate it, and print what did which part of it, and how long it took.")
+@click.option("--time", "at", type=Moment(), help="The time of the evaluation (default: now).")
+@click.option("--start", type=Moment(), help="Evaluate over a range that starts at this time.")
+@click.option("--end", type=Moment(), help="The end of the range (default: now).")
+@click.option("--step", type=Duration(), help=f"Time between two points (default: one that yields up to {POINTS}).")
+@click.option("--limit", type=click.IntRange(0), metavar="N", help="Return at most N series; 0: all.")
+@click.option("--timeout", type=Duration(), default=TIMEOUT, help=f"Timeout of the query (default: {TIMEOUT}).")
+@click.option(
+    "--explain", is_flag=True, help="Print, instead of the result, which process evaluated which part in what time."
+)
 @json_option
 @with_client
 def query(
@@ -88,9 +92,9 @@ def query(
 ) -> int:
     """Evaluate the PromQL expression EXPR, at one time or, with --start, over a range.
 
-    A time is RFC 3339, Unix seconds, `now`, or how long ago it was, as -1h30m. On a terminal the result is a table, of
-    a range with a line of bars for each series. Elsewhere it is lines with tabs: series and value, of a range one for
-    each sample: series, time and value.
+    A time is RFC 3339, Unix seconds, `now`, or relative to now, such as -1h30m. On a terminal, the result is a table,
+    which has a sparkline for each series of a range. Elsewhere it is tab-separated lines: series and value, or, for
+    each sample of a range, series, time and value.
 
     \b
     triptych query up
@@ -117,13 +121,13 @@ def query(
 def _request(
     at: float | None, start: float | None, end: float | None, step: float | None
 ) -> tuple[str, dict[str, str]]:
-    """(path, its parameters for times). Raises click.UsageError."""
+    """Returns (path, parameters for the times). Raises click.UsageError."""
     if start is None:
         if end is not None or step is not None:
             raise click.UsageError("--end and --step need --start")
         return "/api/v1/query", {} if at is None else {"time": f"{at:.3f}"}
     if at is not None:
-        raise click.UsageError("--time is for one time, --start for a range; give one")
+        raise click.UsageError("--time is for one time, --start for a range; give one of them")
     end = time.time() if end is None else end
     if end < start:
         raise click.UsageError(f"the range ends {start - end:.3f} s before it begins")
@@ -133,12 +137,12 @@ def _request(
 
 
 def seconds(duration_s: float) -> str:
-    """A duration as a request has it: with all of its digits."""
+    """A duration for a request, with all its digits."""
     return f"{duration_s:.15g}"
 
 
 def step_of(range_s: float) -> int:
-    """A round step of whole seconds that gives a range about POINTS points, or fewer."""
+    """A round step in whole seconds, with which a range has at most POINTS points."""
     least_s = range_s / POINTS
     days = DAY_S * -int(-least_s // DAY_S)
     return next((step for step in STEPS_S if step >= least_s), days)

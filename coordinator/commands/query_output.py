@@ -1,4 +1,4 @@
-"""Results of queries as text: series in PromQL's notation, histograms, lines of bars, and plans as trees."""
+"""Results of queries as text: series in PromQL's notation, histograms, sparklines, and plans as trees."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _NUMBERS = {"inf", "nan"}
 _NO_METRICS = {"bool", "on", "ignoring", "group_left", "group_right", *_NUMBERS}
-"""Names that mean something else where a metric may stand, in any case."""
+"""Words that are not metric names at the start of an expression, in upper or lower case."""
 _EDGES = (("(", "]"), ("[", ")"), ("(", ")"), ("[", "]"))
-"""By the number that the interface gives the boundaries of a bucket."""
+"""The brackets of a bucket, by the number that the API has for its boundaries."""
 
 
 def write_result(data: Mapping[str, Any]) -> None:
@@ -39,7 +39,7 @@ def write_result(data: Mapping[str, Any]) -> None:
 
 
 def series_text(labels: Mapping[str, str]) -> str:
-    """A series as a selector finds it: `up{job="a"}`."""
+    """A series as a selector: `up{job="a"}`."""
     name = labels.get(METRIC_NAME, "")
     pairs = [f"{_label(key)}={_quoted(value)}" for key, value in sorted(labels.items()) if key != METRIC_NAME]
     if name and (not _NAME.fullmatch(name) or name.lower() in _NO_METRICS):
@@ -65,7 +65,7 @@ def _value(one: Mapping[str, Any]) -> str:
 
 
 def histogram_text(histogram: Mapping[str, Any]) -> str:
-    """As Prometheus writes it: `{count:3, sum:4.5, [1,2):3}`."""
+    """A histogram in Prometheus's notation: `{count:3, sum:4.5, [1,2):3}`."""
     parts = [f"count:{histogram['count']}", f"sum:{histogram['sum']}"]
     for boundaries, left, right, count in histogram.get("buckets", ()):
         opening, closing = _EDGES[boundaries]
@@ -74,7 +74,7 @@ def histogram_text(histogram: Mapping[str, Any]) -> str:
 
 
 def _points(result: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
-    """(series, time, value) of every sample, those of a series in the order of time."""
+    """Yields (series, time, value) for every sample, in the order of time within a series."""
     for one in result:
         series = series_text(one["metric"])
         floats = [(at, value) for at, value in one.get("values", ())]
@@ -95,15 +95,15 @@ def _summary(one: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
 
 
 def sparkline(numbers: Sequence[float], columns: int = BARS_COLUMNS) -> str:
-    """A bar for each number, or for the mean of neighbours where there are more than `columns`; a space for one that is
-    not finite."""
+    """A bar for each number, or for the mean of neighbours if there are more than `columns` numbers; a space where
+    there is no finite number."""
     width = max(1, math.ceil(len(numbers) / columns))
     means = [_mean(numbers[at : at + width]) for at in range(0, len(numbers), width)]
     finite = [mean for mean in means if mean is not None]
     if not finite:
         return " " * len(means)
     low, high = min(finite), max(finite)
-    # Halved, so that no difference of finite numbers overflows.
+    # Halved first, so that the difference of finite numbers cannot overflow.
     span = high / 2 - low / 2
     return "".join(
         " " if mean is None else BARS[round((mean / 2 - low / 2) / span * (len(BARS) - 1)) if span else 0]
@@ -117,14 +117,14 @@ def _mean(numbers: Sequence[float]) -> float | None:
 
 
 def write_plan(data: Mapping[str, Any]) -> None:
-    """The tree of what was evaluated where, with the time that each part took."""
+    """Writes the tree of the plan: where each part was evaluated, and how long it took."""
     explained = data["explain"]
     measured = {one["id"]: one for one in explained["measured"]}
     sys.stdout.writelines(f"{printable(line)}\n" for line in _tree(explained["plan"], measured, "", ""))
 
 
 def _tree(node: Mapping[str, Any], measured: Mapping[int, Mapping[str, Any]], first: str, rest: str) -> Iterator[str]:
-    """`first`: what stands before the node's own line, `rest`: before those of its children."""
+    """`first`: the prefix of the node's own line. `rest`: the prefix of the lines of its children."""
     took = measured.get(node["id"], {})
     counts = [f"{took['time'] * 1000:.3g} ms"] if "time" in took else []
     counts += [f"{took[name]} {name}" for name in ("series", "samples") if name in took]

@@ -1,4 +1,4 @@
-"""Requests that are safe to repeat, sent again while the cluster is away."""
+"""Retries of requests that are safe to repeat, while the cluster is down."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import TypeVar
 from coordinator.command_client import Away
 
 BACK_OFF_FIRST_S, BACK_OFF_MAX_S = 0.1, 5.0
-"""The wait before a request is sent again: twice as long each time."""
+"""The wait before a retry, in seconds; it doubles each time."""
 PATIENCE_S = 60.0
-"""A cluster restarts within this time; a write gives up after it."""
+"""The time within which a cluster restarts, and after which a write gives up."""
 
 T = TypeVar("T")
 
 
-def until_answered(send: Callable[[], T], *, patience_s: float = math.inf, going_on: str = "going on") -> T:
-    """What `send` returns; it is called again after Away, whose message is shown the first time.
+def until_answered(send: Callable[[], T], *, patience_s: float = math.inf, going_on: str = "resuming") -> T:
+    """Calls `send` until it does not raise Away, and returns its result. Shows the message of the first Away.
 
-    `going_on`: what is shown when the cluster is back. Raises the last Away after `patience_s` seconds.
+    `going_on`: the message for when the cluster is back. Raises the last Away after `patience_s` seconds.
     """
     give_up = time.monotonic() + patience_s
     back_off_s = 0.0

@@ -1,8 +1,8 @@
 """The command `triptych` and the list of its sub-commands.
 
-A sub-command is one line of `SECTIONS`: its name, the module and the name of its click command, and what it does. The
-module is imported when the sub-command is used, so that `triptych --help` and every other command start fast: what a
-command needs beyond click and the HTTP client is imported inside its function.
+Each sub-command is one line of `SECTIONS`: its name, the module and name of its click command, and what it does. The
+module is imported when the sub-command is used, so that `triptych --help` and every command start fast. A command
+imports everything except click and the HTTP client inside its function.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HELP_COLUMNS = 100
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Commands of one subject. `commands`: by name, (module:attribute, what it does)."""
+    """The commands of one subject. `commands`: name → (module:attribute, what it does)."""
 
     title: str
     example: str
@@ -34,19 +34,19 @@ SECTIONS = (
         "triptych serve --data /srv/triptych",
         {
             "serve": ("coordinator.commands.serve:serve", "start the service"),
-            "warm": ("coordinator.commands.warm:warm", "prepare the first start of a version"),
-            "token": ("coordinator.commands.tokens:token", "make a bearer token"),
+            "warm": ("coordinator.commands.warm:warm", "compile kernels before the first start of a version"),
+            "token": ("coordinator.commands.tokens:token", "create a bearer token"),
         },
     ),
     Section(
-        "Look after it",
+        "Maintain it",
         "triptych doctor --url http://127.0.0.1:9090",
         {
             "status": ("coordinator.commands.status:status", "show shards and workers of a running cluster"),
-            "doctor": ("coordinator.commands.doctor:doctor", "look for what causes trouble"),
-            "check": ("coordinator.commands.check:check", "look for damage in a data directory"),
-            "backup": ("coordinator.commands.backup:backup", "copy all data of a running cluster"),
-            "restore": ("coordinator.commands.backup:restore", "write a backup into a new data directory"),
+            "doctor": ("coordinator.commands.doctor:doctor", "report what is wrong or will cause trouble"),
+            "check": ("coordinator.commands.check:check", "report damage in a data directory"),
+            "backup": ("coordinator.commands.backup:backup", "back up all data of a running cluster"),
+            "restore": ("coordinator.commands.backup:restore", "restore a backup to a new data directory"),
         },
     ),
     Section(
@@ -54,44 +54,44 @@ SECTIONS = (
         "triptych query 'rate(http_requests_total[5m])' --start -1h",
         {
             "query": ("coordinator.commands.query:query", "evaluate PromQL, at one time or over a range"),
-            "write": ("coordinator.commands.write:write", "store samples of the standard input"),
-            "rules": ("coordinator.commands.rules:rules", "check and test files of rules"),
+            "write": ("coordinator.commands.write:write", "store samples from standard input"),
+            "rules": ("coordinator.commands.rules:rules", "check and test rule files"),
         },
     ),
     Section(
         "Log",
         "triptych log append --key orders < orders.txt",
-        {"log": ("coordinator.commands.log:log", "append to the log, read and follow it")},
+        {"log": ("coordinator.commands.log:log", "append to, read and follow the log")},
     ),
     Section(
         "Vectors",
         "triptych vector search --text 'quick fox' --collection notes",
-        {"vector": ("coordinator.commands.vector:vector", "collections, upserts and searches")},
+        {"vector": ("coordinator.commands.vector:vector", "manage, fill and search collections")},
     ),
     Section(
         "Files",
         "triptych import metrics snapshots/20261123T120000Z-5e1f",
         {
-            "import": ("coordinator.commands.transfer:import_", "bring files and Prometheus's blocks in"),
-            "export": ("coordinator.commands.transfer:export", "write samples, records or vectors to a file"),
+            "import": ("coordinator.commands.transfer:import_", "import files and Prometheus blocks"),
+            "export": ("coordinator.commands.transfer:export", "export samples, records or vectors to a file"),
         },
     ),
     Section(
-        "The command itself",
+        "Shell",
         'eval "$(triptych completion bash)"',
-        {"completion": ("coordinator.commands.completion:completion", "print the completion for a shell")},
+        {"completion": ("coordinator.commands.completion:completion", "print the completion script for a shell")},
     ),
 )
 
 
 class Commands(click.Group):
-    """A group whose commands are imported when they are used."""
+    """A group that imports a command when it is used."""
 
     def __init__(self, sections: tuple[Section, ...], **settings: Any) -> None:
         self._sections = sections
         self._targets = {name: target for section in sections for name, (target, _) in section.commands.items()}
         self._texts = {name: text for section in sections for name, (_, text) in section.commands.items()}
-        # click names the nearest of these where a name is wrong.
+        # For a misspelt name, click suggests the most similar of these.
         placeholders = {name: click.Command(name, help=text) for name, text in self._texts.items()}
         super().__init__(commands=placeholders, **settings)
 
@@ -108,7 +108,7 @@ class Commands(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Imports none of them, which would take longer than a key."""
+        """Completes names without importing the commands, which would delay the key press."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         return [CompletionItem(name, help=text) for name, text in self._texts.items() if name.startswith(incomplete)]
@@ -133,10 +133,10 @@ root = Commands(
     name=PROGRAM,
     help="""Metrics, logs and vectors in one service.
 
-    `triptych serve` starts it, and the other commands use it through its HTTP interface: by default at
-    http://127.0.0.1:9090, else where TRIPTYCH_URL or --url says. `triptych COMMAND --help` says more of each.""",
-    epilog="""Exit codes: 0 done, 1 failed, 2 wrongly used, 3 incomplete (the error stream says what is missing), 130
-    interrupted.""",
+    `triptych serve` starts the service. The other commands use its HTTP interface, by default at http://127.0.0.1:9090;
+    --url or TRIPTYCH_URL names another address. `triptych COMMAND --help` describes each command.""",
+    epilog="""Exit codes: 0 success, 1 failure, 2 wrong arguments, 3 incomplete (standard error names what is missing),
+    130 interrupted.""",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": HELP_COLUMNS},
     no_args_is_help=True,
     params=[

@@ -1,16 +1,23 @@
-"""`triptych rules check FILE…` and `triptych rules test FILE…`: what promtool does, without a running service."""
+"""`triptych rules check FILE…` and `triptych rules test FILE…`: like promtool, without a running service."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from coordinator.plurals import counted
 from shared.errors import ConfigError
 
+if TYPE_CHECKING:
+    from coordinator.prometheus_config.yaml_fields import Section
+
 OK, FAILED = 0, 1
+CONFIGURATION_FIELDS = {"global", "rule_files", "alerting", "scrape_configs", "remote_write", "remote_read", "storage"}
+"""Fields of Prometheus's configuration file. A rule file has none of them."""
 
 
 def check(paths: Sequence[Path], write: Callable[[str], object]) -> int:
@@ -22,18 +29,34 @@ def check(paths: Sequence[Path], write: Callable[[str], object]) -> int:
     for path in paths:
         write(f"Checking {path}\n")
         try:
-            groups = rule_files.parse(yaml_fields.read(path, "the rule file"), path)
+            content = yaml_fields.read(path, "the rule file")
+            _refuse_other_files(yaml_fields.parse(content, path))
+            groups = rule_files.parse(content, path)
         except ConfigError as error:
             code = FAILED
             write(f"  FAILED: {error}\n\n")
             continue
         rules = sum(len(group.rules) for group in groups)
-        write(f"  SUCCESS: {rules} rules in {len(groups)} groups\n")
+        write(f"  SUCCESS: {counted(rules, 'rules')} in {counted(len(groups), 'groups')}\n")
         for rule, count in rule_files.duplicates(groups):
             write(f"  {count} rules are named {rule.name!r} and have the same labels {dict(rule.labels)}; the samples ")
             write("of one may replace those of another\n")
         write("\n")
     return code
+
+
+def _refuse_other_files(content: Section) -> None:
+    """Raises ConfigError for a file of another kind that is easily taken for a rule file; it names the command to use
+    instead."""
+    if "groups" in content:
+        return
+    if "tests" in content:
+        raise ConfigError(f"{content.path} has unit tests, not rules; run: triptych rules test {content.path}")
+    if CONFIGURATION_FIELDS & content.fields.keys():
+        raise ConfigError(
+            f"{content.path} is a Prometheus configuration, not a rule file; check the files that its rule_files names "
+            f"instead, or all of them with the configuration: TRIPTYCH_PROMETHEUS_CONFIG={content.path} triptych doctor"
+        )
 
 
 def test(paths: Sequence[Path], write: Callable[[str], object]) -> int:
@@ -55,7 +78,7 @@ def test(paths: Sequence[Path], write: Callable[[str], object]) -> int:
     return code
 
 
-test.__test__ = False  # type: ignore[attr-defined]  # it is none of pytest's
+test.__test__ = False  # type: ignore[attr-defined]  # not a test for pytest
 
 _FILES = click.argument(
     "files", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path), metavar="FILE..."
@@ -64,7 +87,7 @@ _FILES = click.argument(
 
 @click.group()
 def rules() -> None:
-    """Check and test files of recording and alerting rules.
+    """Check and test files with recording and alerting rules.
 
     \b
     triptych rules check rules/*.yml
@@ -77,7 +100,7 @@ def rules() -> None:
 def check_command(files: tuple[Path, ...]) -> None:
     """Check rule files: every field, expression and template.
 
-    Exit code 0: all are right, 1: some are not.
+    The exit code is 0 if all files are valid, and 1 otherwise.
     """
     sys.exit(check(files, sys.stdout.write))
 
@@ -85,8 +108,8 @@ def check_command(files: tuple[Path, ...]) -> None:
 @rules.command("test")
 @_FILES
 def test_command(files: tuple[Path, ...]) -> None:
-    """Run unit tests of rules, in promtool's format, over series that the tests name.
+    """Run unit tests of rules, in promtool's format, on series that the test files define.
 
-    Exit code 0: all pass, 1: some fail.
+    The exit code is 0 if all tests pass, and 1 otherwise.
     """
     sys.exit(test(files, sys.stdout.write))

@@ -1,7 +1,7 @@
-"""Samples as lines: Prometheus's text format, and JSON as VictoriaMetrics exports it.
+"""Samples as lines: Prometheus's text format, and VictoriaMetrics's export format in JSON.
 
-https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format, with names in UTF-8 as its version 1.0.0
-quotes them.
+https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format, with names in UTF-8 quoted as in its
+version 1.0.0.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import msgspec
 
 METRIC_NAME = "__name__"
 TYPES = ("unknown", "counter", "gauge", "histogram", "gaugehistogram", "summary", "info", "stateset")
-"""By their number in remote write."""
+"""Metric types, in the order of their numbers in remote write."""
 TIME_MS_BITS = 63
 FAMILIES_MAX = 10_000
-"""Of so many, type and help are remembered, which stand on different lines."""
+"""How many metrics' types and help texts are remembered; the two are on different lines."""
 
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
@@ -30,12 +30,12 @@ _COMMENT = re.compile(rf"# *(TYPE|HELP) +({_NAME}|{_QUOTED}) *(.*)")
 _ESCAPES = {"\\n": "\n", "\\\\": "\\", '\\"': '"'}
 
 Labels = tuple[tuple[str, str], ...]
-"""Sorted by name; the metric's name is one of them."""
+"""Label pairs, sorted by name, with the metric name among them."""
 
 
 @dataclass(slots=True)
 class Family:
-    """What comments say of a metric: `type` is a place in TYPES."""
+    """A metric's comments. `type`: an index into TYPES."""
 
     type: int = 0
     help: str = ""
@@ -43,9 +43,9 @@ class Family:
 
 @dataclass(slots=True)
 class Samples:
-    """What lines say. `series`: (Unix ms, value) by labels. `families`: those of which a comment spoke here.
+    """The content of lines. `series`: (Unix ms, value) by labels. `families`: those with a comment in these lines.
 
-    `known`: what was known of families before; what is new is added to it.
+    `known`: the families of earlier lines, to which those of these lines are added.
     """
 
     known: dict[str, Family] = field(default_factory=dict)
@@ -54,9 +54,9 @@ class Samples:
     count: int = 0
 
     def read(self, line: bytes, now_ms: int, labels: Mapping[str, str]) -> None:
-        """Add what a line says. A sample without a time has `now_ms`, and every series gets `labels`.
+        """Add the content of a line. A sample without a time gets `now_ms`, and every series gets `labels`.
 
-        Raises ValueError that says what is wrong with the line; nothing of it is added then.
+        Raises ValueError, which says what is wrong with the line, and then adds nothing of it.
         """
         text = line.decode().strip()
         if text.startswith("#"):
@@ -99,7 +99,7 @@ def parse(text: str) -> tuple[dict[str, str], int | None, float]:
     if head[2]:
         at = _read_labels(text, at, labels)
     if METRIC_NAME not in labels:
-        raise ValueError('it has no name of a metric; right is: name{label="value"} 1.5')
+        raise ValueError('it has no metric name; a sample is such as name{label="value"} 1.5')
     sample = _SAMPLE.fullmatch(text, at)
     if sample is None or text[at - 1] not in " \t}":
         raise ValueError(f"{text[at : at + 50]!r} is not a value with an optional time in Unix milliseconds")
@@ -110,19 +110,19 @@ def parse(text: str) -> tuple[dict[str, str], int | None, float]:
 
 
 def _read_labels(text: str, at: int, labels: dict[str, str]) -> int:
-    """Reads labels behind their bracket. Returns the place behind the closing one."""
+    """Reads the labels after an opening bracket. Returns the position after the closing one."""
     while (end := _END_OF_LABELS.match(text, at)) is None:
         label = _LABEL.match(text, at)
         if label is None:
-            raise ValueError(f'{text[at : at + 50]!r} is not a label; right is: name="value", or a closing bracket')
+            raise ValueError(f'{text[at : at + 50]!r} is not a label; it must be name="value", or a closing bracket')
         plain, quoted, value, _ = label.groups()
         name = plain or _unquoted(quoted)
         if value is None and plain:
             raise ValueError(f"the label {plain!r} has no value")
-        if value is None:  # the name of the metric, in quotes
+        if value is None:  # the metric name, in quotes
             name, value = METRIC_NAME, quoted
         if name in labels:
-            raise ValueError(f"the label {name!r} is there twice")
+            raise ValueError(f"the label {name!r} appears twice")
         labels[name] = _unquoted(value)
         at = label.end()
     return end.end()
@@ -153,7 +153,8 @@ _DECODER = msgspec.json.Decoder(_Line)
 
 
 def _json_samples(line: bytes, now_ms: int) -> tuple[dict[str, str], list[tuple[int, float]]]:
-    """`values` and `timestamps` (Unix ms), or one `value` with or without its `timestamp`. Raises ValueError."""
+    """Returns (labels, samples) of a line with `values` and `timestamps` (Unix ms), or with one `value` and perhaps its
+    `timestamp`. Raises ValueError."""
     try:
         read = _DECODER.decode(line)
     except (msgspec.DecodeError, RecursionError) as error:

@@ -1,7 +1,7 @@
-"""`triptych serve`: coordinator and workers as children of one process, which end when it ends, however that is.
+"""`triptych serve`: coordinator and workers as children of one process, which end when it ends, for whatever reason.
 
-The children are what the Procfile starts. When one of them ends, so does the other: a part of a cluster serves nobody,
-and whoever started it (systemd, a container engine, a person) sees an exit code.
+The children are the processes of the Procfile. When one of them ends, this process stops the other one and exits,
+because a part of a cluster serves nobody, and systemd, a container engine or a user then sees an exit code.
 """
 
 from __future__ import annotations
@@ -13,40 +13,65 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from types import FrameType
 
 import click
 
 MODULES = {"workers": "worker", "coordinator": "coordinator"}
 GRACE_S = {"coordinator": 5.0, "workers": 5.0}
-"""Children that were told to stop have so long, one after the other. In the coordinator, requests in flight get 2 s,
-then appends and changes of collections up to 3 s; workers take up to 4 s."""
+"""How long each child may take to stop, in seconds; they are stopped one after the other. In the coordinator, requests
+in flight get 2 s, and then appends and changes of collections up to 3 s; workers take up to 4 s."""
 LOOK_S = 0.1
 PR_SET_PDEATHSIG = 1
 
 
 @click.command(
-    epilog="""Settings are environment variables (TRIPTYCH_RETENTION=30d triptych serve) or a TOML file that
-    TRIPTYCH_CONFIG names; docs/operations.md has the list, and `triptych doctor` says what is wrong with them and with
-    the machine. The first start of a version compiles for some minutes beside the first requests; `triptych warm` does
-    it before."""
+    epilog="""Settings are environment variables (TRIPTYCH_RETENTION=30d triptych serve), or are in a TOML file that
+    TRIPTYCH_CONFIG names. docs/operations.md lists them, and `triptych doctor` reports what is wrong with them and with
+    the machine. The first start of a version compiles kernels for some minutes, while the service already answers;
+    `triptych warm` compiles them before the start."""
 )
 @click.option("--listen", metavar="HOST:PORT", help="Address of the HTTP interface (TRIPTYCH_LISTEN).")
-@click.option("--data", metavar="DIRECTORY", help="Directory of all data (TRIPTYCH_DATA).")
+@click.option("--data", metavar="DIRECTORY", help="Data directory (TRIPTYCH_DATA).")
 @click.option("--shards", metavar="N", help="Number of shards of a new data directory (TRIPTYCH_SHARDS).")
 @click.option("--workers", metavar="N", help="Worker processes; 0: one per core (TRIPTYCH_WORKERS).")
 def serve(**options: str | None) -> int:
-    """Start the whole service in the foreground: what `honcho start` does, without a checkout.
+    """Start the whole service in the foreground, like `honcho start`, but without a checkout.
 
-    Metrics, logs and vectors are served at one address, by default http://127.0.0.1:9090/, where there is also a page
-    to look at them. Everything is stored in one directory, by default ./data. Ctrl-C or SIGTERM stops it in order;
-    kill -9 and a loss of power lose nothing that was acknowledged.
+    Metrics, logs and vectors are served at one address, by default http://127.0.0.1:9090/, which also has a page to
+    view them. All data is in one directory, by default ./data. Ctrl-C or SIGTERM stops the service gracefully; kill -9
+    or a power loss loses nothing that was acknowledged as durable.
     """
-    return run(environment(options))
+    environ = environment(options)
+    warn_of_unusual_shards(environ)
+    return run(environ)
+
+
+def warn_of_unusual_shards(environ: Mapping[str, str]) -> None:
+    """Warn if the number of workers would give a new data directory more shards than usual. That number is fixed when
+    the directory is created. Invalid settings are left to the children, which refuse them."""
+    workers_text = environ.get("TRIPTYCH_WORKERS", "")
+    if "TRIPTYCH_CONFIG" not in environ and not workers_text.isdecimal():
+        return
+    from shared import config
+    from shared.errors import ConfigError
+    from shared.manifest import HOLDS_DATA, NAME
+
+    with suppress(ConfigError):
+        settings = config.load(environ)
+        is_new = not any((settings.data / name).exists() for name in (NAME, *HOLDS_DATA))
+        if is_new and not settings.shards and settings.shard_count() > config.SHARDS_USUAL_MAX:
+            sys.stderr.write(
+                f"triptych serve: TRIPTYCH_WORKERS is {settings.workers}, so the new data directory {settings.data} "
+                f"gets {settings.shard_count()} shards, and this number cannot be changed later; to choose another "
+                "one, remove the directory and set TRIPTYCH_SHARDS\n"
+            )
 
 
 def run(environ: Mapping[str, str]) -> int:
-    """Serve until told to stop. The exit code: 0 when it was told, else that of the child that ended first."""
+    """Serve until a signal arrives. Returns the exit code: 0 after a signal, otherwise that of the child that ended
+    first."""
     told = False
 
     def tell(number: int, frame: FrameType | None) -> None:
@@ -54,7 +79,7 @@ def run(environ: Mapping[str, str]) -> int:
         told = True
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` has it
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # which `nohup` sets
             signal.signal(number, tell)
     children = {name: _spawn(module, environ) for name, module in MODULES.items()}
     while not told and all(child.poll() is None for child in children.values()):
@@ -69,7 +94,7 @@ def run(environ: Mapping[str, str]) -> int:
 
 
 def environment(options: Mapping[str, str | None], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The children's environment: options are settings, and win over variables."""
+    """The children's environment. Options are settings that take precedence over variables."""
     return {**environ, **{f"TRIPTYCH_{name.upper()}": value for name, value in options.items() if value is not None}}
 
 
@@ -79,10 +104,10 @@ def _spawn(module: str, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         if os.getppid() != parent:
-            os._exit(1)  # it died before
+            os._exit(1)  # it died before the call above
 
-    # -P: a folder here that is named worker or shared is not what is meant. A group of its own: Ctrl-C in a terminal
-    # reaches this process only, which stops the children in order.
+    # -P: do not import from folders named worker or shared in the current directory. A process group of its own: Ctrl-C
+    # in a terminal reaches only this process, which stops the children one after the other.
     return subprocess.Popen(
         [sys.executable, "-P", "-m", module],
         env=dict(environ),

@@ -13,16 +13,16 @@ from coordinator.commands.output import INCOMPLETE, json_option, write_json, wri
 from coordinator.commands.progress import bytes_text
 
 HELD = ("series", "samples", "records", "vectors")
-"""Counts of a shard that are shown."""
+"""The counts of a shard to show."""
 
 
 @click.command()
 @json_option
 @with_client
 def status(client: Client, as_json: bool) -> int:
-    """Show the workers of a running cluster, and the state of the shards of each.
+    """Show the workers of a running cluster, and the states of their shards.
 
-    Exit code 3 if not all shards are ready.
+    The exit code is 3 if not all shards are ready.
     """
     answer = client.call("GET", "/api/v1/cluster")
     if as_json:

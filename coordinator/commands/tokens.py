@@ -1,4 +1,4 @@
-"""`triptych token NAME` makes a token. It is shown once; the file of tokens gets only its hash."""
+"""`triptych token NAME` creates a token. It is shown once; the token file has only its hash."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ def _role_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @click.argument("name")
 @_role_options
-@click.option("--append", "path", type=FILE, metavar="FILE", help="Add the lines to it, and print only the token.")
+@click.option(
+    "--append", "path", type=FILE, metavar="FILE", help="Append the lines to this file, and print only the token."
+)
 def token(name: str, path: Path | None, **roles: str | None) -> None:
-    """Make a bearer token with the name NAME, such as grafana.
+    """Create a bearer token with the name NAME, such as grafana.
 
-    It is shown once, and the file that TRIPTYCH_TOKENS names has only its hash.
+    It is shown once: the file that TRIPTYCH_TOKENS names has only its hash.
 
     \b
     triptych token grafana --metrics read --log read --append tokens.toml > grafana.token
@@ -51,8 +53,8 @@ def token(name: str, path: Path | None, **roles: str | None) -> None:
 
 
 def _append(path: Path, name: str, lines: str) -> None:
-    """Raises ConfigError when the file cannot be written, or has this token. It is replaced as a whole, so that no
-    reader sees a part of a line."""
+    """Raises ConfigError if the file cannot be written, or has a token with this name. The file is replaced as a whole,
+    so that no reader sees part of a line."""
     try:
         before = path.read_bytes() if path.exists() else b""
         if name in tokens.parse(before, path):

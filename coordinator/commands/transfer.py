@@ -1,4 +1,4 @@
-"""`triptych export` and `triptych import`: data of all areas as files."""
+"""`triptych export` and `triptych import`: data of all areas to and from files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SUFFIXES = {
 
 
 class Destination(click.Path):
-    """A file, or - for the standard output."""
+    """A file, or - for standard output."""
 
     name = "FILE"
 
@@ -35,14 +35,14 @@ class Destination(click.Path):
 
 
 def _format(formats: tuple[str, ...]) -> Any:
-    return click.option("--format", "kind", type=click.Choice(formats), help="(default: what the file's name says)")
+    return click.option("--format", "kind", type=click.Choice(formats), help="(default: by the file's ending)")
 
 
 def _kind(kind: str | None, path: Path | None, formats: tuple[str, ...]) -> str:
-    """The format: what was asked for, or what the file's name says. Raises click.UsageError."""
+    """The format that was given, or that of the file's ending. Raises click.UsageError."""
     format_name = kind or (_SUFFIXES.get(path.suffix, "") if path is not None else "jsonl")
     if format_name not in formats:
-        raise click.UsageError(f"the format of {path} is not known; --format says it: one of {', '.join(formats)}")
+        raise click.UsageError(f"the format of {path} is not known; give it with --format: {', '.join(formats)}")
     return format_name
 
 
@@ -59,15 +59,17 @@ def export() -> None:
 
 @export.command("metrics")
 @click.argument("path", type=Destination(), metavar="FILE")
-@click.option("--match", multiple=True, required=True, metavar="SELECTOR", help="Of series; may be repeated.")
-@click.option("--start", default="", help="From this time on: RFC 3339, or Unix seconds.")
-@click.option("--end", default="", help="Up to this time.")
+@click.option(
+    "--match", multiple=True, required=True, metavar="SELECTOR", help="Select the series to export; may be repeated."
+)
+@click.option("--start", default="", help="Start at this time: RFC 3339, or Unix seconds.")
+@click.option("--end", default="", help="End at this time.")
 @_format(METRIC_FORMATS)
 @with_client
 def export_metrics(
     client: Client, path: Path | None, match: tuple[str, ...], start: str, end: str, kind: str | None
 ) -> int:
-    """The stored samples of series. FILE gets its name when it is whole; - is the standard output."""
+    """Export the stored samples of series. FILE gets its name when it is complete; - is standard output."""
     from coordinator.commands import transferring
 
     chosen = _kind(kind, path, METRIC_FORMATS)
@@ -76,10 +78,10 @@ def export_metrics(
 
 @export.command("log")
 @click.argument("path", type=Destination(), metavar="FILE")
-@click.option("--key", help="Records of this key only.")
-@click.option("--prefix", help="Records of the keys with this prefix (default: all).")
-@click.option("--start", type=int, help="Sequence number to begin at.")
-@click.option("--since", help="Begin at this time: RFC 3339, or Unix seconds.")
+@click.option("--key", help="Only records of this key.")
+@click.option("--prefix", help="Only records of keys with this prefix (default: all).")
+@click.option("--start", type=int, help="Sequence number to start at.")
+@click.option("--since", help="Start at this time: RFC 3339, or Unix seconds.")
 @_format(LOG_FORMATS)
 @with_client
 def export_log(
@@ -91,7 +93,7 @@ def export_log(
     since: str | None,
     kind: str | None,
 ) -> int:
-    """Records of the log, in order, up to those that are readable now."""
+    """Export the records of the log in order, up to the newest that can be read now."""
     from coordinator.commands import transferring
 
     if key is not None and prefix is not None:
@@ -105,20 +107,20 @@ def export_log(
 @export.command("vectors")
 @click.argument("path", type=Destination(), metavar="FILE")
 @click.option("--collection", default="default", show_default=True, help="The collection.")
-@click.option("--filter", "filter_text", help="Only vectors that satisfy this filter, as JSON.")
+@click.option("--filter", "filter_text", help="Only vectors that match this filter, as JSON.")
 @click.option("--ids", type=FILE, help="With npy: the file of the ids (default: FILE with the ending .ids).")
 @_format(VECTOR_FORMATS)
 @with_client
 def export_vectors(
     client: Client, path: Path | None, collection: str, filter_text: str | None, ids: Path | None, kind: str | None
 ) -> int:
-    """Vectors of a collection, with their attributes unless the format is npy."""
+    """Export the vectors of a collection, with their attributes unless the format is npy."""
     from coordinator.commands import transferring
 
     try:
         condition = json.loads(filter_text) if filter_text else None
     except ValueError as error:
-        raise CommandError(f"--filter is no JSON: {error}") from error
+        raise CommandError(f"--filter is not JSON: {error}") from error
     chosen = _kind(kind, path, VECTOR_FORMATS)
     return transferring.export_vectors(
         client, path, kind=chosen, collection=collection, filter_=condition, ids_path=ids
@@ -127,7 +129,7 @@ def export_vectors(
 
 @click.group("import", no_args_is_help=True)
 def import_() -> None:
-    """Bring files, and the blocks of a Prometheus, into a running cluster.
+    """Import files and Prometheus blocks into a running cluster.
 
     \b
     triptych import metrics /var/lib/prometheus/snapshots/20261123T120000Z-5e1f
@@ -139,14 +141,21 @@ def import_() -> None:
 @import_.command("metrics")
 @click.argument("paths", type=FILE, nargs=-1, required=True, metavar="PATH...")
 @click.option(
-    "--format", "kind", type=click.Choice(("openmetrics", *METRIC_FORMATS)), help="(default: what the name says)"
+    "--format", "kind", type=click.Choice(("openmetrics", *METRIC_FORMATS)), help="(default: by the file's ending)"
 )
 @click.option(
-    "--columns", default="", metavar="TEXT", help="Of CSV without our header: 1:label:host,2:metric:up,3:time:unix_s."
+    "--columns",
+    default="",
+    metavar="TEXT",
+    help="Columns of CSV without the header of an export: 1:label:host,2:metric:up,3:time:unix_s.",
 )
-@click.option("--skip-lines", type=click.IntRange(0), default=0, help="With --columns: lines before the first row.")
-@click.option("--state", type=FILE, help="The file that notes how far the import is (default: beside the first PATH).")
-@click.option("--restart", is_flag=True, help="Begin anew, and do not go on where an earlier import ended.")
+@click.option(
+    "--skip-lines", type=click.IntRange(0), default=0, help="With --columns: number of lines before the first row."
+)
+@click.option(
+    "--state", type=FILE, help="File that records the progress of the import (default: beside the first PATH)."
+)
+@click.option("--restart", is_flag=True, help="Start over instead of resuming an earlier import.")
 @with_client
 def import_metrics(
     client: Client,
@@ -157,9 +166,10 @@ def import_metrics(
     state: Path | None,
     restart: bool,
 ) -> int:
-    """Samples of files, of Prometheus's TSDB blocks, and of directories of them such as snapshots.
+    """Import samples from files, from Prometheus TSDB blocks, and from directories of blocks such as snapshots.
 
-    What is imported already is stored once. Exit code 3: some items were refused, which the error stream names.
+    Samples that are imported twice are stored once. The exit code is 3 if some items were refused; standard error names
+    them.
     """
     from coordinator.commands import transferring
 
@@ -171,11 +181,16 @@ def import_metrics(
 
 @import_.command("log")
 @click.argument("path", type=FILE, metavar="FILE")
-@click.option("--producer", default="", metavar="NAME", help="Of the batches' numbers (default: one for the file).")
+@click.option(
+    "--producer",
+    default="",
+    metavar="NAME",
+    help="Name of the producer that numbers the batches (default: one for the file).",
+)
 @_format(LOG_FORMATS)
 @with_client
 def import_log(client: Client, path: Path, producer: str, kind: str | None) -> int:
-    """Append the records of a file, each once however often this is repeated."""
+    """Append the records of a file. A repetition does not append them again."""
     from coordinator.commands import transferring
 
     chosen = _kind(kind, path, LOG_FORMATS)

@@ -1,4 +1,4 @@
-"""What `triptych import` and `triptych export` do, apart from how their arguments are read."""
+"""The work of `triptych import` and `triptych export`, without the parsing of their arguments."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import orjson
 from coordinator.command_client import Client, CommandError
 from coordinator.commands.output import INCOMPLETE
 from coordinator.commands.progress import amounts
+from coordinator.plurals import counted
 from coordinator.transfer import log_files, vector_files
 from coordinator.transfer.arrow import ArrowStream, ParquetFile
 from coordinator.transfer.sample_files import sources_of
@@ -25,12 +26,12 @@ from coordinator.transfer.uploading import STATE_SUFFIX, Outcome, State, Uploade
 from shared.errors import BadData
 
 REFUSED_SHOWN = 5
-VECTORS_AGAIN = "the same command begins again, which changes nothing in what is stored already"
+VECTORS_AGAIN = "the same command starts over, and does not change what is already stored"
 
 
 @contextmanager
 def errors() -> Iterator[None]:
-    """What sources and files raise is shown as one line."""
+    """Errors of sources and files are shown as one line."""
     try:
         yield
     except (ValueError, BadData) as error:
@@ -48,8 +49,8 @@ def import_samples(
     state_path: Path | None = None,
     begins_anew: bool = False,
 ) -> int:
-    """Import samples of files, blocks and snapshots; what an earlier run to the same cluster has imported is passed
-    over, unless `begins_anew`. Returns the exit code. Raises CommandError; the same call goes on then."""
+    """Import samples from files, blocks and snapshots, except those that an earlier run has imported to the same
+    cluster, unless `begins_anew`. Returns the exit code. Raises CommandError, after which the same call resumes."""
     outcome = Outcome()
     with errors():
         path = state_path or paths[0].with_name(paths[0].name + STATE_SUFFIX)
@@ -75,7 +76,7 @@ def import_samples(
                 raise
             uploader.close()
         state.done()
-        output.write(b"%d samples imported\n" % outcome.samples)
+        output.write(f"{counted(outcome.samples, 'samples imported')}\n".encode())
         return _tell_refused(outcome.refused + [note for source in sources for note in source.notes])
 
 
@@ -83,13 +84,13 @@ def _tell_refused(refused: Sequence[str]) -> int:
     for text in islice(refused, REFUSED_SHOWN):
         sys.stderr.write(f"triptych: {text}\n")
     if len(refused) > REFUSED_SHOWN:
-        sys.stderr.write(f"triptych: and {len(refused) - REFUSED_SHOWN} more requests with refused items\n")
+        sys.stderr.write(f"triptych: and {counted(len(refused) - REFUSED_SHOWN, 'requests')} more with refused items\n")
     return INCOMPLETE if refused else 0
 
 
 @contextmanager
 def written_whole(path: Path | None) -> Iterator[BinaryIO]:
-    """A file that has its name only once it is whole; None: the standard output."""
+    """A file that gets its name only when it is complete; None: standard output."""
     if path is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -106,7 +107,7 @@ def written_whole(path: Path | None) -> Iterator[BinaryIO]:
 def export_samples(
     client: Client, match: Sequence[str], path: Path | None, *, kind: str, start: str = "", end: str = ""
 ) -> int:
-    """Export the samples of series into a file. Returns the exit code. Raises CommandError; no file is left then."""
+    """Export the samples of series to a file. Returns the exit code. Raises CommandError, and then leaves no file."""
     parameters: dict[str, Any] = {"match[]": list(match), "format": kind}
     parameters |= {name: text for name, text in (("start", start), ("end", end)) if text}
     with amounts("export", 0, "0 bytes") as tell, written_whole(path) as file:
@@ -144,7 +145,7 @@ class BatchWriter:
 
 
 def export_log(client: Client, path: Path | None, *, kind: str, parameters: dict[str, str | int]) -> int:
-    """Export the records that a scan with these parameters finds. Returns the exit code."""
+    """Export the records that a scan with these parameters returns. Returns the exit code."""
     with errors():
         arrow = None if kind == "jsonl" else log_files.schema()
         writer = LinesWriter() if arrow is None else BatchWriter(kind, arrow, log_files.record_batch)
@@ -158,8 +159,8 @@ def export_log(client: Client, path: Path | None, *, kind: str, parameters: dict
 def export_vectors(
     client: Client, path: Path | None, *, kind: str, collection: str, filter_: Any = None, ids_path: Path | None = None
 ) -> int:
-    """Export a collection; in the kind `npy`, ids go to a text beside, and other attributes are left out. Returns the
-    exit code."""
+    """Export a collection. With the kind `npy`, the ids go to a separate text file, and other attributes are left out.
+    Returns the exit code."""
     with errors():
         pages = vector_files.scrolled(client, collection, filter_)
         if kind == "npy":
@@ -186,7 +187,7 @@ def _write_items(
 
 
 def _export_npy(pages: Iterable[list[dict[str, Any]]], path: Path, ids_path: Path) -> int:
-    """The rows are written as they come; the head, which says how many there are, last."""
+    """Writes the rows as they arrive, and last the header, which has their number."""
     import numpy as np
 
     def head(rows: int, dimension: int) -> bytes:
@@ -214,8 +215,9 @@ def _export_npy(pages: Iterable[list[dict[str, Any]]], path: Path, ids_path: Pat
 
 
 def import_log(client: Client, path: Path, output: BinaryIO, *, kind: str, producer: str = "") -> int:
-    """Append the records of a file in its order. A batch that is sent twice is appended once: it has a number of the
-    producer, by default one that the file's name, size and time give. Returns the exit code."""
+    """Append the records of a file in their order. A batch that is sent twice is appended once, because it has a
+    sequence number of a producer, whose default name is a hash of the file's name, size and time. Returns the exit
+    code."""
     status = path.stat()
     identity = f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
     state = State.read(path.with_name(path.name + STATE_SUFFIX), f"{client.url} log {producer}")
@@ -230,17 +232,17 @@ def import_log(client: Client, path: Path, output: BinaryIO, *, kind: str, produ
             body = {"records": batch, "awaitDurable": True, "producerId": name, "producerSeq": number}
             patiently(partial(client.call, "POST", "/api/v1/log/append", body))
             state.acknowledge(path.name, identity, number + 1)
-            state.save()  # the server knows only the last batches of a producer again
+            state.save()  # the server recognises only the last batches of a producer
             tell(len(batch), f"{count:,} records")
         state.done()
-    output.write(b"%d records appended\n" % count)
+    output.write(f"{counted(count, 'records appended')}\n".encode())
     return 0
 
 
 def import_vectors(
     client: Client, path: Path, output: BinaryIO, *, kind: str, collection: str, ids_path: Path | None = None
 ) -> int:
-    """Upsert the vectors of a file, which may be repeated. Returns the exit code."""
+    """Upsert the vectors of a file; a repetition changes nothing. Returns the exit code."""
     count = 0
     with errors(), amounts("import", 0, "0 vectors") as tell:
         for batch in vector_files.batches(vector_files.read(path, kind, ids_path)):
@@ -248,5 +250,5 @@ def import_vectors(
             patiently(partial(client.call, "POST", "/api/v1/vector/write", body), then=VECTORS_AGAIN)
             count += len(batch)
             tell(len(batch), f"{count:,} vectors")
-    output.write(b"%d vectors imported\n" % count)
+    output.write(f"{counted(count, 'vectors imported')}\n".encode())
     return 0

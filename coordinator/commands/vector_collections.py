@@ -19,7 +19,7 @@ PATH = "/api/v1/vector/collections"
 @json_option
 @with_client
 def collections(client: Client, as_json: bool) -> int:
-    """Print the collections, their settings, and how many vectors they have."""
+    """Print the collections with their settings and numbers of vectors."""
     answer = client.call("GET", "/api/v1/vector/stats")
     if as_json:
         write_json(answer)
@@ -38,11 +38,19 @@ def _row(name: str, one: dict[str, Any]) -> tuple[str, ...]:
 
 @click.command()
 @click.argument("name")
-@click.option("--dimension", type=click.IntRange(1), required=True, metavar="N", help="Components of each vector.")
-@click.option("--metric", metavar="NAME", help="cosine, dot or l2 (TRIPTYCH_VECTOR_METRIC of the server).")
-@click.option("--storage", metavar="NAME", help="f32, f16, i8 or b1 (TRIPTYCH_VECTOR_STORAGE of the server).")
-@click.option("--index", metavar="NAME", help="lists or graph (lists; of b1, graph).")
-@click.option("--text-field", "text_fields", multiple=True, metavar="FIELD", help="An attribute to search by text.")
+@click.option(
+    "--dimension", type=click.IntRange(1), required=True, metavar="N", help="Number of components of each vector."
+)
+@click.option("--metric", metavar="NAME", help="cosine, dot or l2 (default: TRIPTYCH_VECTOR_METRIC of the server).")
+@click.option("--storage", metavar="NAME", help="f32, f16, i8 or b1 (default: TRIPTYCH_VECTOR_STORAGE of the server).")
+@click.option("--index", metavar="NAME", help="lists or graph (default: lists, and graph for b1).")
+@click.option(
+    "--text-field",
+    "text_fields",
+    multiple=True,
+    metavar="FIELD",
+    help="An attribute to search by text; may be repeated.",
+)
 @json_option
 @with_client
 def create(
@@ -55,11 +63,11 @@ def create(
     text_fields: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Make the collection NAME. If it is there with the same settings, nothing changes."""
+    """Create the collection NAME. If it exists with the same settings, nothing changes."""
     settings: dict[str, Any] = {"dimension": dimension, "metric": metric, "storage": storage, "index": index}
     settings = {key: value for key, value in settings.items() if value is not None}
     answer = client.call("PUT", _path(name), settings | ({"textFields": list(text_fields)} if text_fields else {}))
-    write_json(answer) if as_json else click.echo(f"collection {name} is there")
+    write_json(answer) if as_json else click.echo(f"collection {name} exists")
     return tell(answer)
 
 
@@ -68,7 +76,7 @@ def create(
 @json_option
 @with_client
 def drop(client: Client, name: str, as_json: bool) -> int:
-    """Delete the collection NAME with all its vectors."""
+    """Delete the collection NAME and all its vectors."""
     answer = client.call("DELETE", _path(name))
     write_json(answer) if as_json else click.echo(f"collection {name} is deleted")
     return tell(answer)

@@ -13,12 +13,13 @@ import click
 from coordinator.command_client import Client, CommandError
 from coordinator.commands.connection import given, refuse_both, with_client
 from coordinator.commands.output import INCOMPLETE, json_option, tell, write_json, write_table
+from coordinator.plurals import counted
 
 AREA = "/api/v1/vector"
 QUERY_BYTES_MAX = 2 << 20
 
 collection_option = click.option(
-    "--collection", default="", metavar="NAME", help="The collection (the one named default)."
+    "--collection", default="", metavar="NAME", help="The collection (default: the one named default)."
 )
 
 
@@ -38,14 +39,13 @@ class Json(click.ParamType):
 
 
 def numbers(text: str) -> list[float]:
-    """The components of a vector: a JSON array, or numbers with white space or commas between them. Raises
-    ValueError."""
+    """The components of a vector: a JSON array, or numbers separated by white space or commas. Raises ValueError."""
     words = text.strip().removeprefix("[").removesuffix("]")
     return [float(word) for word in re.split(r"[\s,]+", words.strip()) if word]
 
 
 class Vector(click.ParamType):
-    """Components of a vector."""
+    """The components of a vector."""
 
     name = "NUMBERS"
 
@@ -57,25 +57,29 @@ class Vector(click.ParamType):
 
 
 filter_option = click.option(
-    "--filter", "condition", type=Json(), help='Only vectors that satisfy it: \'{"eq": {"field": "n", "value": 1}}\'.'
+    "--filter", "condition", type=Json(), help='Only vectors that match it: \'{"eq": {"field": "n", "value": 1}}\'.'
 )
 
 
 @click.command()
-@click.option("--vector", "components", type=Vector(), help="The query, such as '[0.1, 0.9, 0.2]'.")
-@click.option("--file", type=click.File(), metavar="FILE", help="The query is the text of this file; -: the input.")
-@click.option("--id", "name", metavar="ID", help="The query is the vector with this id.")
+@click.option("--vector", "components", type=Vector(), help="The query vector, such as '[0.1, 0.9, 0.2]'.")
+@click.option(
+    "--file", type=click.File(), metavar="FILE", help="Read the query vector from this file; -: standard input."
+)
+@click.option("--id", "name", metavar="ID", help="The query vector is the one with this id.")
 @click.option("--text", metavar="QUERY", help="Search the text fields, alone or together with a vector.")
-@click.option("--field", "fields", multiple=True, metavar="FIELD", help="Of --text: only this field.")
-@click.option("-k", type=int, default=10, metavar="N", help="How many results (10).")
+@click.option(
+    "--field", "fields", multiple=True, metavar="FIELD", help="With --text: search only this field; may be repeated."
+)
+@click.option("-k", type=int, default=10, metavar="N", help="Number of results (default: 10).")
 @filter_option
-@click.option("--include", multiple=True, metavar="FIELD", help="Only this attribute in the answer.")
-@click.option("--exact", is_flag=True, help="Compare with every vector.")
+@click.option("--include", multiple=True, metavar="FIELD", help="Return only this attribute; may be repeated.")
+@click.option("--exact", is_flag=True, help="Compare the query with every vector, without an index.")
 @collection_option
 @json_option
 @with_client
 def search(client: Client, k: int, exact: bool, collection: str, as_json: bool, **query: Any) -> int:
-    """Print the nearest vectors, or those that match a text best: score, id and attributes.
+    """Print the nearest vectors, or the best matches of a text: score, id and attributes.
 
     \b
     triptych vector search --vector '[0.1, 0.9, 0.2]' --filter '{"exists": {"field": "year"}}'
@@ -100,7 +104,7 @@ def _query(
     condition: dict[str, Any] | None,
     include: tuple[str, ...],
 ) -> dict[str, Any]:
-    """The members of a search that the options ask for. Raises click.UsageError, CommandError."""
+    """The members of the request for these options. Raises click.UsageError, CommandError."""
     refuse_both(vector=components, file=file, id=name)
     if not given(vector=components, file=file, id=name, text=text, filter=condition):
         raise click.UsageError("there is nothing to search for; give --vector, --file, --id, --text or --filter")
@@ -121,7 +125,7 @@ def _read_vector(file: TextIO) -> list[float]:
 
 
 def _result(vector: Mapping[str, Any], *before: str) -> tuple[str, ...]:
-    """A row: what stands before, the id, and the attributes but the vector itself."""
+    """A row: the cells `before`, the id, and all attributes except the vector itself."""
     attributes = {name: value for name, value in vector["attributes"].items() if name != "vector"}
     return *before, vector["id"], json.dumps(attributes, ensure_ascii=False) if attributes else ""
 
@@ -132,9 +136,9 @@ def _result(vector: Mapping[str, Any], *before: str) -> tuple[str, ...]:
 @json_option
 @with_client
 def get(client: Client, ids: tuple[str, ...], collection: str, as_json: bool) -> int:
-    """Print the vectors with these ids: id and attributes; with --json, their components as well.
+    """Print the vectors with these ids: id and attributes; with --json also their components.
 
-    Exit code 1 if none of them is there, 3 if some are missing.
+    The exit code is 1 if none of them exists, and 3 if some do not exist.
     """
     answer = client.call("POST", f"{AREA}/get", {"ids": ids, "collection": collection})
     if as_json:
@@ -153,7 +157,7 @@ def get(client: Client, ids: tuple[str, ...], collection: str, as_json: bool) ->
 @json_option
 @with_client
 def count(client: Client, condition: dict[str, Any] | None, collection: str, as_json: bool) -> int:
-    """Print how many vectors there are, or how many satisfy --filter."""
+    """Print the number of vectors, or of those that match --filter."""
     filtered = {} if condition is None else {"filter": condition}
     answer = client.call("POST", f"{AREA}/count", {"collection": collection, **filtered})
     write_json(answer) if as_json else click.echo(str(answer["count"]))
@@ -169,10 +173,10 @@ def count(client: Client, condition: dict[str, Any] | None, collection: str, as_
 def delete(
     client: Client, ids: tuple[str, ...], condition: dict[str, Any] | None, collection: str, as_json: bool
 ) -> int:
-    """Delete the vectors with these ids, or all that satisfy --filter."""
+    """Delete the vectors with these ids, or all that match --filter."""
     if bool(ids) == (condition is not None):
         raise click.UsageError("give ids or --filter, and not both")
     chosen = {"ids": ids} if ids else {"filter": condition}
     answer = client.call("POST", f"{AREA}/delete", {"collection": collection, **chosen})
-    write_json(answer) if as_json else click.echo(f"{answer['vectorsDeleted']} vectors deleted")
+    write_json(answer) if as_json else click.echo(counted(answer["vectorsDeleted"], "vectors deleted"))
     return tell(answer)

@@ -1,4 +1,4 @@
-"""`triptych vector upsert`: vectors of JSON lines."""
+"""`triptych vector upsert`: writes vectors from JSON lines."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from coordinator.commands.output import write_json
 from coordinator.commands.progress import Counting, size_of
 from coordinator.commands.repeating import PATIENCE_S, until_answered
 from coordinator.commands.vector_items import collection_option
+from coordinator.plurals import counted
 
 PATH = "/api/v1/vector/write"
 BATCH_VECTORS = 1000
@@ -25,13 +26,14 @@ BATCH_VECTORS = 1000
 @click.command()
 @click.argument("lines", type=click.File("rb"), default="-", metavar="[FILE]")
 @collection_option
-@click.option("--json", "as_json", is_flag=True, help="What was done, as one line of JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one line of JSON.")
 @with_client
 def upsert(client: Client, lines: BufferedReader, collection: str, as_json: bool) -> None:
-    """Write vectors of JSON lines in FILE, or of the standard input. A vector with the same id is replaced.
+    """Write vectors from JSON lines in FILE, or from standard input. Vectors with the same ids are replaced.
 
-    A line has an id, the vector and its attributes. While the cluster is away, a batch is sent again for a minute,
-    which changes nothing. A batch with a wrong line is refused, and the command ends; the batches before it stay.
+    Each line has an id, a vector and its attributes. While the cluster is down, a batch is retried for a minute; a
+    repeated batch changes nothing. A batch with an invalid line is refused and ends the command; earlier batches stay
+    stored.
 
     \b
     {"id": "apple", "vector": [0.9, 0.1, 0.0], "kind": "fruit"}
@@ -43,12 +45,12 @@ def upsert(client: Client, lines: BufferedReader, collection: str, as_json: bool
     if as_json:
         write_json({"vectorsUpserted": progress.count})
     else:
-        click.echo(f"{progress.count} vectors upserted")
+        click.echo(counted(progress.count, "vectors upserted"))
 
 
 @dataclass(slots=True)
 class UpsertBatch:
-    """`first`: the line of its first vector. `vectors`: as the interface takes them."""
+    """`first`: the line of its first vector. `vectors`: in the form that a request has."""
 
     first: int
     vectors: list[dict[str, Any]] = field(default_factory=list)
@@ -83,7 +85,7 @@ def _batches(stream: BufferedReader) -> Iterator[UpsertBatch]:
 
 
 def _vector(number: int, line: bytes) -> dict[str, Any]:
-    """A line as the interface takes it. Raises CommandError."""
+    """A line in the form that a request has. Raises CommandError."""
     import msgspec
 
     try:

@@ -7,9 +7,9 @@ import click
 
 @click.command()
 def warm() -> int:
-    """Compile all kernels into the cache on disk: once for each version, before it is started.
+    """Compile all kernels into the disk cache, once for each version and before its first start.
 
-    This takes some minutes. Without it, the first start does it beside the first requests.
+    This takes some minutes. Without it, they are compiled after the first start, while the service already answers.
     """
     from coordinator.warm import run
 

@@ -16,6 +16,7 @@ from coordinator.commands.lines import Lines, read_lines, standard_input
 from coordinator.commands.output import INCOMPLETE, printable, write_json
 from coordinator.commands.progress import Counting, size_of
 from coordinator.commands.repeating import PATIENCE_S, until_answered
+from coordinator.plurals import counted
 
 if TYPE_CHECKING:
     from coordinator.commands.sample_lines import Family, Samples
@@ -32,7 +33,7 @@ PROBLEMS_SHOWN = 10
 
 
 class LabelPair(click.ParamType):
-    """A label, as NAME=VALUE."""
+    """A label: NAME=VALUE."""
 
     name = "NAME=VALUE"
 
@@ -44,15 +45,17 @@ class LabelPair(click.ParamType):
 
 
 @click.command()
-@click.option("--label", "labels", type=LabelPair(), multiple=True, help="A label that every series gets.")
-@click.option("--json", "as_json", is_flag=True, help="What was done, as one line of JSON.")
+@click.option(
+    "--label", "labels", type=LabelPair(), multiple=True, help="Add this label to every series; may be repeated."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one line of JSON.")
 @with_client
 def write(client: Client, labels: tuple[tuple[str, str], ...], as_json: bool) -> int:
-    """Store samples of the standard input, as they come.
+    """Store samples from standard input as they arrive.
 
-    A line is a sample in Prometheus's text format, with or without its time in Unix milliseconds; or JSON, with the
-    samples of a series as VictoriaMetrics exports them, or with one. What is wrong is named on the error stream, and
-    the rest is stored. While the cluster is away, samples are sent again for a minute: none is stored twice.
+    Each line is a sample in Prometheus's text format, with or without a time in Unix milliseconds, or JSON: the samples
+    of a series in VictoriaMetrics's export format, or a single sample. Invalid lines are reported on standard error,
+    and the others are stored. While the cluster is down, samples are retried for a minute; none is stored twice.
 
     \b
     echo 'backup_seconds{host="a"} 12.5' | triptych write --label job=backup
@@ -68,14 +71,14 @@ def write(client: Client, labels: tuple[tuple[str, str], ...], as_json: bool) ->
     if as_json:
         write_json({"samplesWritten": progress.count, "problems": sending.problems})
     else:
-        click.echo(f"{progress.count} samples written")
+        click.echo(counted(progress.count, "samples written"))
     if sending.problems:
         return INCOMPLETE if progress.count else 1
     return 0
 
 
 class Sending:
-    """Sends the samples of lines. `problems`: how many lines and requests had something that was refused."""
+    """Sends the samples of lines. `problems`: the number of lines and requests of which something was refused."""
 
     def __init__(self, client: Client, labels: dict[str, str], progress: Counting) -> None:
         self._client = client
@@ -85,7 +88,7 @@ class Sending:
         self.problems = 0
 
     def send(self, lines: Lines) -> None:
-        """Raises CommandError when the cluster refuses all, or is away for too long."""
+        """Raises CommandError if the cluster refuses everything, or is down for too long."""
         from coordinator.commands.sample_lines import Samples
 
         now_ms = int(time.time() * 1000)
@@ -116,7 +119,7 @@ class Sending:
         self._progress.add(int(written) if written.isdigit() else count)
 
     def _answered(self, body: bytes) -> Answer:
-        """The answer of a request of which all or a part is stored. Raises CommandError, Away."""
+        """The response to a request that was stored, all of it or in part. Raises CommandError, Away."""
         answer = self._client.send("POST", PATH, body, HEADERS)
         if answer.status != 204 and (answer.status != 400 or WRITTEN not in answer.headers):
             self._client.content(answer)
@@ -140,7 +143,7 @@ class Sending:
 
 
 def requests(samples: Samples) -> Iterator[tuple[bytes, int]]:
-    """(message of remote write 1.0, its samples): of at most REQUEST_SAMPLES each."""
+    """Yields (message of remote write 1.0, number of its samples), at most REQUEST_SAMPLES in each."""
     from proto import remote_write_pb2
 
     request, count = remote_write_pb2.WriteRequest(), 0

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from coordinator.headers.negotiation import ARROW, EVENTS, PROTOBUF, takes_gzip
-from coordinator.headers.request_ids import given_in
+from coordinator.headers.request_ids import chosen_id_in
 
 HEAD_BYTES_MAX = 8 << 10
 LINES_BYTES_MAX = 1024
@@ -105,5 +105,5 @@ def _lines(text: bytes) -> _Lines | None:
     media_type, _, parameters = fields.get(b"content-type", b"").decode().partition(";")
     encoding = fields.get(b"content-encoding", b"").lower().decode()
     gzip = takes_gzip(fields.get(b"accept-encoding", b"").decode())
-    request_id = given_in(b"\r\n" + text)
+    request_id = chosen_id_in(b"\r\n" + text)
     return _Lines(host.decode(), media_type.strip().lower(), parameters, encoding, int(length), gzip, request_id)

@@ -121,17 +121,19 @@ class DirectConnection(Connection):
     """A connection whose small requests bypass aiohttp. Bytes that arrive while such a request is served wait until it
     is answered. Reading is paused meanwhile, so they are at most what the event loop reads at once."""
 
-    __slots__ = ("_answer", "_behind", "_direct", "_give_over", "_missing", "_pieces")
+    __slots__ = ("_answer", "_direct", "_following", "_give_over_timer", "_missing", "_pieces")
 
     def __init__(self, direct: DirectRequests, server: Server, **options: Any) -> None:
         super().__init__(server, **options)
         self._direct = direct
         self._answer: asyncio.Future[Any] | None = None
-        self._behind = b""
+        self._following = b""
+        """The bytes that have arrived while a request is served."""
         self._pieces: list[bytes] = []
-        """The parts of an incomplete request that have arrived. `_missing` bytes are awaited until `_give_over`."""
+        """The parts of an incomplete request that have arrived. `_missing` bytes are awaited until
+        `_give_over_timer`."""
         self._missing = 0
-        self._give_over: asyncio.TimerHandle | None = None
+        self._give_over_timer: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
         if self._pieces:
@@ -143,7 +145,7 @@ class DirectConnection(Connection):
         if self._answer is None:
             super().data_received(data)
             return
-        self._behind += data
+        self._following += data
         if self._wire is not None:
             self._wire.pause_reading()
 
@@ -162,22 +164,23 @@ class DirectConnection(Connection):
         return self._answer is not None
 
     def _awaits(self, missing: int, data: bytes) -> bool:
-        """Wait for the rest of the request that begins with `data`. Returns False if there is no room for it."""
+        """Wait for the missing bytes of the request that begins with `data`. Returns False if there is no room for
+        it."""
         if not self._direct.has_room(missing + len(data)):
             return False
         self._connections.heard(self)
         self._missing, self._pieces = missing, [data]
         self._direct.pieces_bytes += missing + len(data)
-        self._give_over = self._loop.call_later(REST_WITHIN_S, self._give_to_aiohttp)
+        self._give_over_timer = self._loop.call_later(REST_WITHIN_S, self._give_to_aiohttp)
         return True
 
     def _joined(self) -> bytes:
         """Stop waiting, and return what has arrived."""
         data, self._pieces = b"".join(self._pieces), []
         self._direct.pieces_bytes -= len(data) + self._missing
-        if self._give_over is not None:
-            self._give_over.cancel()
-            self._give_over = None
+        if self._give_over_timer is not None:
+            self._give_over_timer.cancel()
+            self._give_over_timer = None
         return data
 
     def _give_to_aiohttp(self) -> None:
@@ -189,7 +192,7 @@ class DirectConnection(Connection):
         return self._wire is not None and not self._wire.is_closing()
 
     def answered(self, text: bytes) -> None:
-        """The request is over. Send `text`, the whole response."""
+        """End the request: send `text`, the whole response."""
         self._answer = None
         if self._wire is not None and not self._wire.is_closing():
             self._wire.write(text)
@@ -201,9 +204,9 @@ class DirectConnection(Connection):
         if self._wire is not None and not self._wire.is_closing():
             self._read(data)
 
-    def go_on_behind(self) -> None:
+    def continue_reading(self) -> None:
         """Continue with the bytes that have arrived meanwhile."""
-        data, self._behind = self._behind, b""
+        data, self._following = self._following, b""
         if data and self._wire is not None and not self._wire.is_closing():
             self._wire.resume_reading()
             self.data_received(data)
@@ -264,7 +267,7 @@ class DirectRequests:
         return self._endpoints.get(LABEL_VALUES if label_in(path) else path)
 
     def has_room(self, size: int) -> bool:
-        """Whether an incomplete request of `size` bytes may wait here for its rest."""
+        """Whether an incomplete request of `size` bytes may wait here for its missing bytes."""
         return self.pieces_bytes + size <= PIECES_BYTES_MAX
 
     def begin(
@@ -282,12 +285,12 @@ class DirectRequests:
         try:
             own_data = data if endpoint.is_read else b""
             served = _Served(connection, endpoint, head.method, work, own_data, time.perf_counter())
-            return self._begun(served, head.body_bytes)
+            return self._begin_work(served, head.body_bytes)
         finally:
             CURRENT_CLIENT.reset(client)
             REQUEST_ID.reset(context)
 
-    def _begun(self, served: _Served, body_bytes: int) -> PromptFuture[Any]:
+    def _begin_work(self, served: _Served, body_bytes: int) -> PromptFuture[Any]:
         context, connection, endpoint, work = self._context, served.connection, served.endpoint, served.work
         holder, admission = connection.holder, context.admission
         context.connections.heard(connection)
@@ -328,7 +331,7 @@ class DirectRequests:
                 served.running.status = status
             self._end(served)
         context.waiting_room.admit()
-        connection.go_on_behind()
+        connection.continue_reading()
 
     def _end(self, served: _Served) -> None:
         """Release what the request holds."""

@@ -1,4 +1,4 @@
-"""What the doctor says of who gets in: where the service listens, and the files of TLS, users and tokens."""
+"""Checks of access: where the service listens, and the files for TLS, users and tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SETTINGS = "settings"
 DAY_S = 86400.0
 ENDS_SOON_DAYS, ENDS_TOO_SOON_DAYS = 30, 7
 READABLE, WRITABLE = 0o004, 0o002
-"""By everybody."""
+"""Mode bits: every user may read, or write, the file."""
 
 
 def look(settings: Settings) -> Iterator[Finding]:
@@ -50,7 +50,7 @@ def listening(settings: Settings, policy: Policy) -> Finding:
 
 
 def modes(settings: Settings, policy: Policy) -> Iterator[Finding]:
-    """Of the files that have hashes or keys, or say which ones are used: whoever writes them lets himself in."""
+    """Checks the modes of files that have hashes or keys, or name such files: a user who can write them has access."""
     tls = policy.tls.config if policy.tls is not None else None
     has_secrets = bool(policy.web.users() or (tls is not None and tls.key))
     for name, path, is_secret in (
@@ -71,7 +71,7 @@ def modes(settings: Settings, policy: Policy) -> Iterator[Finding]:
 
 
 def certificate(ends_at_s: float | None, now_s: float) -> Finding:
-    """`ends_at_s`: None if it is not known."""
+    """`ends_at_s`: None if unknown."""
     name = "certificate"
     if ends_at_s is None:
         return warning(SETTINGS, name, "it is not known when it ends", "a certificate as PEM")

@@ -1,4 +1,4 @@
-"""What a running cluster says of itself."""
+"""Checks of a running cluster, by its own responses."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import msgspec
 
 from coordinator.command_client import Answer
 from coordinator.doctor.finding import Finding, ok, problem, warning
+from coordinator.plurals import counted
 
 CLUSTER = "cluster"
 SKEW_MAX_S = 5.0
@@ -20,7 +21,7 @@ OVERLOAD = {
     3: "writes and heavy queries are refused",
 }
 ASKED_FOR_WARNINGS = ("/api/v1/labels", "/api/v1/log/count", "/api/v1/vector/stats")
-"""Their answers carry the warnings of their area."""
+"""Paths whose responses have the warnings of their area."""
 WARNINGS_MAX = 20
 
 
@@ -88,7 +89,7 @@ def shards(answer: Answer) -> Iterator[Finding]:
         right = "ready; the log of the workers says why it is not, and answers lack its data"
         yield problem(CLUSTER, f"shard {shard.shard}", seen, right)
     if not missing:
-        yield ok(CLUSTER, "shards", f"all {len(state.shards)} are ready, in {len(state.workers)} workers")
+        yield ok(CLUSTER, "shards", f"all {len(state.shards)} are ready, in {counted(len(state.workers), 'workers')}")
 
 
 def measures(answer: Answer) -> Iterator[Finding]:
@@ -113,7 +114,7 @@ def measures(answer: Answer) -> Iterator[Finding]:
 
 
 def damage(answers: list[Answer]) -> Iterator[Finding]:
-    """What answers say they may lack."""
+    """Warnings of responses about data that they may lack."""
     warned = [_warnings(answer) for answer in answers]
     for answer, texts in zip(answers, warned, strict=True):
         if texts is None:
@@ -126,7 +127,7 @@ def damage(answers: list[Answer]) -> Iterator[Finding]:
 
 
 def _warnings(answer: Answer) -> list[str] | None:
-    """None of an error, and of what cannot be read."""
+    """None for an error, and for a response that cannot be parsed."""
     try:
         return msgspec.json.decode(answer.body, type=_Warned).warnings if answer.status == 200 else None
     except msgspec.MsgspecError:

@@ -1,4 +1,4 @@
-"""What the doctor says of the file that TRIPTYCH_PROMETHEUS_CONFIG names, and of the rule files that this one names."""
+"""Checks of the file that TRIPTYCH_PROMETHEUS_CONFIG names, and of the rule files that it names."""
 
 from __future__ import annotations
 

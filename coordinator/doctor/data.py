@@ -1,5 +1,5 @@
-"""What the doctor says of a data directory: whose it is, its format, modes and leftovers, and what can be checked of it
-without reading all of it. Changes nothing; the directory may be in use."""
+"""Checks of a data directory: its owner, format, modes and leftovers, and the damage that shows without reading all of
+it. They change nothing; the directory may be in use."""
 
 from __future__ import annotations
 
@@ -12,26 +12,30 @@ from pathlib import Path
 
 from coordinator import check
 from coordinator.doctor.finding import Finding, ok, problem, warning
+from coordinator.plurals import counted
+from shared.config import SHARDS_USUAL_MAX
 from shared.manifest import FORMAT, HOLDS_DATA, NAME, Manifest, NewerFormat
 
 DATA = "data"
 PATHS_MAX = 200_000
-"""A directory with more files and directories is looked at up to here."""
+"""How many files and directories of a data directory are looked at."""
 FUTURE_S = 300.0
-"""A file that was written later than that from now says that the clock has been set back."""
+"""A modification time further in the future than this, in seconds, means that the clock was set back."""
 
 
 def look(data: Path, shards: int, workers: int = 0) -> Iterator[Finding]:
-    """`shards`, `workers`: the settings, 0 if they name no number or cannot be read."""
+    """`shards`, `workers`: the settings; 0 if they are not set or cannot be read."""
     if not data.exists():
         yield ok(DATA, "directory", f"{data} does not exist yet; the first start creates it")
+        yield from unusual_shards(shards, workers)
         return
     if not data.is_dir():
-        yield problem(DATA, "directory", f"{data} is no directory", "a directory: TRIPTYCH_DATA")
+        yield problem(DATA, "directory", f"{data} is not a directory", "a directory: TRIPTYCH_DATA")
         return
     try:
         if not any((data / name).exists() for name in (NAME, *HOLDS_DATA)):
             yield _without_data(data)
+            yield from unusual_shards(shards, workers)
             return
         yield manifest(data, shards, workers)
         yield from modes(data)
@@ -44,7 +48,15 @@ def _without_data(data: Path) -> Finding:
     others = len(os.listdir(data))
     if not others:
         return ok(DATA, "directory", f"{data} is empty; the first start fills it")
-    return warning(DATA, "directory", f"{data} holds {others} other files and no data", "a directory of its own")
+    seen = f"{data} has no data, but {counted(others, 'files')} that this service does not know"
+    return warning(DATA, "directory", seen, "a directory of its own")
+
+
+def unusual_shards(shards: int, workers: int) -> Iterator[Finding]:
+    """A warning if the workers would give a new directory more shards than usual."""
+    if not shards and workers > SHARDS_USUAL_MAX:
+        seen = f"the first start creates {workers}, because TRIPTYCH_WORKERS is {workers}; their number is then fixed"
+        yield warning(DATA, "shards", seen, "TRIPTYCH_SHARDS, with the number that is meant")
 
 
 def manifest(data: Path, shards: int, workers: int) -> Finding:
@@ -58,15 +70,19 @@ def manifest(data: Path, shards: int, workers: int) -> Finding:
         right = f"its copy: cp {check.copy_of(data / NAME)} {data / NAME}"
         return problem(DATA, "format", f"{NAME} is damaged: {error}", right)
     if shards not in (0, decoded.shards):
-        seen = f"{decoded.shards} shards, and TRIPTYCH_SHARDS is {shards}"
+        seen = f"{counted(decoded.shards, 'shards')}, and TRIPTYCH_SHARDS is {shards}"
         return problem(DATA, "format", seen, f"TRIPTYCH_SHARDS={decoded.shards} or none; the number is fixed")
     if workers > decoded.shards:
-        seen = f"{decoded.shards} shards, and TRIPTYCH_WORKERS is {workers}"
-        return problem(DATA, "format", seen, f"at most {decoded.shards} workers; the number of shards is fixed")
+        seen = f"{counted(decoded.shards, 'shards')}, and TRIPTYCH_WORKERS is {workers}"
+        return problem(
+            DATA, "format", seen, f"at most {counted(decoded.shards, 'workers')}; the number of shards is fixed"
+        )
     if decoded.format != FORMAT:
         seen = f"{decoded.format}, of an earlier release; the next start upgrades it to {FORMAT}"
         return warning(DATA, "format", seen, f"a backup before that: earlier releases refuse format {FORMAT}")
-    return ok(DATA, "format", f"that of this release, {decoded.shards} shards, cluster {decoded.cluster_id}")
+    return ok(
+        DATA, "format", f"that of this release, {counted(decoded.shards, 'shards')}, cluster {decoded.cluster_id}"
+    )
 
 
 def modes(data: Path) -> Iterator[Finding]:
@@ -77,7 +93,7 @@ def modes(data: Path) -> Iterator[Finding]:
         try:
             states.append((path, path.lstat()))
         except FileNotFoundError:
-            continue  # dropped meanwhile
+            continue  # removed in the meantime
     user = os.geteuid()
     foreign = [path for path, state in states if state.st_uid != user and user != 0]
     open_ = [path for path, state in states if state.st_mode & 0o077 and not stat.S_ISLNK(state.st_mode)]
@@ -100,7 +116,7 @@ def contents(data: Path) -> Iterator[Finding]:
     try:
         report = check.check(data, with_workers=False)
     except check.CannotCheck as error:
-        yield ok(DATA, "use", f"not checked for damage: {error}; a running cluster is asked with --url")
+        yield ok(DATA, "use", f"not checked for damage: {error}; --url checks a running cluster")
         return
     yield ok(DATA, "use", "no process uses it")
     for found in report.damage:
@@ -116,4 +132,4 @@ def contents(data: Path) -> Iterator[Finding]:
 
 def _some(paths: list[Path]) -> str:
     """How many there are, with the first of them."""
-    return f"{paths[0]} is" if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} others are"
+    return f"{paths[0]} is" if len(paths) == 1 else f"{paths[0]} and {counted(len(paths) - 1, 'others')} are"

@@ -1,4 +1,4 @@
-"""What the doctor says of the disk that holds the data: room, the kind of file system, and how long a sync takes."""
+"""Checks of the disk that has the data: free space, the kind of file system, and how long a sync takes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOUNTS = Path("/proc/self/mounts")
 
 
 def look(data: Path) -> Iterator[Finding]:
-    """Everything about the disk of the data directory, or of the place where it will be."""
+    """All checks of the disk of the data directory, or of the disk on which it will be created."""
     place = existing(data)
     try:
         status = os.statvfs(place)
@@ -41,7 +41,7 @@ def look(data: Path) -> Iterator[Finding]:
 
 
 def existing(data: Path) -> Path:
-    """The directory, or the place where it will be."""
+    """The directory, or, if it does not exist yet, its closest parent that does."""
     place = data.resolve()
     while not place.exists():
         place = place.parent
@@ -49,7 +49,7 @@ def existing(data: Path) -> Path:
 
 
 def total_bytes(data: Path) -> int:
-    """The size of the disk; 0 if it is not known."""
+    """The size of the disk in bytes; 0 if it is unknown."""
     try:
         status = os.statvfs(existing(data))
     except OSError:
@@ -70,7 +70,7 @@ def room(free: int, total: int) -> Finding:
 
 
 def files(free: int, total: int) -> Finding:
-    """`total` is 0 where files are not counted."""
+    """`total`: 0 if the file system does not count files."""
     if total == 0:
         return ok(DISK, "inodes", "not limited")
     seen = f"{free} of {total} are free"
@@ -80,12 +80,12 @@ def files(free: int, total: int) -> Finding:
 
 
 def file_system(place: Path, mounts: str) -> str:
-    """The kind of the file system that `place` is on, from the lines of /proc/self/mounts; empty if unknown."""
+    """The type of the file system that has `place`, from the lines of /proc/self/mounts; empty if unknown."""
     found, longest = "", -1
     for line in mounts.splitlines():
         _, point, kind, *_ = line.split(" ")
         point = point.replace("\\040", " ")
-        # Of two file systems at one place, the later one covers the other.
+        # If two file systems are mounted at one place, the later one hides the other.
         if place.is_relative_to(point) and len(point) >= longest:
             found, longest = kind, len(point)
     return found
@@ -107,7 +107,7 @@ def kind_of_file_system(kind: str) -> Finding:
 
 
 def writable(place: Path) -> Finding | None:
-    """A problem unless files can be written there."""
+    """A problem if files cannot be written there."""
     try:
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"x")
@@ -118,8 +118,8 @@ def writable(place: Path) -> Finding | None:
 
 
 def syncs(place: Path) -> list[float]:
-    """How long syncs of a small file without a name took, in seconds. Takes some seconds at most, unless one sync takes
-    longer."""
+    """How long each sync of a small unnamed file took, in seconds. This takes some seconds at most, unless a single
+    sync takes longer."""
     took: list[float] = []
     with tempfile.TemporaryFile(dir=place, buffering=0) as file:
         began = time.perf_counter()

@@ -1,16 +1,16 @@
-"""What the doctor says of one thing that was looked at."""
+"""The result of one check of the doctor."""
 
 from __future__ import annotations
 
 import msgspec
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
-"""All is well; something is likely to cause trouble; something keeps the service from working or endangers data."""
+"""No fault; a fault that is likely to cause trouble; a fault that keeps the service from working or endangers data."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """`about`: machine, settings, data or cluster. `name`: what was looked at. `seen`: the value found. `right`: what
-    would be right, empty when all is well."""
+    """`about`: machine, settings, data or cluster. `name`: what was checked. `seen`: the value found. `right`: the
+    value that is right, empty if there is no fault."""
 
     level: str
     about: str
@@ -32,7 +32,7 @@ def problem(about: str, name: str, seen: str, right: str) -> Finding:
 
 
 def size(count: float) -> str:
-    """A number of bytes for people."""
+    """A number of bytes as text for people."""
     for unit in ("B", "KB", "MB", "GB"):
         if abs(count) < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""What the doctor says of the machine: limits of the process, processors, memory, the clock, the kernel and Python."""
+"""Checks of the machine: limits of the process, processors, memory, the clock, the kernel and Python."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import psutil
 from coordinator.doctor.finding import Finding, ok, problem, size, warning
 from coordinator.limits import connections
 from coordinator.limits.available_memory import Memory
+from coordinator.plurals import counted
 from shared.config import Settings
 from shared.process import interpreter, open_files
 from shared.process.processors import usable
@@ -63,7 +64,7 @@ def open_file_limit(limit: int, settings: Settings) -> Finding:
 
 
 def limits() -> Iterator[Finding]:
-    """The limits of a process that must not be set."""
+    """Limits of a process that must not be set."""
     for name, option, number in (
         ("address space", "ulimit -v", resource.RLIMIT_AS),
         ("file size", "ulimit -f", resource.RLIMIT_FSIZE),
@@ -79,7 +80,7 @@ def limits() -> Iterator[Finding]:
 
 
 def processors(available: float, workers: int) -> Finding:
-    seen = f"{available:g} processors for {workers} workers"
+    seen = f"{available:g} processors for {counted(workers, 'workers')}"
     if workers <= max(1, math.ceil(available)):
         return ok(MACHINE, "processors", seen)
     right = f"at most one worker a processor: TRIPTYCH_WORKERS={max(1, math.floor(available))}"

@@ -1,4 +1,4 @@
-"""Runs the doctor's examinations and writes what they found."""
+"""Runs the doctor's checks and writes their findings."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ import msgspec
 from coordinator.command_client import Client, CommandError
 from coordinator.doctor import access, cluster, configuration, data, disk, machine, settings
 from coordinator.doctor.finding import PROBLEM, Finding, problem, warning
+from coordinator.plurals import counted
 from shared.config import Settings
 
 WELL, PROBLEMS = 0, 1
-"""Exit codes: no problem, though there may be warnings; at least one problem. 2: the arguments are wrong."""
+"""Exit codes: no problem, but perhaps warnings; at least one problem. 2: wrong arguments."""
 TIMEOUT_S = 20.0
 ANSWER_BYTES_MAX = 64 << 20
 
 
 Connect = Callable[[], Client]
-"""The client for the URL and the options of the command. Raises CommandError."""
+"""Creates the client for the command's URL and options. Raises CommandError."""
 
 
 def examine(directory: Path | None, url: str | None, connect: Connect) -> Iterator[Finding]:
-    """`directory`: None for that of the settings. With a `url`, the cluster there is asked as well."""
+    """`directory`: None for that of the settings. With a `url`, the cluster there is checked as well."""
     found, findings = settings.load()
     yield from findings
     directory = directory or (found.data if found else Path(os.environ.get("TRIPTYCH_DATA", "data")))
@@ -48,8 +49,8 @@ def examine(directory: Path | None, url: str | None, connect: Connect) -> Iterat
 
 
 def _guarded(about: str, findings: Iterator[Finding]) -> Iterator[Finding]:
-    """An examination that fails is a finding, and the others are made all the same. Of the machine and the settings it
-    is a warning, since the system may lack what was to be read."""
+    """Turns the failure of a check into a finding, so that the other checks still run. For the machine and the settings
+    it is a warning, since the system may lack what the check reads."""
     try:
         yield from findings
     except (OSError, ValueError, AttributeError) as error:
@@ -63,11 +64,13 @@ def write_text(findings: list[Finding], output: TextIO) -> None:
         if found.right:
             output.write(_line(f"{'':8}   right: {found.right}"))
     counts = {level: sum(found.level == level for found in findings) for level in ("problem", "warning", "ok")}
-    output.write(f"{counts['problem']} problems, {counts['warning']} warnings, {counts['ok']} are well\n")
+    output.write(
+        f"{counted(counts['problem'], 'problems')}, {counted(counts['warning'], 'warnings')}, {counts['ok']} ok\n"
+    )
 
 
 def _line(text: str) -> str:
-    """One line for a terminal, whatever the names of files or the answers of a server have in them."""
+    """The text as one line for a terminal, with control characters in file names and responses escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text) + "\n"
 
 

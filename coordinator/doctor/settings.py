@@ -1,6 +1,6 @@
-"""What the doctor says of the settings: those that contradict each other, are dangerous, or ask for more than there is.
+"""Checks of the settings: contradictions, dangers, and budgets larger than the machine.
 
-A setting that a start refuses is reported with the start's own message."""
+A setting that a start refuses is reported with the message of that start."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from shared.errors import ConfigError
 
 SETTINGS = "settings"
 PROCESS_BYTES = 200 << 20
-"""What a process takes before it has any data."""
+"""The memory of a process that has no data yet."""
 SMALL_DISK_BYTES = 100 << 30
 BUDGETS_SHARE_MAX = 0.9
 
 
 def load(environ: Mapping[str, str] = os.environ) -> tuple[Settings | None, list[Finding]]:
-    """The settings, None if a start refuses them, and what is to be said of the environment."""
+    """Returns the settings, None if a start refuses them, and the findings about the environment."""
     findings = []
     for name, nearest in unknown_variables(environ).items():
         right = f"{nearest}, if that is meant" if nearest else "a name of the table in docs/operations.md"
@@ -41,7 +41,7 @@ def load(environ: Mapping[str, str] = os.environ) -> tuple[Settings | None, list
 
 
 def look(settings: Settings, disk_bytes: int) -> Iterator[Finding]:
-    """`disk_bytes`: the size of the disk of the data directory, 0 if that is not known."""
+    """`disk_bytes`: the size of the disk of the data directory, 0 if unknown."""
     yield from origins(settings)
     yield budgets(settings, Memory().total_bytes())
     yield from contradictions(settings)
@@ -57,7 +57,7 @@ def origins(settings: Settings) -> Iterator[Finding]:
 
 
 def budgets(settings: Settings, memory: int) -> Finding:
-    """Memory that the settings allow, all of it together, beside the memory that there is."""
+    """Compares the memory that all settings together allow with the memory of the machine."""
     parts = {
         "TRIPTYCH_QUERIES_BYTES_MAX": settings.queries_bytes_max or psutil.virtual_memory().total // 4,
         "TRIPTYCH_BODIES_BYTES_MAX": settings.bodies_bytes_max,
@@ -77,7 +77,7 @@ def budgets(settings: Settings, memory: int) -> Finding:
 
 
 def contradictions(settings: Settings) -> Iterator[Finding]:
-    """Limits of which one can never be reached because of the other."""
+    """Pairs of limits of which one can never be reached because of the other."""
     for smaller, larger in (
         ("body_bytes_max", "bodies_bytes_max"),
         ("decompressed_bytes_max", "bodies_bytes_max"),
@@ -126,7 +126,7 @@ def retention(settings: Settings, disk_bytes: int) -> Finding:
 
 
 def dangers(settings: Settings) -> Iterator[Finding]:
-    """What is allowed and gives something up."""
+    """Settings that give up safety or durability."""
     host, _ = settings.address()
     if settings.admin_api and not is_loopback(host):
         right = "false, except while series are deleted"

@@ -1,2 +1,2 @@
-"""Requests from the coordinator to its workers: which workers are connected, with which shards, and the calls that fan
-out to them."""
+"""Calls from the coordinator to its workers: which workers are connected, which shards each has, and method calls that
+fan out to them."""

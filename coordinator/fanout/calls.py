@@ -101,7 +101,7 @@ class Question:
     processor_s: float = 0.0
 
     def request(self, shards: tuple[int, ...], asked_at: float) -> Request:
-        """The request for one worker, which has these shards."""
+        """The request for the worker that has these shards."""
         parts = {n: self.parts[n] for n in shards if n in self.parts} if self.parts is not None else {}
         return Request(self.method, shards, asked_at + self.timeout_s, self.body, self.frames, parts, self.processor_s)
 
@@ -210,7 +210,7 @@ class WorkerCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SentQuestion:
     """A question that was sent to workers. `timer` ends the call at its deadline."""
 
     call: MethodCall

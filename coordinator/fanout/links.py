@@ -1,4 +1,4 @@
-"""The coordinator's connections to workers: which are connected, and calls with deadlines and partial answers."""
+"""The coordinator's connections to its workers, and method calls with deadlines and partial results."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import zmq
 
 from coordinator.fanout.barrier import WRITES, Barrier
 from coordinator.fanout.calls import (
-    Asked,
     FanOut,
     MethodCall,
     Question,
+    SentQuestion,
     Waits,
     Worker,
     WorkerCall,
@@ -36,12 +36,12 @@ from shared.wire import Frame
 SWEEP_S = 0.25
 LINGER_MS = 500
 SEND_QUEUE_MAX = 2000
-"""Messages that ZeroMQ may queue for one worker. `worker_requests_max` is lower, so this bound is never reached."""
+"""The most messages that ZeroMQ may queue for one worker. `worker_requests_max` is lower, so it is never reached."""
 
 
 def _context() -> zmq.Context[zmq.Socket[bytes]]:
-    """Its thread of sockets does not interrupt the event loop, which wakes it by every message: it runs beside it, or
-    when the loop rests, and then sends all that there is."""
+    """The ZeroMQ context. Every message wakes its I/O thread; under the batch policy, the thread does not preempt the
+    event loop, but runs on another CPU or when the loop waits, and then sends all queued messages."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     if hasattr(os, "SCHED_BATCH"):
         context.set(zmq.THREAD_SCHED_POLICY, os.SCHED_BATCH)
@@ -49,20 +49,20 @@ def _context() -> zmq.Context[zmq.Socket[bytes]]:
 
 
 class Links:
-    """All connections to workers. Everything runs on the event loop that `open` was called on."""
+    """All connections to workers. For the thread of the event loop that called `open` only."""
 
     def __init__(self, settings: Settings, cluster_id: str, address: str) -> None:
         self._settings = settings
         self._address = address
         self._members = Membership(cluster_id, settings.shard_count())
-        # Ids start at the clock's time: a worker may still answer a request of the previous coordinator.
+        # Ids start at the current time: a worker may still reply to a request of the previous coordinator.
         self._ids = itertools.count(time.time_ns())
         self.waits = Waits()
         self.barrier = Barrier()
         self.measured: Callable[[str, Values], None] = lambda worker, values: None
         """Called with the measurements that a worker has sent."""
         self._drain_due = False
-        self._own_context = copy_context()  # of no request
+        self._own_context = copy_context()  # belongs to no request
         self._control: zmq.Socket[bytes] | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -72,7 +72,7 @@ class Links:
 
     @property
     def registrations(self) -> Mapping[str, int]:
-        """Processes that have registered, by the name of the worker: each beyond the first is a restart."""
+        """Worker name → number of processes that have registered. Each one after the first is a restart."""
         return self._members.registrations
 
     def states(self) -> Sequence[Shard]:
@@ -88,11 +88,11 @@ class Links:
         return self._members.connected()
 
     def awaited(self) -> list[WorkerCall]:
-        """What workers have been asked and have not answered."""
+        """The calls to which workers have not replied yet."""
         return [part for worker in self.connected() for part in worker.pending.values()]
 
     def worker_count(self) -> int:
-        """How many workers are connected."""
+        """The number of connected workers."""
         return len(self._members)
 
     async def open(self) -> None:
@@ -125,11 +125,11 @@ class Links:
     # Requests
 
     def unready(self, shards: Iterable[int] | None = None) -> dict[int, str]:
-        """Shard → why it cannot answer now, for those of these shards (default: all) that are not ready."""
+        """Shard → why it is not ready, for those of these shards (default: all) that are not."""
         return self._members.unready(shards)
 
     def require(self, shards: Iterable[int]) -> None:
-        """Raises Unavailable that names each shard that is not ready, unless all these shards are ready."""
+        """Raises Unavailable, which names each of these shards that is not ready, unless all are ready."""
         self._members.require(shards)
 
     async def fan_out(
@@ -144,10 +144,10 @@ class Links:
         processor_s: float = 0.0,
     ) -> FanOut:
         """Send a request to shards (default: those of `parts`, else all), one message per worker. Returns the replies
-        that came in time. `processor_s`: what a light query may take, see `shared.wire.Request`.
+        that arrive in time. `processor_s`: the CPU time that a light query may use; see `shared.wire.Request`.
 
-        Raises the worker's own error when the request is wrong or the worker has a defect, Overloaded when a worker's
-        queue is full, Unavailable when no shard answered.
+        Raises the worker's error if the request is invalid or the worker has a defect, Overloaded if a worker has too
+        many requests in flight, Unavailable if no shard replies.
         """
         if self.barrier.is_closed:
             await self.barrier.passed(method)
@@ -168,41 +168,41 @@ class Links:
         parts: Mapping[int, Sequence[Frame]] | None = None,
         timeout_s: float,
     ) -> list[WorkerReply]:
-        """As `fan_out`, but nothing is sent unless every shard is ready, and every shard must answer.
+        """As `fan_out`, but nothing is sent unless every shard is ready, and every shard must reply.
 
-        Raises Unavailable when one does not. Some shards may then have stored their part of a write, so it must be safe
-        to send the whole request again.
+        Raises Unavailable if one does not. Other shards may then have stored their part of a write, so it must be safe
+        to repeat the whole request.
         """
         if self.barrier.is_closed:
             await self.barrier.passed(method)
         numbers = self._numbers(shards, parts)
         self.require(numbers)
-        return _whole(await self._ask(Question(method, timeout_s, body, frames, parts), numbers, {}))
+        return _all_replies(await self._ask(Question(method, timeout_s, body, frames, parts), numbers, {}))
 
     def submit(self, question: Question, then: Callable[[list[WorkerReply] | Exception], None]) -> MethodCall:
-        """As `call`, of the shards that the question has parts for, for a caller that does not wait; only while the
-        barrier is open. `then` gets the replies or the error, in the turn of the event loop in which the last of them
-        came. `finish` of what is returned ends the call before.
+        """As `call`, but without waiting, to the shards for which the question has parts. Only while the barrier is
+        open. `then` is called with the replies or the error, in the same iteration of the event loop in which the last
+        reply arrives. `finish` of the returned call ends it early.
 
-        Raises what is known before anything is sent, and does not call `then` in that case."""
+        Raises errors that are known before anything is sent; `then` is not called in that case."""
         assert question.parts is not None
         numbers = tuple(question.parts)
         self.require(numbers)
         done = PromptFuture[None]()
-        asked = self._asked(question, numbers, done)
+        sent = self._send_question(question, numbers, done)
 
-        def ended(_: object) -> None:
+        def finished(_: object) -> None:
             try:
-                replies = _whole(self._ended(asked, {}))
+                replies = _all_replies(self._outcome(sent, {}))
             except Exception as error:
                 then(error)
             else:
                 then(replies)
 
-        done.at_once(ended)
-        if not asked.call.awaited:
-            self._loop.call_soon(asked.call.finish)
-        return asked.call
+        done.at_once(finished)
+        if not sent.call.awaited:
+            self._loop.call_soon(sent.call.finish)
+        return sent.call
 
     def _numbers(self, shards: Iterable[int] | None, parts: Mapping[int, Sequence[Frame]] | None) -> tuple[int, ...]:
         if shards is not None:
@@ -210,19 +210,19 @@ class Links:
         return tuple(parts) if parts is not None else tuple(range(self.shards))
 
     async def _ask(self, question: Question, numbers: tuple[int, ...], missing: dict[int, str]) -> FanOut:
-        """Ask those of `numbers` that are not `missing`; wait for all replies, the deadline or an error."""
+        """Ask the shards that are not `missing`, and wait for all replies, the deadline or an error."""
         ready = tuple(n for n in numbers if n not in missing) if missing else numbers
-        asked = self._asked(question, ready, self._loop.create_future())
+        sent = self._send_question(question, ready, self._loop.create_future())
         try:
-            if asked.call.awaited:
-                await asked.call.done
+            if sent.call.awaited:
+                await sent.call.done
         except BaseException:
-            self._abandon(asked)
+            self._release(sent)
             raise
-        return self._ended(asked, missing)
+        return self._outcome(sent, missing)
 
-    def _asked(self, question: Question, ready: tuple[int, ...], done: asyncio.Future[None]) -> Asked:
-        """Send a question to the workers of these shards. `done`: of the call."""
+    def _send_question(self, question: Question, ready: tuple[int, ...], done: asyncio.Future[None]) -> SentQuestion:
+        """Send a question to the workers of these shards. `done`: see `MethodCall`."""
         asked_at, http_request, is_traced = time.monotonic(), REQUEST_ID.get(), tracing.is_on()
         call = MethodCall(next(self._ids).to_bytes(8, "big"), asked_at, done, http_request, method=question.method)
         messages: list[tuple[WorkerCall, list[Frame]]] = []
@@ -234,46 +234,47 @@ class Links:
                 attributes: tracing.Attributes = {"triptych.worker": worker.name, "triptych.shards": len(owned)}
                 span, request.trace_parent = tracing.begin(f"call {question.method}", attributes)
             message = wire.encode_request(call.id, request)
-            size, brings = sum(wire.size_of(frame) for frame in message), may_grow(question.method, request.parts)
-            part = WorkerCall(call, worker, owned, size, span=span, may_grow=brings)
+            size, grows = sum(wire.size_of(frame) for frame in message), may_grow(question.method, request.parts)
+            part = WorkerCall(call, worker, owned, size, span=span, may_grow=grows)
             worker.require_room(part.bytes, self._settings)
             messages.append((part, message))
-        asked = Asked(call, [part for part, _ in messages], self._loop.call_later(question.timeout_s, call.finish))
+        timer = self._loop.call_later(question.timeout_s, call.finish)
+        sent = SentQuestion(call, [part for part, _ in messages], timer)
         try:
             for part, message in messages:
                 self._send(part, message)
         except BaseException:
-            self._abandon(asked)
+            self._release(sent)
             raise
-        return asked
+        return sent
 
-    def _abandon(self, asked: Asked) -> None:
-        """Nobody waits for the answers to a question any more, or all are there."""
-        asked.timer.cancel()
-        for part in asked.parts:
+    def _release(self, sent: SentQuestion) -> None:
+        """Stop waiting for replies: all have arrived, or no caller waits for them any more."""
+        sent.timer.cancel()
+        for part in sent.parts:
             if part.outcome is None:
                 self._give_up(part)
             part.end_span()
 
-    def _ended(self, asked: Asked, missing: dict[int, str]) -> FanOut:
-        """What came of a question; `missing`: shards that were not asked. Raises the error of a worker."""
-        self._abandon(asked)
-        if asked.call.error is not None:
-            raise asked.call.error
-        return FanOut.of(asked.parts, missing)
+    def _outcome(self, sent: SentQuestion, missing: dict[int, str]) -> FanOut:
+        """The outcome of a question. `missing`: the shards that were not asked. Raises a worker's error."""
+        self._release(sent)
+        if sent.call.error is not None:
+            raise sent.call.error
+        return FanOut.of(sent.parts, missing)
 
     def _send(self, part: WorkerCall, message: Sequence[Frame]) -> None:
         worker = part.worker
-        refusal = self._transmit([worker.identity, *message])
-        if not refusal:
+        error = self._transmit([worker.identity, *message])
+        if not error:
             part.send_off()
             return
-        if refusal == zmq.EAGAIN:
+        if error == zmq.EAGAIN:
             part.outcome = f"{worker.name} takes no more messages for now"
             return
         part.outcome = f"{worker.name} is not connected"
-        # Not when it has been silent for long enough, but after the replies that it has sent before are heard.
-        self._loop.call_soon(self._part_with, worker.identity, "is not connected", context=self._own_context)
+        # Remove the worker without waiting for SILENCE_S, but after reading the replies that it sent before.
+        self._loop.call_soon(self._remove, worker.identity, "is not connected", context=self._own_context)
 
     def _give_up(self, part: WorkerCall) -> None:
         """Cancel the request at the worker: its reply is no longer awaited."""
@@ -285,9 +286,9 @@ class Links:
                 self._transmit(cancel)
 
     def _transmit(self, frames: Sequence[Frame]) -> int:
-        """0 when the message is on its way, else why it is not; see `_refusal`."""
+        """Send a message. Returns 0 or the error; see `_send_error`."""
         try:
-            return _refusal(self._socket, frames)
+            return _send_error(self._socket, frames)
         finally:
             # The socket's descriptor is edge-triggered: a send may consume the edge of a message that just arrived.
             if not self._drain_due:
@@ -295,31 +296,31 @@ class Links:
                 self._loop.call_soon(self._drain, context=self._own_context)
 
     def _transmit_control(self, frames: Sequence[Frame]) -> bool:
-        """Whether the message is on its way by the connection for control messages."""
+        """Send a message over the connection for control messages. Returns whether it was sent."""
         if self._control is None:
             return False
         try:
-            return not _refusal(self._control, frames)
+            return not _send_error(self._control, frames)
         finally:
             self._loop.call_soon(self._drain_control, context=self._own_context)
 
     def pause_background(self) -> None:
-        """Have all workers put off their background work for a while."""
+        """Tell all workers to postpone their background work for a while."""
         for worker in self.connected():
             self._transmit_control([worker.identity, *wire.encode_pause()])
 
     def is_writing(self) -> bool:
-        """Whether a request that changes what shards hold is under way."""
+        """Whether a request that changes the content of shards is in flight."""
         return any(part.call.method in WRITES for worker in self.connected() for part in worker.pending.values())
 
     def ask_measurements(self) -> set[str]:
-        """Have all workers send their measurements. Returns the names of those that were reached."""
+        """Request measurements from all workers. Returns the names of those that were reached."""
         return {w.name for w in self.connected() if self._transmit_control([w.identity, *wire.encode_measure()])}
 
     # Messages from workers
 
     def _drain_control(self) -> None:
-        """Hear heartbeats. A worker counts as connected when one has come by the connection for requests, too."""
+        """Read heartbeats. A worker connects with its first heartbeat on the connection for requests."""
         while self._control is not None and not self._control.closed and wire.readable(self._control):
             identity, *message = wire.receive(self._control)
             worker = self._members.present(bytes(identity))
@@ -338,12 +339,12 @@ class Links:
             if kind == wire.REGISTER:
                 self._members.register(bytes(identity), wire.decode_register(message))
             elif kind == wire.GOODBYE:
-                self._part_with(bytes(identity), "has stopped")
+                self._remove(bytes(identity), "has stopped")
             else:
                 self._deliver(bytes(identity), message)
 
-    def _part_with(self, identity: bytes, reason: str) -> None:
-        """A worker is known to be away: it `reason`."""
+    def _remove(self, identity: bytes, reason: str) -> None:
+        """Remove a worker if it is connected. `reason`: a predicate whose subject is the worker."""
         worker = self._members.present(identity)
         if worker is not None:
             self._members.remove(worker, f"{worker.name} {reason}")
@@ -360,11 +361,11 @@ class Links:
         _, reply = wire.decode_reply(message)
         if reply.error_class:
             error = errors.from_wire(reply.error_class, reply.error)
-            is_for_all = not isinstance(error, errors.Unavailable)
-            if is_for_all:
+            ends_call = not isinstance(error, errors.Unavailable)
+            if ends_call:
                 part.call.error = part.call.error or error
             part.settle(str(error))
-            if is_for_all:
+            if ends_call:
                 part.call.finish()
         else:
             elapsed_ms = (time.monotonic() - part.call.asked_at) * 1000
@@ -374,21 +375,21 @@ class Links:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            # If the event loop was busy, unread heartbeats wait in the socket, and the worker is not silent.
+            # If the event loop was busy, heartbeats may wait unread in the socket, and the worker is not silent.
             self._drain_control()
             self._drain()
             self._members.remove_silent()
 
 
-def _whole(result: FanOut) -> list[WorkerReply]:
-    """The replies of all shards. Raises Unavailable when one is missing."""
+def _all_replies(result: FanOut) -> list[WorkerReply]:
+    """The replies of all shards. Raises Unavailable if a shard is missing."""
     if result.missing:
         raise unavailable(result.missing)
     return result.replies
 
 
-def _refusal(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> int:
-    """Send a message. Returns 0, or EHOSTUNREACH when the worker is away, or EAGAIN when its queue is full."""
+def _send_error(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> int:
+    """Send a message. Returns 0, EHOSTUNREACH if the worker is not connected, or EAGAIN if its queue is full."""
     try:
         wire.send(socket, frames)
     except zmq.ZMQError as error:

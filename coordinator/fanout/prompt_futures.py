@@ -35,19 +35,19 @@ class PromptFuture(asyncio.Future[T]):
 
     def set_result(self, result: T) -> None:
         super().set_result(result)
-        self._tell()
+        self._call_back()
 
     def set_exception(self, exception: type[BaseException] | BaseException) -> None:
         super().set_exception(exception)
-        self._tell()
+        self._call_back()
 
     def cancel(self, msg: Any = None) -> bool:
         is_cancelled = super().cancel(msg)
         if is_cancelled and self._call is not None:
-            self.get_loop().call_soon(self._tell)
+            self.get_loop().call_soon(self._call_back)
         return is_cancelled
 
-    def _tell(self) -> None:
+    def _call_back(self) -> None:
         call, self._call = self._call, None
         if call is None or self._context is None:
             return

@@ -1,1 +1,1 @@
-"""What headers of requests and responses mean: content types, request ids, the origins and hosts of web pages."""
+"""The meaning of request and response headers: content types, request ids, origins and hosts of web pages."""

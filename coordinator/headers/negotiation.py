@@ -1,4 +1,4 @@
-"""Content negotiation: the media type of a request's body and of the response it asks for, and boolean parameters.
+"""Content negotiation: the media types of a request's body and of the requested response; boolean parameters.
 
 Media types and quality values: RFC 9110, sections 8.3.1, 12.4.2, 12.5.1 and 12.5.3.
 """

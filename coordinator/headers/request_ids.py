@@ -39,9 +39,9 @@ def new_id() -> str:
 
 def id_of(headers: Mapping[str, str]) -> str:
     """The id of a request with these headers (a multidict of aiohttp's)."""
-    given = headers.get(HEADER)
-    if given is not None and _ID.fullmatch(given):
-        return given
+    chosen_id = headers.get(HEADER)
+    if chosen_id is not None and _ID.fullmatch(chosen_id):
+        return chosen_id
     return _trace_of(headers.get(TRACE_PARENT, "")) or new_id()
 
 
@@ -49,9 +49,9 @@ def id_in(data: bytes) -> str:
     """As `id_of`, for a request that aiohttp has not read; `data` is its beginning. Only the head is searched, since
     refusals must be cheap."""
     head = head_of(data)
-    given = given_in(head)
-    if given:
-        return given
+    chosen_id = chosen_id_in(head)
+    if chosen_id:
+        return chosen_id
     parent = _PARENT_IN_HEAD.search(head)
     return (parent and _trace_of(parent[1].decode("ascii"))) or new_id()
 
@@ -62,7 +62,7 @@ def head_of(data: bytes) -> bytes:
     return data[: data.find(b"\r\n\r\n") + 2]
 
 
-def given_in(head: bytes) -> str:
+def chosen_id_in(head: bytes) -> str:
     """The id that the client has chosen in this head; "" if none."""
     match = _IN_HEAD.search(head)
     return "" if match is None else match[1].decode("ascii")

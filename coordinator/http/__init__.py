@@ -1,2 +1,2 @@
-"""HTTP as the service speaks it: connections, request bodies, responses and their errors. Endpoints are in
+"""The HTTP layer: connections, request bodies, responses and error responses. Endpoints are in
 `coordinator.api`, headers in `coordinator.headers`, limits in `coordinator.limits`."""

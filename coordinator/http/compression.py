@@ -41,18 +41,18 @@ def compressed(pieces: Iterator[bytes | memoryview]) -> Iterator[bytes]:
 
     def with_windows() -> Iterator[tuple[bytes | memoryview, bytes]]:
         nonlocal checksum, size
-        before = b""
+        window = b""
         for piece in chain((first, second), pieces):
-            yield piece, before
+            yield piece, window
             checksum = zlib.crc32(piece, checksum)
             size += len(piece)
-            before = (before + bytes(piece[-_WINDOW_BYTES:]))[-_WINDOW_BYTES:]
+            window = (window + bytes(piece[-_WINDOW_BYTES:]))[-_WINDOW_BYTES:]
 
     yield from mapped(_COMPRESSORS, _deflated, with_windows(), PIECES_AHEAD)
     yield _LAST_BLOCK + struct.pack("<LL", checksum, size & 0xFFFFFFFF)
 
 
-def _deflated(piece: bytes | memoryview, before: bytes) -> bytes:
-    """A piece as deflate blocks that end at a byte boundary. `before`: the bytes before it, at most one window."""
-    deflate = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=before)
+def _deflated(piece: bytes | memoryview, window: bytes) -> bytes:
+    """A piece as deflate blocks that end at a byte boundary. `window`: the bytes before it, which it may refer to."""
+    deflate = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=window)
     return deflate.compress(piece) + deflate.flush(zlib.Z_SYNC_FLUSH)

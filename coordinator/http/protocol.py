@@ -1,7 +1,7 @@
-"""The HTTP protocol of a connection: aiohttp's, with bounds on what a client may leave unfinished, and our errors.
+"""The HTTP protocol of a connection: aiohttp's, with limits on what a client may leave unfinished and with our errors.
 
-A connection tells `Connections` what it waits for. Malformed HTTP is answered with an error in the envelope of the
-path's area, and logged in one line; by default, aiohttp answers in plain text and logs the parser's traceback.
+A connection reports to `Connections` what it waits for. The response to malformed HTTP has the envelope of the path's
+area, and the error is logged in one line. By default, aiohttp responds in plain text and logs the parser's traceback.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from shared import errors
 from shared.telemetry import event
 
 HEAD_BYTES = 512
-"""Bytes kept of a request's beginning, to find its path when the parser refuses it: our paths are shorter."""
+"""The number of bytes kept from the beginning of a request, to find its path if the parser refuses it."""
 REASON_CHARS_MAX = 200
 HEAD_BYTES_MAX = 256 << 10
-"""All lines of a head together; one line may have 64 KiB."""
+"""The limit on all lines of a head together; one line may have 64 KiB."""
 HEAD_BYTES_FAIR = 8 << 10
-"""A head that is not complete is refused above this size while all such heads take too much together."""
+"""While all incomplete heads together take too much memory, those above this size are refused."""
 PIPELINED_MAX = 2
-"""Complete requests that wait behind the one being served; reading stops at this number."""
+"""The most complete requests that wait behind the one being served. Reading stops at this number."""
 UNSENT_BYTES_PAUSE = 16 << 10
-"""With more than this that the kernel does not take, a client counts as slow and nothing more is written to it."""
+"""A client counts as slow, and nothing more is written to it, if the kernel does not accept more than this."""
 
 _REQUEST_LINE = re.compile(rb"[A-Z]{1,16} +(?:https?://[^/ ]*)?(/[^?# \r\n]*)")
 
 
 class Connection(RequestHandler):
-    """One connection. The path of a refused request is read from the beginning of its data if possible."""
+    """One connection. If the parser refuses a request, its path is taken from the beginning of its data if possible."""
 
     __slots__ = (
         "_access",
@@ -55,11 +55,11 @@ class Connection(RequestHandler):
         "_cors",
         "_first",
         "_give_up",
-        "_goes_on",
         "_is_refused",
         "_latest",
         "_pressure",
         "_requests_answered",
+        "_stays_open",
         "_unread",
         "_waiting_room",
         "_wire",
@@ -78,24 +78,24 @@ class Connection(RequestHandler):
         self._access = server.access
         self._cors = server.cors
         self._give_up: Callable[[], object] | None = None
-        """Ends the handshake that the connection is in."""
+        """Ends the handshake in progress."""
         self._waiting_room = server.waiting_room
         self._unread = b""
-        """The request that waits in the waiting room, if one does."""
+        """The bytes of the request that waits in the waiting room, if any."""
         self._wire: asyncio.Transport | None = None
-        """The transport until the connection is lost; aiohttp forgets it as soon as it has begun to close it."""
+        """The transport until the connection is lost. aiohttp drops its own reference when it begins to close it."""
         self._body: StreamReader = EMPTY_PAYLOAD
         self._body_bytes = 0
-        """Of the last request that aiohttp has read; 0 if its head does not say how many."""
+        """The body size of the last request that aiohttp has read; 0 if its head does not have it."""
         self._first = self._latest = b""
         self._requests_answered = 0
-        """Of those that aiohttp has read. It waits for the next one only in a later turn of the event loop, and many
-        clients are faster than that."""
-        self._goes_on = True  # aiohttp keeps the connection open after its last answer
+        """The number of requests read by aiohttp that are answered. aiohttp is ready for the next request only in a
+        later iteration of the event loop, and many clients send it earlier."""
+        self._stays_open = True  # whether aiohttp keeps the connection open after its last response
         self._is_refused = False
         self.head_bytes = 0
         self.path = "/"
-        """Path of the last request whose head was complete."""
+        """The path of the last request with a complete head."""
 
     # What a client may leave unfinished
 
@@ -118,7 +118,7 @@ class Connection(RequestHandler):
         super().connection_made(transport)
 
     def _may_stay(self, transport: asyncio.Transport) -> bool:
-        """Whether there is room for the connection, and its client's certificate is one of those let in."""
+        """Whether there is room for the connection, and its client's certificate is accepted."""
         if self._give_up is None:
             peer = transport.get_extra_info("peername")
             return self._connections.opened(self, peer[0] if peer else "")
@@ -162,19 +162,19 @@ class Connection(RequestHandler):
         return 0 if self._wire is None else self._wire.get_write_buffer_size()
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """aiohttp calls this whenever a body has been taken, and would parse nothing anew although nothing was
-        paused."""
+        """aiohttp calls this whenever a body has been read, and would start its parser for nothing although reading was
+        not paused."""
         if self._reading_paused:
             super().resume_reading(resume_parser)
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
-            return  # what follows is nothing that can be read; the connection ends with the answer
+            return  # the following bytes cannot be parsed; the connection ends with the response
         if self._unread:
-            data = self._taken_back() + data  # pipelined: what cannot wait whole takes the usual way
+            data = self._take_back() + data  # pipelined requests are left to aiohttp
         elif (self._pressure.bounds_now() and self._is_kept(data)) or self._is_served_directly(data):
             return
-        # The parser forgets the requests that came in one piece with a malformed one, and they would have no answers.
+        # The parser drops requests that arrive in one piece with a malformed one, and they would get no response.
         begin = 0
         while end := self._end_of_piece(data, begin):
             self._read(data[begin:end])
@@ -184,8 +184,8 @@ class Connection(RequestHandler):
         self._read(data[begin:])
 
     def _end_of_piece(self, data: bytes, begin: int) -> int:
-        """Where the request ends of which data[begin:] is the rest, or the head of one that has begun before, if more
-        follows it; 0 if nothing does or the end cannot be told."""
+        """The end of the next piece of data[begin:] if more follows it: the rest of a body, the rest of a head, or a
+        whole request. 0 if nothing follows it or its end is unknown."""
         if not self._body.is_eof():
             end = begin + self._body_bytes - self._body.total_bytes
         elif self.head_bytes:
@@ -208,22 +208,23 @@ class Connection(RequestHandler):
             if self._messages:
                 self._note_request()
         elif not is_body and data:
-            within = self._connections.begun(self, len(data))
+            is_within_limit = self._connections.begun(self, len(data))
             if self.head_bytes > HEAD_BYTES_MAX:
                 self._refuse(http_exceptions.BadHttpMessage(f"its head is larger than {HEAD_BYTES_MAX} bytes"))
-            elif not within and self.head_bytes > HEAD_BYTES_FAIR:
+            elif not is_within_limit and self.head_bytes > HEAD_BYTES_FAIR:
                 self._refuse(errors.Overloaded("too many heads of requests are not complete; try again later"))
 
     def _is_served_directly(self, data: bytes) -> bool:
-        """Whether this is a request that is answered without aiohttp (coordinator/direct/requests.py)."""
+        """Serve the data as a request without aiohttp if possible (coordinator/direct/requests.py). Returns whether it
+        is."""
         return False
 
     # Under pressure
 
     def _is_kept(self, data: bytes) -> bool:
-        """Whether a request is refused here because of overload, or waits for its turn. Both are possible without
-        aiohttp, at a tenth of the cost, if it has come in one piece and nothing else is under way on this
-        connection."""
+        """Refuse a request because of overload, or have it wait for its turn. Returns whether either was done. Without
+        aiohttp, this costs a tenth, and it is possible if the request arrived in one piece and its connection is
+        between requests."""
         if not self.is_between_requests or self.writing_paused or self._wire is None:
             return False
         path = path_of_whole(data)
@@ -241,36 +242,37 @@ class Connection(RequestHandler):
         return True
 
     async def _handle_request(self, *arguments: Any) -> tuple[web.StreamResponse, bool]:
-        """aiohttp calls this for each request that it has read: it is over when its answer has been written."""
-        self._goes_on = False
+        """aiohttp calls this for each request that it has read. It returns when the response has been written."""
+        self._stays_open = False
         try:
             response, is_lost = await super()._handle_request(*arguments)
-            self._goes_on = bool(response.keep_alive)
+            self._stays_open = bool(response.keep_alive)
             return response, is_lost
         finally:
             self._requests_answered += 1
 
     @property
     def is_between_requests(self) -> bool:
-        """Whether every request that aiohttp has read is answered, and another one may follow."""
+        """Whether every request that aiohttp has read is answered, and another request may follow."""
         is_over = self._requests_answered == self._request_count and self._body.is_eof()
-        return is_over and self._goes_on and not self.head_bytes
+        return is_over and self._stays_open and not self.head_bytes
 
     def go_on(self) -> None:
-        """It is the turn of the request that has waited."""
+        """Serve the request that has waited: it is its turn."""
         data, self._unread = self._unread, b""
         if not self._is_served_directly(data):
             self._read(data)
 
     def turn_away(self, why: str) -> None:
-        """Refuse the request that was not read."""
+        """Refuse the waiting request."""
         data, self._unread = self._unread, b""
         if self._wire is not None:
             header_lines = self._access.header_lines + self._cors.header_lines(data)
             self._wire.write(refusal(self.path, why, id_in(data), header_lines))
         self._connections.rested(self)
 
-    def _taken_back(self) -> bytes:
+    def _take_back(self) -> bytes:
+        """Remove the request from the waiting room. Returns its bytes."""
         self._waiting_room.leave(self)
         data, self._unread = self._unread, b""
         return data
@@ -283,11 +285,11 @@ class Connection(RequestHandler):
             return
         self._is_refused = True
         if self._current_request is not None and not self._current_request.content.is_eof():
-            # The body of the request being served can never be complete: its handler gets the error.
+            # The body of the current request can never be complete, so its handler gets the error.
             self._current_request.content.set_exception(web.RequestPayloadError(_reason(cast(Any, message.exc))))
 
     def _refuse(self, error: Exception) -> None:
-        """Answer a head that will never be complete, and close the connection."""
+        """Respond to a request whose head is refused before it is complete, and close the connection."""
         self._connections.heard(self)
         self._is_refused = True
         self._request_count += 1
@@ -296,7 +298,7 @@ class Connection(RequestHandler):
             self._waiter.set_result(None)
 
     def _latest_path(self) -> str:
-        """As `_path`, at less cost where the parser has found it."""
+        """As `_path`, but cheaper if the parser has found the path."""
         target = getattr(self._messages[-1][0], "path", "") if self._messages else ""
         return target.partition("?")[0] if target.startswith("/") else self._path()
 
@@ -314,16 +316,16 @@ class Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """The answer to a request that the parser refused or whose handler failed. The connection is closed after it.
+        """The response to a request that the parser refused or whose handler failed. The connection is closed after it.
 
-        Raises ConnectionError when part of an answer has been sent already.
+        Raises ConnectionError if part of a response has already been sent.
         """
         if isinstance(exc, http_exceptions.HttpProcessingError):
             path = self._path()
             error: errors.TriptychError = errors.BadData(f"the request is not valid HTTP: {_reason(exc)}")
             event(logging.INFO, "malformed request", remote=request.remote, path=path, why=_reason(exc))
         elif isinstance(exc, ConnectionError):
-            raise exc  # the client has gone
+            raise exc  # the client has disconnected
         elif isinstance(exc, errors.TriptychError):
             path, error = self._path(), exc
         else:
@@ -342,22 +344,22 @@ class Connection(RequestHandler):
 
     def log_exception(self, *args: Any, **options: Any) -> None:
         if isinstance(options.get("exc_info"), web.RequestPayloadError):
-            return  # the rest of a body that was refused already
+            return  # the rest of a body that was already refused
         event(logging.ERROR, "connection failed", trace=True, why=args[0] if args else "")
 
 
 def connection_of(request: web.BaseRequest) -> Connection:
-    """The connection that the request came over."""
+    """The connection on which the request arrived."""
     return cast(Connection, request.protocol)
 
 
 def client_of(request: web.BaseRequest) -> str:
-    """The client that the request came from, by the name that tells clients apart."""
+    """The name of the client that sent the request."""
     return connection_of(request).holder.client.name
 
 
 class Server(web.Server):
-    """Creates a `Connection` for each accepted connection, which tells the registry what it waits for."""
+    """Creates a `Connection` for each accepted connection. It reports to the registry what it waits for."""
 
     def __init__(
         self,

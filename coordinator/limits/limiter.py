@@ -2,12 +2,12 @@
 
 By Little's law, requests at work = requests that finish in a second × seconds at work. If each request may take
 `SLOWDOWN` times as long as at rest, the limit follows from two measurements: how many finish in a second, and how long
-they take at rest. With fewer requests at work, processors are idle; with more, none finishes earlier, and each takes
+they take at rest. With fewer requests at work, CPUs are idle; with more, none finishes earlier, and each takes
 longer. The idea is that of delay-based congestion control (L. Brakmo, L. Peterson, "TCP Vegas", 1995; N. Cardwell et
 al., "BBR", 2016). If the limit is too low, requests take no longer than at rest, and the limit grows by a factor of up
 to `SLOWDOWN` at each look.
 
-Reads and writes have separate limits, since they wait for different things: reads for processors, writes also for an
+Reads and writes have separate limits, since they wait for different things: reads for CPUs, writes also for an
 fsync that they share. Each path has its own duration at rest, so that slow requests among quick ones do not look like a
 queue.
 """

@@ -1,20 +1,20 @@
-"""How overloaded the service is, and what it therefore refuses: by memory, and by how long work waits for its turn.
+"""How overloaded the service is, and what it therefore refuses: by available memory, and by how long work waits.
 
-Work is given up in this order: background work of the workers, heavy queries, writes, and reads last. What tells the
-state of the service is never refused.
+Work is given up in this order: background work of the workers, heavy queries, writes, and finally reads. Requests about
+the state of the service are never refused.
 
 **Memory.** When less than the reserve is available (TRIPTYCH_MEMORY_RESERVE_BYTES), writes are refused; heavy queries
-and background work stop a little earlier. Deletions are not refused, since they may be the way out.
+and background work stop a little earlier. Deletions are not refused, since they may free memory.
 
-**Waiting.** A call to a worker waits while messages before it are handled, on both sides: the time between call and
-reply, less the time in which the worker worked on it. A light query may wait at the gate. A timer that fires late shows
-how far the event loop is behind. A burst makes them grow for a moment. If they stay above a target, a queue stands: as
-much comes as leaves, and every request waits in vain (K. Nichols, V. Jacobson, "Controlling Queue Delay", 2012). Then
-the number of requests at work is bounded, and the bound shrinks until the wait is what it should be: by Little's law,
-the number of requests and their wait are proportional. Others wait for their turn (coordinator/limits/waiting_room.py),
-and are refused when more come than leave. While their queue is long, reads and writes have a bound each
-(coordinator/limits/limiter.py); also when the waits of calls are short, if those who wait for their turn become more
-and more.
+**Waiting.** There are three measures: how long calls to workers wait behind other messages on both sides (the time from
+call to reply without the worker's own time), how long light queries wait at the gate, and how late a timer of the event
+loop fires. A burst raises them for a moment. If they stay above a target, there is a standing queue: as many requests
+arrive as finish, and every request waits to no purpose (K. Nichols, V. Jacobson, "Controlling Queue Delay", 2012). The
+number of requests at work is then bounded, and the bound shrinks until the wait is at its target: by Little's law, the
+number of requests and their wait are proportional. Other requests wait for their turn
+(coordinator/limits/waiting_room.py) and are refused if more arrive than finish. While their queue is long, reads and
+writes have separate bounds (coordinator/limits/limiter.py), even if the waits of calls are short and only the number of
+waiting requests grows.
 """
 
 from __future__ import annotations
@@ -36,41 +36,42 @@ from shared.measurements import Latencies
 from shared.telemetry import event
 
 TICK_S = 0.1
-"""How often the state is looked at."""
+"""The interval between two measurements of memory and waits."""
 STANDING_TICKS = 3
-"""A wait above the target for so many ticks in a row is a standing queue; a shorter one is a burst."""
+"""A wait above the target for this many consecutive ticks is a standing queue; a shorter one is a burst."""
 CROWD = 48
-"""With so many requests at work, a wait above the target bounds them at once: what they wait for each other they would
-also wait if the queue turned out to stand. Nothing is refused before it has stood."""
+"""With this many requests at work, a wait above the target bounds their number at once. Having them wait here costs
+nothing, since they would otherwise wait for each other. None is refused before the queue is a standing one."""
 LIMIT_MIN, LIMIT_MIN_A_WORKER = 8, 4
-"""At least so many requests may be at work: enough to keep all processes busy and to share an fsync."""
+"""At least this many requests may be at work: enough to keep all processes busy and to share an fsync."""
 READS_A_WORKER = 8
-"""At most so many fresh reads may be at work at any time: enough to keep all processes busy. Others wait for their turn
-where they can be refused cheaply, from the first request of a burst on. Writes are not bounded so: they share an
-fsync."""
+"""At most this many fresh reads may be at work at any time: enough to keep all processes busy. Even at the beginning of
+a burst, other reads wait for their turn in the waiting room, where they can be refused cheaply. Writes have no such
+bound, since they share an fsync."""
 READS_IN_BURST_A_WORKER = 4
-"""In a burst there are so many places for reads, or as many as there would be in an overload, if these are more."""
+"""During a burst, reads have this many places, or as many as they would have in an overload if that is more."""
 REFUSED_FROM = 48
-"""A request that cannot wait in the waiting room is not refused while fewer are at work, also where the bound is lower.
-A closed loop of some tens of clients, such as a dashboard or a benchmark, is no overload, however slow the machine."""
+"""A request that cannot wait in the waiting room is not refused while fewer requests than this are at work, even if the
+bound is lower. A closed loop of a few dozen clients, such as a dashboard or a benchmark, is not an overload, however
+slow the machine is."""
 SHRINK_LEAST, SHRINK_MOST = 0.95, 0.6
-"""The bound becomes so many times what it was in one tick, at least and at most. The first one has no such limit."""
+"""The factors by which the bound shrinks in one tick, at least and at most. The first step may be larger."""
 GROWTH = 1.06
-"""The bound grows by this factor in a tick in which the wait is below half of the target: it is gone after some
+"""The bound grows by this factor in each tick in which the wait is below half of the target. It disappears after some
 seconds."""
 WRITES_SHARE, HEAVY_SHARE = 0.75, 0.5
 RESERVE_SHARE, RESERVE_BYTES_MAX = 0.05, 1 << 30
-"""The reserve unless it is set: a share of the machine's memory, but at most so much."""
+"""The default reserve: a share of the machine's memory, up to a maximum."""
 HEAVY_RESERVES, BACKGROUND_RESERVES = 1.5, 2.0
-"""Heavy queries are refused below so many times the reserve, and background work stops."""
+"""Multiples of the reserve below which heavy queries are refused and background work stops."""
 RECOVERED = 1.25
-"""A level ends when so many times the memory is available below which it begins."""
+"""A level ends when this multiple of the memory at which it begins is available."""
 PAUSE_TICKS = 10
-"""Workers are told again after so many ticks that background work is to pause."""
+"""Workers are told to pause background work once in this many ticks."""
 
 
 class Level(IntEnum):
-    """What is given up, with all that comes before it."""
+    """What is given up. Each level includes those before it."""
 
     NONE = 0
     BACKGROUND = 1
@@ -79,12 +80,12 @@ class Level(IntEnum):
 
 
 class Queue(Enum):
-    """Those who wait for their turn."""
+    """The state of the queue in the waiting room."""
 
-    SHORT = "some tens at most"
-    BURST = "more than a few, since a moment ago"
-    LONG = "more than some tens for longer, but they do not become more: a closed loop of many clients"
-    OVERFULL = "more come than leave"
+    SHORT = "a few dozen requests at most"
+    BURST = "many requests, which began to wait a moment ago"
+    LONG = "many requests for some time, but not a growing number: a closed loop of many clients"
+    OVERFULL = "more requests arrive than finish"
 
 
 COUNTED_HERE = ""
@@ -92,25 +93,25 @@ COUNTED_HERE = ""
 
 
 class Work(Protocol):
-    """The requests that are served."""
+    """Counts the requests that are served."""
 
     requests_max: int
     requests: int
-    """Requests in flight, with heavy queries."""
+    """Requests in flight, including heavy queries."""
     announced: int
     """Requests that are about to be in flight."""
     reads: AtWork
     writes: AtWork
 
     def at_work(self) -> int:
-        """All requests in flight or about to be, without heavy queries."""
+        """The number of requests that are in flight or about to be, without heavy queries."""
 
     def look(self, refused_share: float) -> None:
-        """See how many reads and writes should be at work."""
+        """Adjust how many reads and writes should be at work."""
 
 
 class Pressure:
-    """Looks at memory and waits at intervals. For the event loop's thread only."""
+    """Measures memory and waits at intervals. For the event loop's thread only."""
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class Pressure:
         self._target_s = settings.queue_wait_ms / 1000
         total = self._memory.total_bytes()
         self.reserve_bytes = settings.memory_reserve_bytes or min(int(total * RESERVE_SHARE), RESERVE_BYTES_MAX)
-        self._limit: float | None = None  # None: the wait bounds nothing
+        self._limit: float | None = None  # None: there is no bound
         self._limit_min = max(LIMIT_MIN, LIMIT_MIN_A_WORKER * settings.worker_count())
         self._ticks_above = self._ticks_bounded = 0
         self._reads_max = READS_A_WORKER * settings.worker_count()
@@ -136,19 +137,19 @@ class Pressure:
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self.loop_lag = Latencies()
-        """By how much the timer of the event loop was late, ten times a second."""
+        """The lateness of the event loop's timer, measured ten times a second."""
         self.wait_s = 0.0
-        """The longest of the mean waits and the delay of the event loop, in the last tick."""
+        """The longest of the mean waits and of the event loop's lateness in the last tick."""
         self.available_bytes = self._memory.available_bytes()
         self.memory_level = Level.NONE
         self.is_on = False
         """Whether anything may be refused at the moment."""
         self.waiting: Callable[[], int] = lambda: 0
-        """How many requests wait for their turn and are not at work yet."""
+        """Returns the number of requests in the waiting room."""
         self.queue: Callable[[], Queue] = lambda: Queue.SHORT
-        """What those who wait for their turn are."""
+        """Returns the state of the queue in the waiting room."""
         self.hardness: Callable[[], float] = lambda: 0.0
-        """The share of the requests that wait for their turn that has to be refused, as far as is known."""
+        """Returns the share of waiting requests that must be refused, as far as is known."""
         self.looked: Callable[[], None] = lambda: None
         """Called after each look."""
         self.refused: Counter[str] = Counter()
@@ -156,7 +157,7 @@ class Pressure:
         self._refused_before = 0
 
     def start(self) -> None:
-        """Look now, and at intervals from now on."""
+        """Start to measure at intervals, beginning now."""
         self.look(0.0)
         self._schedule()
 
@@ -166,12 +167,12 @@ class Pressure:
 
     @property
     def limit(self) -> int | None:
-        """Requests that may be at work, if a queue stands."""
+        """The bound on requests at work; None if there is none."""
         return None if self._limit is None else int(self._limit)
 
     @property
     def level(self) -> Level:
-        """What is given up now."""
+        """What is given up at the moment."""
         if self._limit is None:
             by_queue = Level.BACKGROUND if self.queue() is Queue.OVERFULL else Level.NONE
             return max(self.memory_level, by_queue)
@@ -181,23 +182,23 @@ class Pressure:
 
     @property
     def is_standing(self) -> bool:
-        """Whether there has been a bound for long enough for the queue to be no burst."""
+        """Whether there has been a bound for so long that the queue is not a burst."""
         return self._ticks_bounded >= STANDING_TICKS
 
     def _wanted(self) -> int:
-        """Requests that are at work or want to be."""
+        """The number of requests that are at work or wait for it."""
         return self._work.at_work() + self.waiting()
 
     # What is refused
 
     def require(self, path: str) -> None:
-        """Raises Overloaded when a request to this path is refused now. To be asked while `is_on`."""
+        """Raises Overloaded if a request to this path is refused at the moment. Call this only while `is_on`."""
         why = self.refusal(path)
         if why:
             raise Overloaded(why).because(COUNTED_HERE)
 
     def refusal(self, path: str) -> str:
-        """Why a request to this path is refused now, or an empty text. To be asked while `is_on`."""
+        """Why a request to this path is refused at the moment; "" if it is not. Call this only while `is_on`."""
         why = self.memory_refusal(path)
         if why or self._limit is None or is_state(path):
             return why
@@ -209,7 +210,7 @@ class Pressure:
         return self._refused(what, self._queue_stands(what, int(limit)))
 
     def memory_refusal(self, path: str) -> str:
-        """Why a request to this path is refused by memory, or an empty text."""
+        """Why a request to this path is refused for lack of memory; "" if it is not."""
         if self.memory_level >= Level.WRITES and path in WRITE_PATHS:
             return self._refused("memory", self._short_of_memory("writes", 1.0))
         return ""
@@ -220,18 +221,18 @@ class Pressure:
         return not is_state(path) and not (self.has_place() and has_place_by_kind())
 
     def has_place_for_read(self) -> bool:
-        """Whether one read more may be at work beside other reads."""
+        """Whether one more read may be at work, considering other reads."""
         return not self._work.reads.fill(min(self._reads_bound(), self._reads_max))
 
     def _reads_bound(self) -> int:
-        """How many reads may be at work, besides the bound at any time."""
+        """How many reads may be at work in the current state of the queue; `_reads_max` applies in addition."""
         if not self._is_bounded_by_kind():
             return self._reads_max
         limit = self._work.reads.limit
         return max(limit, self._reads_in_burst) if self.queue() is Queue.BURST else limit
 
     def has_place_for_write(self) -> bool:
-        """Whether one write more may be at work beside other writes."""
+        """Whether one more write may be at work, considering other writes."""
         return not self._is_bounded_by_kind() or len(self._work.writes) < self._work.writes.limit
 
     def _is_bounded_by_kind(self) -> bool:
@@ -239,11 +240,13 @@ class Pressure:
         return queue in (Queue.BURST, Queue.OVERFULL) or (queue is Queue.LONG and self._limit is not None)
 
     def has_place(self) -> bool:
-        """Whether one request more may be at work beside all others. While the queue is long, only its kind counts."""
+        """Whether one more request may be at work, considering all others. While the queue is long, only the bounds of
+        reads and writes apply."""
         return self._limit is None or self.queue() is not Queue.SHORT or self._work.at_work() < self._limit
 
     def gave_up(self, what: str, waiting: int) -> str:
-        """The text for a request of a kind (reads, writes) that has waited for its turn in vain, beside so many."""
+        """The error text for one of the `what` (reads, writes) whose turn did not come, while `waiting` requests wait.
+        Counts the refusal."""
         return self._refused(
             what,
             f"{waiting} requests wait for their turn, the limit until work waits less than "
@@ -251,14 +254,14 @@ class Pressure:
         )
 
     def allows_heavy(self) -> bool:
-        """Whether a heavy query may begin now."""
+        """Whether a heavy query may begin at the moment."""
         if not self.is_on:
             return True
         by_wait = self._limit is None or self._wanted() < max(self._limit, REFUSED_FROM) * HEAVY_SHARE
         return by_wait and self.memory_level < Level.HEAVY
 
     def require_heavy(self) -> None:
-        """Raises Overloaded unless a heavy query may begin now."""
+        """Raises Overloaded unless a heavy query may begin at the moment."""
         if self.allows_heavy():
             return
         if self.memory_level >= Level.HEAVY or self._limit is None:
@@ -285,7 +288,7 @@ class Pressure:
             f"{self._target_s * 1000:g} ms for its turn (TRIPTYCH_QUEUE_WAIT); try again later"
         )
 
-    # Looking
+    # Measuring
 
     def _schedule(self) -> None:
         loop = asyncio.get_running_loop()
@@ -299,13 +302,13 @@ class Pressure:
             self._schedule()
 
     def bounds_now(self) -> bool:
-        """Whether a request that comes now may have to wait or be refused."""
+        """Whether a request that arrives now may have to wait or be refused."""
         if not self.is_on and self._work.requests + self._work.announced >= CROWD:
             self._look_at_crowd()
         return self.is_on or self.queue() is not Queue.SHORT or not self.has_place_for_read()
 
     def _look_at_crowd(self) -> None:
-        """Bound the requests at work now if they are a crowd and wait for each other."""
+        """Bound the requests at work at once if they are a crowd and wait for each other."""
         at_work = self._work.at_work()
         if at_work < CROWD:
             return
@@ -315,7 +318,7 @@ class Pressure:
             self.is_on = True
 
     def look(self, behind_s: float) -> None:
-        """See how things are. `behind_s`: by how much the event loop is late."""
+        """Measure, and set the bound and the level. `behind_s`: by how much the event loop is late."""
         self._work.look(self.hardness())
         self.loop_lag.add(behind_s)
         self.wait_s = max([behind_s, *(waits.taken() for waits in self._waits)])

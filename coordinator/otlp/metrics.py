@@ -42,8 +42,10 @@ T = TypeVar("T")
 _TIMESERIES = remote_write_pb2.RawWriteRequest.TIMESERIES_FIELD_NUMBER
 _HISTOGRAM = remote_write_pb2.RawTimeSeries.HISTOGRAMS_FIELD_NUMBER
 _NO_SETS = Sets(np.empty(0, np.uint8), np.empty((0, known_sets.ENTRY_COLUMNS), np.int64), np.empty(0, np.int32))
+NO_TIME = "a data point has no time (timeUnixNano)"
 _FAULTS = {
     point_walk.NO_VALUE: "a data point has no value",
+    point_walk.NO_TIME: NO_TIME,
     point_walk.BUCKETS_DIFFER: "a histogram does not have one bucket more than explicit bounds",
 }
 
@@ -270,6 +272,8 @@ class _Preparation:
         metric = self._metric(int(point[point_walk.METRIC]))
         kind = int(self._survey.metrics[point[point_walk.METRIC], walk.KIND])
         message = self._point(point, kind)
+        if message.time_unix_nano < 10**6:
+            raise NotValid(NO_TIME)
         if kind != walk.SUMMARY:
             labels, _ = label_sets.number_sets(metric, message, self._rules)
             native_form = native.exponential if kind == walk.EXPONENTIAL else native.custom

@@ -22,7 +22,7 @@ COUNT, BUCKETS, HAS_SUM, SERIES, STATE, OWN_EXEMPLARS, ENTRY = range(7, 14)
 observations; BUCKETS: offset of its bucket counts; SERIES: number of series that the point becomes."""
 POINT_COLUMNS = 14
 
-READY, STALE, BY_HAND, NO_VALUE, BUCKETS_DIFFER, REFUSED = range(6)
+READY, STALE, BY_HAND, NO_VALUE, BUCKETS_DIFFER, NO_TIME, REFUSED = range(7)
 """STATE: a kernel writes READY and STALE points, the protobuf library reads those BY_HAND; the others are refused."""
 
 NS_PER_MS = 1_000_000
@@ -82,6 +82,8 @@ def read_number(body: np.ndarray, at: int, end: int, point: np.ndarray, keys: np
             if flags & 1:
                 point[STATE] = STALE
         at = field_end
+    if point[TIME_MS] == 0 and point[STATE] <= STALE:
+        point[STATE] = NO_TIME
     if run_end >= 0:
         key = keyed_hash(body, run, run_end, key, keys)
     point[KEY] = np.int64(key)
@@ -138,4 +140,6 @@ def read_histogram(body: np.ndarray, at: int, end: int, point: np.ndarray, keys:
     point[STATE] = STALE if stale else READY
     if not stale and counts != bounds + 1 and (counts > 0 or bounds > 0):
         point[STATE] = BUCKETS_DIFFER
+    if point[TIME_MS] == 0 and point[STATE] <= STALE:
+        point[STATE] = NO_TIME
     return PLAIN

@@ -28,20 +28,20 @@ def _quotient(mantissa: int, digits: int) -> float:
     bits and notes whether there is a remainder, which is enough for rounding half to even."""
     divisor = _TENS[digits]
     quotient = mantissa // divisor
-    rest = mantissa - quotient * divisor
+    remainder = mantissa - quotient * divisor
     shifts, is_inexact = 0, False
     while quotient >= _TWO_55:
         is_inexact |= quotient & _U1 != _U0
         quotient >>= _U1
         shifts -= 1
     while quotient < _TWO_54:
-        rest <<= _U1
+        remainder <<= _U1
         quotient <<= _U1
-        if rest >= divisor:
-            rest -= divisor
+        if remainder >= divisor:
+            remainder -= divisor
             quotient |= _U1
         shifts += 1
-    is_inexact |= rest != _U0
+    is_inexact |= remainder != _U0
     low_bits, significand = quotient & _U3, quotient >> _U2
     if low_bits == _U3 or (low_bits == _U2 and (is_inexact or significand & _U1 != _U0)):
         significand += _U1

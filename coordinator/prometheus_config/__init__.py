@@ -1,1 +1,2 @@
-"""The configuration file in Prometheus's format, and the parts that its sections have in common."""
+"""The configuration file in Prometheus's format: reading it, and what its sections share, such as HTTP clients and
+relabelling."""

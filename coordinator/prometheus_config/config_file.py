@@ -89,8 +89,8 @@ class Configuration:
             "evaluation_interval": f"{global_.evaluation_interval_ms}ms",
         }
         general |= _without_secrets(self.document.get("global")) or {}
-        rest = {name: _without_secrets(value) for name, value in self.document.items() if name != "global"}
-        return yaml.safe_dump({"global": general, **rest}, sort_keys=False, allow_unicode=True)
+        others = {name: _without_secrets(value) for name, value in self.document.items() if name != "global"}
+        return yaml.safe_dump({"global": general, **others}, sort_keys=False, allow_unicode=True)
 
 
 def parse(content: bytes, path: Path) -> Configuration:

@@ -201,5 +201,5 @@ def _expanded(template: Template, groups: Sequence[str]) -> str:
     texts = [part if isinstance(part, str) else groups[part] for part in template]
     size = sum(map(len, texts))
     if size > VALUE_CHARS_MAX:
-        raise BadData(f"a relabelling rule makes a text of {size} characters; at most {VALUE_CHARS_MAX} may be")
+        raise BadData(f"a relabelling rule makes a text of {size} characters; at most {VALUE_CHARS_MAX} are allowed")
     return "".join(texts)

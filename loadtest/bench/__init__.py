@@ -1,0 +1,1 @@
+"""Benchmarks: every figure in the documents comes from a program here."""

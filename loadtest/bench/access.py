@@ -1,7 +1,7 @@
-"""`make bench-access`: what a token, TLS and handshakes cost, in processor time of the coordinator.
+"""`make bench-access`: the cost of tokens, TLS and handshakes in CPU time of the coordinator.
 
-Three clusters, open, with a token, and with a token over TLS, get the same requests in turns, so that a busy machine is
-as busy for each of them.
+Three clusters (open, with a token, with a token over TLS) receive the same requests in turns, so that other load on the
+machine affects all of them alike.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def secured(directory: Path, authority: trustme.CA, key: trustme.KeyType, *, wit
 
 
 def used_s(cluster: Cluster) -> float:
-    """Processor time of the coordinator."""
+    """CPU time of the coordinator."""
     assert cluster.coordinator is not None
     return sum(psutil.Process(cluster.coordinator.pid).cpu_times()[:2])
 
@@ -60,7 +60,7 @@ def connect(cluster: Cluster, session: ssl.SSLSession | None = None) -> socket.s
 
 
 def request_us(cluster: Cluster, seconds: float) -> float:
-    """Processor time of a request over kept connections, in µs."""
+    """CPU time of a request over kept connections, in µs."""
     request = message("GET", PATH, headers={"Authorization": cluster.authorization} if cluster.authorization else None)
     with ExitStack() as stack:
         connections = [stack.enter_context(connect(cluster)) for _ in range(CONNECTIONS)]
@@ -75,7 +75,7 @@ def request_us(cluster: Cluster, seconds: float) -> float:
 
 
 def handshake_us(cluster: Cluster, seconds: float, version: ssl.TLSVersion, *, is_resumed: bool) -> float:
-    """Processor time of a connection with a request of health, in µs; without TLS there is no handshake."""
+    """CPU time of a connection with a request of health, in µs; without TLS there is no handshake."""
     session = None
     if cluster.tls is not None:
         cluster.tls.minimum_version, cluster.tls.maximum_version = ssl.TLSVersion.TLSv1_2, version
@@ -122,7 +122,7 @@ def main() -> None:
                         )
                         cost = handshake_us(cluster, given.seconds / 2, version, is_resumed=is_resumed)
                         costs.setdefault(text, []).append(cost)
-        sys.stdout.write("processor time of the coordinator in µs, median and range\n")
+        sys.stdout.write("CPU time of the coordinator in µs, median and range\n")
         for text, seen in costs.items():
             sys.stdout.write(f"{text:<56}{statistics.median(seen):>8.0f}   {min(seen):.0f} to {max(seen):.0f}\n")
 

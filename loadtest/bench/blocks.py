@@ -1,8 +1,9 @@
-"""What blocks of samples cost, in process: `python -m loadtest.bench.blocks [series]`.
+"""The cost of blocks of samples, in process: `python -m loadtest.bench.blocks [series]`.
 
 One shard with a real store in a temporary directory: how fast samples are sealed, how many bytes they take, how fast
 they are read, how long writes and reads wait meanwhile, how fast a shard starts, and the same bytes put into the store
-instead of files. Rates of writing and reading blocks are of processor time of one core; waits and starts of the clock.
+instead of files. Rates of writing and reading blocks are per second of one core's CPU time; waits and starts are
+wall-clock time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What a sample, a record and a vector cost: `python -m loadtest.bench.capacity`.
 
-A cluster with the default settings gets samples, records and vectors, one kind after the other. For each kind the table
-has the processor time of all its processes until the last answer and until background work is done (blocks sealed and
-merged, vectors indexed), and what data directory and memory have grown by. Free memory that processes have not
-returned yet counts as theirs.
+A cluster with the default settings receives samples, records and vectors, one kind after the other. For each kind, the
+table has the CPU time of all its processes until the last response and until background work is done (blocks sealed and
+merged, vectors indexed), and the growth of the data directory and of memory. Free memory that processes have not
+returned yet counts as used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REST_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Of the whole cluster: seconds of processor time, bytes of files, bytes of memory (shared pages once)."""
+    """Of the whole cluster: seconds of CPU time, bytes of files, bytes of memory (shared pages once)."""
 
     processor_s: float
     disk: int
@@ -87,7 +87,7 @@ def main() -> int:
             cluster.kill()
     sys.stdout.write(
         f"empty cluster: {empty.memory / MB:,.0f} MB of memory, {empty.disk / MB:,.1f} MB of files\n\n"
-        "| | written | a second | µs of processor, answered | µs, background too | bytes on disk | bytes of memory |\n"
+        "| | written | a second | µs of CPU, answered | µs, background too | bytes on disk | bytes of memory |\n"
         "|---|---|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
     )
     return 0

@@ -1,4 +1,5 @@
-"""How long /api/v1/status/tsdb takes, and other requests meanwhile: `python -m loadtest.bench.cardinality`."""
+"""The latency of /api/v1/status/tsdb, and of other requests at the same time: `python -m
+loadtest.bench.cardinality`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chroma's server on the same data, where its `chroma` command is installed: for `loadtest.bench.vector`."""
+"""Chroma's server on the same data, if its `chroma` command is installed, for `loadtest.bench.vector`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`python -m loadtest.bench.decoders`: what the worst bodies cost a decoder, printed as a table.
+"""`python -m loadtest.bench.decoders`: the cost of decoding the worst bodies, printed as a table.
 
-For each: the time in all, the longest time that other threads had to wait for the interpreter lock, the longest time
-that the event loop stood still, and the memory taken at most. Each body has a process of its own, in which the handler
-of its path is called with a request that has arrived whole; what comes behind the decoder fails at once.
+For each body: the total time, the longest time that other threads waited for the interpreter lock, the longest pause of
+the event loop, and the peak memory. Each body has its own process, in which the handler of its path is called with a
+complete request; the work after decoding fails at once.
 """
 
 from __future__ import annotations

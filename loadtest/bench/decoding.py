@@ -1,8 +1,8 @@
-"""What a sample of a day costs on its way from blocks to an answer: `python -m loadtest.bench.decoding [series]`.
+"""The cost of a sample from blocks to a query result, by stage: `python -m loadtest.bench.decoding [series]`.
 
-A day of counters, every 15 s, in three blocks of eight hours. For each stage: nanoseconds of processor time a sample,
-the least of some turns. "All of these" is what a query does, in reads as large as a query's; the answer is that of
-`sum by (job) (rate(m[5m]))` over the day, in steps of 300 s.
+A day of counters, every 15 s, in three blocks of eight hours. For each stage: nanoseconds of CPU time per sample, the
+minimum of several rounds. "All of these" are all stages in reads as large as a query's; "the answer" is that of `sum by
+(job) (rate(m[5m]))` over the day, in steps of 300 s.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ GRID = Grid(START_MS + 7000, START_MS + 7000 + 86_400_000, 300_000)
 
 
 class WithoutLoans(DecodedCache):
-    """Has no room for decompressed pages."""
+    """A cache without room for decompressed pages."""
 
     def lend(self, borrower: Borrower, size_bytes: int) -> bool:
         return False
@@ -84,40 +84,41 @@ class BlockSource:
 
 
 def written(directory: Path, series: int) -> tuple[list[Block], float]:
-    """(the blocks, without a cache; seconds of processor time that writing them took)."""
+    """(the blocks, without a cache; the CPU time of writing them in seconds)."""
     random = np.random.default_rng(1)
     pace, length = random.integers(1, 1000, (series, 1)), SAMPLES // BLOCKS
     values = random.integers(0, 1_000_000, (series, 1)) + np.cumsum(random.poisson(pace, (series, SAMPLES)), axis=1)
-    blocks, took = [], 0.0
+    blocks, write_s = [], 0.0
     for first in range(0, SAMPLES, length):
         times = START_MS + STEP_MS * np.arange(first, first + length)
         writer = BlockWriter(LocalObjects(directory), 1)
         for begin in range(0, series, WRITTEN_SERIES):
-            own = values[begin : begin + WRITTEN_SERIES, first : first + length].astype(np.float64)
-            ids, counts = np.arange(begin, begin + len(own)), np.full(len(own), length)
+            series_values = values[begin : begin + WRITTEN_SERIES, first : first + length].astype(np.float64)
+            ids = np.arange(begin, begin + len(series_values))
+            counts = np.full(len(ids), length)
             started = time.thread_time()
-            writer.add(ids, counts, np.tile(times, len(own)), own.ravel())
-            took += time.thread_time() - started
+            writer.add(ids, counts, np.tile(times, len(ids)), series_values.ravel())
+            write_s += time.thread_time() - started
         blocks.append(Block(writer.finish(), LocalObjects(directory), DecodedCache(0)))
-    return blocks, took
+    return blocks, write_s
 
 
 def least_ns(work: Callable[[], object], samples: int) -> float:
-    """Nanoseconds of this thread's processor time a sample."""
-    took = []
+    """Nanoseconds of this thread's CPU time per sample: the minimum of several rounds."""
+    elapsed_s = []
     for _ in range(TURNS):
         started = time.thread_time()
         work()
-        took.append(time.thread_time() - started)
-    return min(took) / samples * 1e9
+        elapsed_s.append(time.thread_time() - started)
+    return min(elapsed_s) / samples * 1e9
 
 
 def stages(blocks: list[Block]) -> dict[str, Callable[[], object]]:
-    """Each stage for all chunks of the blocks."""
-    every = [(block, block.directory(), n) for block in blocks for n in range(len(block.directory().chunk_hashes))]
-    opened = [cast(PagedChunk, block._opened(directory, n)) for block, directory, n in every]
-    most = max(int(chunk._counts.sum()) for chunk in opened)
-    times_ms, values = np.empty(most, np.int64), np.empty(most)
+    """Stage → a function that does it for all chunks of the blocks."""
+    chunks = [(block, block.directory(), n) for block in blocks for n in range(len(block.directory().chunk_hashes))]
+    opened = [cast(PagedChunk, block._opened(directory, n)) for block, directory, n in chunks]
+    samples_max = max(int(chunk._counts.sum()) for chunk in opened)
+    times_ms, values = np.empty(samples_max, np.int64), np.empty(samples_max)
 
     def read_all() -> None:
         for chunk in opened:
@@ -129,9 +130,11 @@ def stages(blocks: list[Block]) -> dict[str, Callable[[], object]]:
 
     return {
         "directories": lambda: [block.directory() for block in blocks],
-        "read from the file, and check": lambda: [block._chunk_bytes(directory, n) for block, directory, n in every],
-        "… and read the rules of the runs": lambda: [block._opened(directory, n) for block, directory, n in every],
-        "decompress the rests": lambda: [decompress(chunk) for chunk in opened],
+        "read from the file, and check": lambda: [block._chunk_bytes(directory, n) for block, directory, n in chunks],
+        "… and read the predictors of the runs": lambda: [
+            block._opened(directory, n) for block, directory, n in chunks
+        ],
+        "decompress the residuals": lambda: [decompress(chunk) for chunk in opened],
         "… and add them up": read_all,
     }
 
@@ -141,9 +144,9 @@ def main() -> None:
     series = int(sys.argv[1]) if len(sys.argv) > 1 else SERIES
     samples = series * SAMPLES
     with tempfile.TemporaryDirectory() as name:
-        blocks, took = written(Path(name), series)
+        blocks, write_s = written(Path(name), series)
         size = sum(block.row.size_bytes for block in blocks)
-        sys.stdout.write(f"{size / samples:.3f} bytes a sample\n{'written':<50} {took / samples * 1e9:>7.2f} ns\n")
+        sys.stdout.write(f"{size / samples:.3f} bytes a sample\n{'written':<50} {write_s / samples * 1e9:>7.2f} ns\n")
         for stage, work in stages(blocks).items():
             sys.stdout.write(f"{stage:<50} {least_ns(work, samples):>7.2f} ns\n")
         for what, cache in CACHES.items():
@@ -153,8 +156,8 @@ def main() -> None:
                 show(f"the answer, {what}", least_ns(partial(answer, source), samples))
 
 
-def show(stage: str, took_ns: float) -> None:
-    sys.stdout.write(f"{stage:<50} {took_ns:>7.2f} ns, {1e3 / took_ns:.0f} M samples/s\n")
+def show(stage: str, sample_ns: float) -> None:
+    sys.stdout.write(f"{stage:<50} {sample_ns:>7.2f} ns, {1e3 / sample_ns:.0f} M samples/s\n")
 
 
 def answer(source: BlockSource) -> None:

@@ -1,7 +1,7 @@
-"""What each stage of exemplars costs, in process: `python -m loadtest.bench.exemplars`.
+"""The cost of each stage of exemplars, in process: `python -m loadtest.bench.exemplars`.
 
-An exemplar has a trace id and a span id, as OpenTelemetry's. Figures are processor time, the median of several runs,
-in nanoseconds.
+An exemplar has a trace id and a span id, as in OpenTelemetry. Figures are nanoseconds of CPU time, the median of
+several runs.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ SERIES = 2_000
 HELD = 70_000
 """What fits into one of eight shards by default."""
 TIMED_S = 0.002
-"""Work that takes less is repeated, since the clock of processor time is coarse."""
+"""Work that takes less is repeated, since the clock of CPU time is coarse."""
 
 
 def processor_ns(work: Callable[[], object], items: int) -> float:
-    """The processor time of `work` in this thread, divided by `items`."""
+    """The CPU time of `work` in this thread, divided by `items`."""
     work()
     repeats = 1
     took: list[float] = []

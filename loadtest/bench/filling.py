@@ -1,4 +1,4 @@
-"""Fills a cluster with samples, records and vectors, as fast as it takes them."""
+"""Fills a cluster with samples, records and vectors as fast as it accepts them."""
 
 from __future__ import annotations
 

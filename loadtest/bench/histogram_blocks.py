@@ -1,7 +1,7 @@
-"""What native histograms take in blocks, beside Prometheus: `python -m loadtest.bench.histogram_blocks [series]`.
+"""Native histograms in blocks, compared with Prometheus: `python -m loadtest.bench.histogram_blocks [series]`.
 
-The same messages of remote write become a block of ours, in process, and a block of the installed `prometheus`, by its
-own snapshot of an hour of scrapes. Rates are of processor time of one core, from and to arrays.
+The same remote-write messages become a block of ours, in process, and a block of the installed `prometheus`, by its
+snapshot of an hour of scrapes. Rates are per second of one core's CPU time, from and to arrays.
 """
 
 from __future__ import annotations

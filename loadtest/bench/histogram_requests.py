@@ -1,9 +1,9 @@
-"""What a request of native histograms costs the coordinator, from the body that was sent to the frames of 8 shards, by
-stage and by version of remote write: `python -m loadtest.bench.histogram_requests`.
+"""The cost of a request of native histograms in the coordinator, from its body to the frames of 8 shards, by stage and
+by version of remote write: `python -m loadtest.bench.histogram_requests`.
 
-The requests are those of `loadtest.bench.native_histograms`, and the same by version 2.0: 4 histograms of 40 buckets
-for each of 500 series, whose numbers are known, as nearly always. Several requests take turns, so that no processor
-learns one by heart. Processor time in nanoseconds a histogram, the median of all turns.
+The requests are those of `loadtest.bench.native_histograms`, and the same in version 2.0: 4 histograms of 40 buckets
+for each of 500 series, whose numbers are known, as is usual. Several requests take turns, so that the CPU does not
+adapt to a single one. Figures are nanoseconds of CPU time per histogram, the median of all turns.
 """
 
 from __future__ import annotations

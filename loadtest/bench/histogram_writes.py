@@ -1,12 +1,12 @@
-"""What native histograms cost a worker, from the arrival of their frames to the answer, and what sealing them costs:
-`python -m loadtest.bench.histogram_writes`.
+"""The cost of native histograms in a worker, from the arrival of their frames to the reply, and the cost of sealing
+them: `python -m loadtest.bench.histogram_writes`.
 
-The requests are those of `loadtest.bench.native_histograms`: 1,000 series of 40 buckets with 240 samples, 4 of half of
-the series at a time. The first ones have the labels of their series, and all others their numbers, as nearly always.
-Four of eight shards take theirs in process, as one of two workers does, with a log that is synced. Rounds commit one
-request, or two that came at the same time. The same without syncs shows what the caches of the processor, which others
-use while a sync waits, do to the figures. These are processor time of the thread in nanoseconds a histogram, and of the
-sync the time by the clock.
+The requests are those of `loadtest.bench.native_histograms`: 1,000 series of 40 buckets with 240 samples; each request
+has 4 samples of half of the series. The first requests have the labels of their series, all others the numbers, as is
+usual. Four of eight shards receive theirs in process, as in one of two workers, with a log that is synced. A round
+commits one request, or two that arrive at the same time. Rounds without syncs show the effect of the CPU caches, which
+other work uses while a sync waits. Figures are nanoseconds of the thread's CPU time per histogram, and wall-clock time
+for the sync.
 """
 
 from __future__ import annotations

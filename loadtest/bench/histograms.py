@@ -4,7 +4,7 @@ queries over them.
 1,000 series of 40 buckets with 200 histograms each, once with one layout for all of them and once with a layout for
 each series, as series have that saw different values. Queries read 240 histograms of each series, 15 s apart, over 200
 steps of 15 s, and are evaluated in one thread without workers. A request has four histograms of each series, and is
-read into the frames of 8 shards. Times are processor time, which other work on the machine changes least.
+read into the frames of 8 shards. Times are CPU time, which depends least on other work on the machine.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def best_s(work: Callable[[], object]) -> float:
 def main() -> None:
     allocator.keep_pages()  # as all servers do
     sys.stdout.write(
-        "Processor time in ns a bucket, best of 5\n| work | one layout | a layout for each series |\n|---|---|---|\n"
+        "CPU time in ns a bucket, best of 5\n| work | one layout | a layout for each series |\n|---|---|---|\n"
     )
     columns = []
     for own_layouts in (False, True):

@@ -1,9 +1,9 @@
 """`make bench-history`: a day of 10,000 series beside VictoriaMetrics, one server after the other.
 
 The day is sent over four connections, 60 samples of each of 500 series in a request. A minute later, memory and disk
-are looked at; then the queries of a dashboard of the day are asked, medians of five after one that does not count, with
-the processor time of each in brackets, the mean of all six, which other work on the machine disturbs less; ten of them
-at once; and the server is started again. Triptych has its default settings.
+usage are measured. Then the queries of a dashboard of the day are sent: medians of five runs after a warm-up, with the
+mean CPU time of all six runs in brackets, which other work on the machine disturbs less; and ten queries at once.
+Finally the server is restarted. Triptych has its default settings.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def versions_of(name: str, requested: list[list[Series]]) -> None:
 def histograms() -> None:
     """The same of a histogram of 40 buckets a series, once with one layout for all series and once with 1,000;
     and what a worker does with them: read the frame, journal them, append them to the head and read them there.
-    Processor time, which other work on the machine changes least."""
+    CPU time, which other work on the machine changes least."""
     for name, own_layouts in (("one layout", False), ("own layouts", True)):
         messages = [*bench_histograms.messages(own_layouts=own_layouts)] * (REQUEST_SERIES // bench_histograms.SERIES)
         series = list(series_of(0, REQUEST_SERIES, 0, 0))

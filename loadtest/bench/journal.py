@@ -6,11 +6,11 @@ A commit has a record for each of some shards: samples as packed columns, 20 byt
 - to a file: all records with one gathering write behind a checksum each, at the end of a file that grows;
 - to the log: `worker.storage.wal`, whose files are full of zeros before they are written.
 
-Medians and 99th percentiles are of the clock; processor time is that of the whole process, what the store does in the
-background included. The three take turns, and each comes twice.
+Medians and 99th percentiles are wall-clock time; CPU time is that of the whole process, including the store's
+background work. The three take turns, twice each.
 
-After that, commits of 100 kB come one after another while files of the log are prepared, as in the first minute of an
-installation: with all zeros of a file synced at once, and as the log does it.
+After that, commits of 100 kB follow one another while files of the log are prepared, as in the first minute of an
+installation: once with all zeros of a file synced together, and once as the log does it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def measure(what: str, record: bytes, commit: Commit) -> None:
     worked = time.process_time() - worked
     median, last = np.percentile(waits, [50, 99]) * 1e6
     sys.stdout.write(
-        f"{what:<7} {SHARDS} records of {len(record):>6} bytes: {worked / COMMITS * 1e6:>5.0f} µs of processor time a "
+        f"{what:<7} {SHARDS} records of {len(record):>6} bytes: {worked / COMMITS * 1e6:>5.0f} µs of CPU time a "
         f"commit, {median:>5.0f} µs until it is on the disk (p99 {last:.0f})\n"
     )
 

@@ -1,4 +1,4 @@
-"""What the log's benchmark does to a cluster over HTTP: appends, scans, polls, followers."""
+"""The load of the log's benchmark over HTTP: appends, scans, polls, followers."""
 
 from __future__ import annotations
 

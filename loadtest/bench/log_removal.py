@@ -60,9 +60,7 @@ def measure(records: int, keys: int) -> str:
         part.close()
         store.close()
         log.close()
-    text = (
-        f"{records} records of {keys} keys: {removed} removed, {removed / (find_s + remove_s):,.0f}/s of processor time"
-    )
+    text = f"{records} records of {keys} keys: {removed} removed, {removed / (find_s + remove_s):,.0f}/s of CPU time"
     return f"{text} (policy {find_s:.2f} s, removal {remove_s:.2f} s)"
 
 

@@ -1,7 +1,7 @@
-"""How fast values of the log are searched, on a cluster of its own: `python -m loadtest.bench.log_search`.
+"""The speed of searches in values of the log, on a separate cluster: `python -m loadtest.bench.log_search`.
 
-Events of some 150 bytes, half of them under one key, of which few or all are found. MB of values a second, and in
-brackets a second of processor time, which other work on the machine disturbs less.
+Events of some 150 bytes, half of them under one key, of which few or all match. Figures are MB of values per second
+and, in brackets, per second of CPU time, which other work on the machine disturbs less.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def fill(cluster: Cluster) -> int:
 
 
 def measure(cluster: Cluster, path: str, parameters: dict[str, str], size: int, runs: int) -> str:
-    """MB/s of the time that the best run took, and of the processor time that all runs took in all processes."""
+    """MB/s of the time that the best run took, and of the CPU time that all runs took in all processes."""
     target = f"/api/v1/log/{path}?{urlencode(parameters)}"
     best_s = float("inf")
     processor_s = sum(load.cpu_seconds(cluster))

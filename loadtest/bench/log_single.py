@@ -1,5 +1,5 @@
-"""Appends of one record a request, by two clients: one that takes as little processor time as it can, since it shares
-the cores with what it measures, and one as users' programs have it."""
+"""Appends of one record per request, with two clients: one that uses as little CPU time as possible, since it shares
+the cores with the service, and one that is typical of users' programs."""
 
 from __future__ import annotations
 

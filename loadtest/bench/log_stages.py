@@ -1,7 +1,7 @@
-"""What the parts of an append that work on each record cost, in ns of processor time a record, in one process and
+"""The cost of each stage of an append that handles single records, in ns of CPU time per record, in one process and
 without sockets: `python -m loadtest.bench.log_stages`. 100-byte values over 1,000 keys, 1,000 records a request.
 
-Beside them, an append costs the fixed price of its request, of its group and of two messages (loadtest.bench.log).
+In addition, an append has the fixed cost of its request, of its group and of two messages (loadtest.bench.log).
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """`make bench-memory`: what the processes of a cluster hold, before any data and with data at rest.
 
-A cluster with the default settings is looked at when its kernels are loaded, right after the last answer to its writes,
-and when it has been at rest for a while. The writes are 2.4 million samples of 10,000 series, or with `--new-series`
-one sample of each of as many series as are given. Pages that processes share count once in `PSS`. `shared`: pages that
-other processes have too, of which each row shows all; `private`: pages that only this process has. Processes that are
-not of the cluster, and use the same libraries, take a part of `PSS`; they take none of `anonymous`, its pages that are
-not of files.
+A cluster with the default settings is measured when its kernels are loaded, right after the last response to its
+writes, and after some time at rest. The writes are 2.4 million samples of 10,000 series or, with `--new-series`, one
+sample of each of the given number of series. Pages that processes share count once in `PSS`. `shared`: pages that other
+processes have too, all of them in each row; `private`: pages that only this process has. Other processes that use the
+same libraries reduce `PSS`, but not `anonymous`, the pages that are not mapped from files.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class Turns:
     rates: list[float] = field(default_factory=list)
     """Samples a second."""
     busy_ns: list[float] = field(default_factory=list)
-    """Processor time a sample."""
+    """CPU time a sample."""
     query: str = ""
 
     def take(self, streams: list[list[bytes]], samples: int, query: Callable[[Server], str] | None) -> None:
@@ -167,7 +167,7 @@ def main() -> None:
         streams = [list(requests(times_ms, part)) for part in parts]
         sys.stdout.write(
             f"\n`{text}`\n\n"
-            "| server | written, samples/s | each turn, thousands | processor, ns a sample | query, ms | answer |\n"
+            "| server | written, samples/s | each turn, thousands | CPU, ns a sample | query, ms | answer |\n"
             "|---|---|---|---|---|---|\n"
         )
         ask = partial(query_ms, text=text, end_ms=at_ms)

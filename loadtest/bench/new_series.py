@@ -1,10 +1,9 @@
-"""What the first samples of series cost a worker, by stage: `python -m loadtest.bench.new_series [series]`.
+"""The cost of the first samples of series in a worker, by stage: `python -m loadtest.bench.new_series [series]`.
 
-Requests of 2,000 new series with one sample each, of one metric with seven labels, two of which have a value of their
-own in each series (`loadtest.bench.metrics.payloads`). Four of eight shards take theirs in process, as one of two
-workers does, two requests in each commit, in a directory of their own on the disk. Figures are processor time in
-nanoseconds a series, of each stage without those that are within it; what no stage has is mostly that of the store's
-own threads.
+Requests have 2,000 new series with one sample each, of one metric with seven labels, two of which differ in every
+series (`loadtest.bench.metrics.payloads`). Four of eight shards receive theirs in process, as in one of two workers,
+with two requests in each commit, in a separate directory on disk. Figures are nanoseconds of CPU time per series,
+of each stage without the stages nested in it. Time outside all stages is mostly that of the store's own threads.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ STAGES: dict[str, tuple[Any, str]] = {
 
 
 class Stages:
-    """The processor time that functions took in the threads that called them."""
+    """The CPU time that functions took in the threads that called them."""
 
     def __init__(self) -> None:
         self.took_s: defaultdict[str, float] = defaultdict(float)

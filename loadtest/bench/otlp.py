@@ -1,8 +1,9 @@
-"""What OTLP metrics cost beside remote write of the same samples: `python -m loadtest.bench.otlp [--seconds N]`.
+"""The cost of OTLP metrics compared with remote write of the same samples: `python -m loadtest.bench.otlp [--seconds
+N]`.
 
-Processor time of the coordinator a sample, in turns, of a cluster on this machine. The target: OTLP at 0.6 times the
-rate of remote write 1.0 or more. Sums have a start timestamp, which remote write 1.0 does not have; gauges have none in
-OTLP either.
+Measures the coordinator's CPU time per sample, with both protocols in turns, on a cluster on this machine. The target:
+OTLP at 0.6 times the rate of remote write 1.0 or more. Sums have a start timestamp, which remote write 1.0 lacks;
+gauges have none in OTLP either.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ def _measure_shape(cluster: Cluster, name: str, body: bytes, seconds: float, tur
 
 
 def stages() -> None:
-    """Print what a point takes in process, in microseconds of processor time: the least of many turns."""
+    """Print what a point takes in process, in microseconds of CPU time: the least of many turns."""
     translation, now_ns = Translation.of(Settings()), time.time_ns()
     for name, request in (
         ("sums that are known", one_metric(now_ns)),

@@ -1,7 +1,7 @@
-"""`make bench-path`: what small requests cost in processor time, coordinator and workers each, printed as a table.
+"""`make bench-path`: the CPU time of small requests in the coordinator and in the workers, printed as a table.
 
-Processor time is what a busy machine changes least, so it is what two versions are compared by; the rate beside it is
-only worth something on an idle one.
+CPU time depends least on other load on the machine, so two versions are compared by it. The rate beside it is
+meaningful only on an idle machine.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def wait_idle(cluster: Cluster) -> None:
 
 
 def measure(cluster: Cluster, kind: Kind, seconds: float, connections: int) -> dict[str, float]:
-    """Microseconds of processor time a request, by process, and the rate."""
+    """Microseconds of CPU time a request, by process, and the rate."""
 
     async def one(by: Connection, number: int) -> None:
         await by.send(kind.message)
@@ -145,7 +145,7 @@ def main() -> None:
         sys.stdout.write(json.dumps(results) + "\n")
         return
     names = list(next(iter(results.values())))
-    sys.stdout.write(f"processor time of a request in µs, {given.connections} connections\n")
+    sys.stdout.write(f"CPU time of a request in µs, {given.connections} connections\n")
     sys.stdout.write(f"{'':<24}" + "".join(f"{name:>14}" for name in [*names[:-1], "requests/s"]) + "\n")
     for kind, costs in results.items():
         sys.stdout.write(f"{kind:<24}" + "".join(f"{round(costs[name]):>14,}" for name in names) + "\n")

@@ -51,7 +51,7 @@ def source(series: int) -> MemorySource:
 
 
 def medians_ms(text: str, data: MemorySource, symbols: Symbols) -> tuple[float, float]:
-    """(elapsed, processor time of this thread): they differ where the machine has other work."""
+    """(elapsed, CPU time of this thread): they differ where the machine has other work."""
     end_ms = (SAMPLES - 1) * INTERVAL_MS
     step_ms = end_ms // (STEPS - 1)
     grid = Grid(0, step_ms * (STEPS - 1), step_ms)

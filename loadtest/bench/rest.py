@@ -1,7 +1,7 @@
-"""What a cluster takes when nobody writes any more: `python -m loadtest.bench.rest`.
+"""The memory and disk usage of a cluster after writes have ended: `python -m loadtest.bench.rest`.
 
-A cluster with the default settings gets a day of 10,000 series, as fast as it takes them, or with `--scrapes` the
-recorded hour of node_exporter. Then nobody writes, and memory and disk are looked at several times.
+A cluster with the default settings receives a day of 10,000 series as fast as possible or, with `--scrapes`, the
+recorded hour of node_exporter. Then there are no more writes, and memory and disk usage are measured several times.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What rules cost: 1,000 rules over 10,000 series every 15 s, in processor time of all processes of a cluster.
+"""The cost of rules: 1,000 rules over 10,000 series every 15 s, in CPU time of all processes of a cluster.
 
 `python -m loadtest.bench.rules` writes the samples of all series every 15 s, first without rules and then with them.
-The difference is what the rules cost. Seven of ten rules record (rates, sums, averages and quantiles by label, some
-ten series each), three are alerts, of which one fires.
+The difference is the cost of the rules. Seven of ten rules record (rates, sums, averages and quantiles by label, some
+ten series each); three are alerts, one of which fires.
 """
 
 from __future__ import annotations

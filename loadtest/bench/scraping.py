@@ -1,5 +1,5 @@
-"""What scraping costs: processor time of all processes of a cluster that scrapes many targets, without that of the
-targets, and of one that scrapes none.
+"""The cost of scraping: CPU time of all processes of a cluster that scrapes many targets, without that of the targets,
+and of a cluster that scrapes none.
 
     python -m loadtest.bench.scraping [targets] [series of each] [interval in s] [seconds]
 """
@@ -21,7 +21,7 @@ from loadtest.harness.processes import end, family, processor_s
 
 SETTLE_INTERVALS = 2
 VARIANTS = 4
-"""Answers that a target gives in turns: one that is made anew each time would take the processor from the cluster."""
+"""Responses that a target sends in turn: creating a new one each time would take CPU time from the cluster."""
 
 
 def exposition(series: int, variant: int) -> bytes:

@@ -1,5 +1,5 @@
-"""What the service's own metrics cost: processor time of all processes of an idle cluster, with the self-scrape and
-without, and what one scrape of /metrics over HTTP takes.
+"""The cost of the service's own metrics: CPU time of all processes of an idle cluster, with and without the
+self-scrape, and that of one scrape of /metrics over HTTP.
 
     python -m loadtest.bench.self_scrape [seconds]
 """

@@ -1,10 +1,10 @@
-"""`make bench-small`: what small queries take, in latency and in processor time of each process.
+"""`make bench-small`: latency of small queries, and their CPU time in each process.
 
     python -m loadtest.bench.small_queries [--seconds 2] [--rounds 3] [--only NAME] [--against ../other] [--write PATH]
 
-10,000 series with samples over an hour. With `--against`, a cluster of another source tree gets the same requests in
-turns, so that a busy machine is as busy for both; the bodies of the answers must be the same. `NUMBA_CACHE_DIR`, if
-set, is for both.
+10,000 series with samples over an hour. With `--against`, the same requests go to a cluster of another source tree in
+turns, so that other load on the machine affects both alike; the response bodies must be equal. `NUMBA_CACHE_DIR`, if
+set, applies to both.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Kind:
 
 @dataclass(slots=True)
 class Figures:
-    """Of all rounds of a kind. `used_us`: processor time of a request, by process."""
+    """Of all rounds of a kind. `used_us`: CPU time of a request, by process."""
 
     rates: list[float] = field(default_factory=list)
     latencies_ms: list[np.ndarray] = field(default_factory=list)

@@ -104,7 +104,7 @@ def restarts() -> None:
     sys.stdout.write(
         f"\nRestarts with {work.total:,} samples, medians of {RESTARTS}: {statistics.median(taken):.2f} s "
         f"until all are in answers (from {min(taken):.2f} to {max(taken):.2f}), "
-        f"{statistics.median(processor_s):.2f} s of processor time; first query {statistics.median(first_ms):.0f} ms, "
+        f"{statistics.median(processor_s):.2f} s of CPU time; first query {statistics.median(first_ms):.0f} ms, "
         f"second {statistics.median(second_ms):.0f} ms\n"
     )
 

@@ -87,7 +87,7 @@ def _writes(texts: Documents) -> Iterator[bytes]:
 
 @dataclass(slots=True)
 class Measured:
-    """Of one kind of search in each round: searches a second, and microseconds of processor time of each in all
+    """Of one kind of search in each round: searches a second, and microseconds of CPU time of each in all
     processes of the cluster."""
 
     rates: list[float] = field(default_factory=list)
@@ -199,7 +199,7 @@ def main() -> None:
                 measure(running[tree], asked[kind], options.seconds, of)
     for (kind, tree), of in measured.items():
         rate, processor_us = np.median(of.rates), np.median(of.processor_us)
-        show(f"{kind:12} {rate:7.0f} searches/s, {processor_us:6.0f} µs of processor time each  {tree}")
+        show(f"{kind:12} {rate:7.0f} searches/s, {processor_us:6.0f} µs of CPU time each  {tree}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """How fast samples are imported and exported: `python -m loadtest.bench.transfer [--series 1000] [--samples 2000]`.
 
-A cluster of two workers; half of the series are counters and half gauges of two decimals, scraped every 15 s. Rates are
-of the clock, over HTTP and with this process on the same machine; beside them the processor time of the cluster and of
-this process. Blocks are made by Debian's promtool, and left out without it.
+A cluster of two workers; half of the series are counters and half gauges with two decimals, scraped every 15 s. Rates
+are wall-clock, over HTTP and with this process on the same machine; beside them is the CPU time of the cluster and of
+this process. Blocks are created with Debian's promtool, and left out without it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _measure(what: str, cluster: Cluster, samples: int, work: Callable[[], int])
         best = min(best, (took_s, processor_s(processes) - cpu_s, time.process_time() - own_s, size))
     took_s, cpu_s, own_s, size = best
     sys.stdout.write(
-        f"{what:<28} {samples / took_s / 1e6:>7.2f} M samples/s {size / samples:>7.1f} bytes/sample; processor time "
+        f"{what:<28} {samples / took_s / 1e6:>7.2f} M samples/s {size / samples:>7.1f} bytes/sample; CPU time "
         f"{cpu_s / samples * 1e9:>5.0f} ns/sample of the cluster, {own_s / samples * 1e9:>5.0f} of the client\n"
     )
 

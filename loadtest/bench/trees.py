@@ -1,8 +1,8 @@
-"""All areas of another source tree beside this one: `python -m loadtest.bench.trees ../other [--rounds 3]`.
+"""Compares all areas of this source tree with another one: `python -m loadtest.bench.trees ../other [--rounds 3]`.
 
-A cluster of each tree gets the same work in turns, so that a busy machine is as busy for both. Rates of each, as
-medians of the rounds, and this tree's of the other's; the first round does not count. Small queries have a comparison
-of their own (`loadtest.bench.small_queries --against`).
+A cluster of each tree does the same work in turns, so that other load on the machine affects both alike. Prints the
+median rate of each and the ratio of this tree's to the other's; the first round does not count. Small queries have a
+separate comparison (`loadtest.bench.small_queries --against`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A small HTTP client for load: prepared requests over kept connections, so that little of a rate is its own cost."""
+"""A small HTTP load client: sends prepared requests over kept connections, so that its own cost affects rates
+little."""
 
 from __future__ import annotations
 

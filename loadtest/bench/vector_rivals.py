@@ -1,7 +1,7 @@
 """The libraries that search vectors in process, on the benchmark's data.
 
-usearch is measured with the candidates it keeps of itself, and with the fewest that have the service's recall; hnswlib,
-whose own number is too small for any, with the fewest.
+usearch is measured with its default number of candidates, and with the fewest that reach the service's recall; hnswlib,
+whose default is too small, only with the fewest.
 """
 
 from __future__ import annotations

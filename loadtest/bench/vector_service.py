@@ -115,7 +115,7 @@ class Service:
         await by.send(self._searches[number % len(self._searches)])
 
     def searches(self, seconds: float) -> dict[str, float]:
-        """Single searches by some connections at once: `search` a second; `coordinator_us` and `workers_us` processor
+        """Single searches by some connections at once: `search` a second; `coordinator_us` and `workers_us` CPU
         time of each."""
         used = self._processor()
         count = len(uvloop.run(for_seconds(seconds, self._one, self._cluster.url, CONNECTIONS)))
@@ -181,7 +181,7 @@ class Service:
         return found
 
     def _processor(self) -> dict[str, float]:
-        """Processor seconds used so far."""
+        """CPU seconds used so far, by process."""
         assert self._cluster.coordinator is not None and self._cluster.supervisor is not None
         workers = psutil.Process(self._cluster.supervisor.pid).children()
         groups = {"coordinator_us": [psutil.Process(self._cluster.coordinator.pid)], "workers_us": workers}

@@ -1,9 +1,9 @@
-"""Remote write 2.0 beside 1.0, in whole requests: `python -m loadtest.bench.write_versions`.
+"""Remote write 2.0 compared with 1.0, in whole requests: `python -m loadtest.bench.write_versions`.
 
-The data are those of `make bench`: 10,000 series of seven labels, over four connections, 2,000 series with one sample
-in each request. A cluster gets one version, then the other one, and in the next turn the other one first, with later
-times; `--tree` names another source tree, whose cluster takes turns with this one. Processor time in µs a request, by
-process, and the rate. The first turn, in which the senders are not known yet, does not count.
+The data is that of `make bench`: 10,000 series with seven labels, over four connections, 2,000 series with one sample
+in each request. A cluster receives one version, then the other, and in the next turn in reverse order, with later
+times; `--tree` names another source tree, whose cluster takes turns with this one. Prints the CPU time in µs per
+request, by process, and the rate. The first turn, in which the senders are not known yet, does not count.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ def turns() -> Iterator[list[tuple[str, Streams]]]:
 
 
 def used_us(cluster: Cluster) -> dict[str, float]:
-    """Microseconds of processor time of each process so far, of the threads that it has."""
+    """Microseconds of CPU time of each process so far, of the threads that it has."""
     threads = {name: Path(f"/proc/{own.pid}/task").glob("*/schedstat") for name, own in processes(cluster).items()}
     return {name: sum(int(path.read_text().split()[0]) for path in own) / 1e3 for name, own in threads.items()}
 
 
 def measure(cluster: Cluster, streams: Streams, version: tuple[str, str]) -> dict[str, float]:
-    """Microseconds of processor time a request, by process, and the rate in samples/s."""
+    """Microseconds of CPU time a request, by process, and the rate in samples/s."""
     before = used_us(cluster)
     took, _ = send(cluster.port, streams, version)
     count = sum(map(len, streams))

@@ -1,11 +1,11 @@
 """The layout of exemplars on the wire: a shard's part of a remote-write request, as columns in one frame.
 
-The coordinator checks the exemplars and writes the frame (`coordinator.series.exemplars`). A worker tells it from a
-frame of samples (`shared.frames.samples`) by its mark.
+The coordinator checks the exemplars and writes the frame (`coordinator.series.exemplars`). A worker distinguishes it
+from a frame of samples (`shared.frames.samples`) by its mark.
 
 A frame (`shared.frames.runs`) begins with mark, series n, exemplars m, label bytes of series b, label bytes of
-exemplars c. Behind the values come m + 1 offsets of the exemplars' label bytes, the label bytes of the series, and then
-those of the exemplars, each padded with zeros to a whole word.
+exemplars c. After the values come m + 1 offsets of the exemplars' label bytes, the label bytes of the series, and those
+of the exemplars, each padded with zeros to a whole word.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MARK = int.from_bytes(b"exempla1", "little")
 HEADER_WORDS = 5
 
 LABEL_CHARACTERS_MAX = 128
-"""Characters of the names and values of an exemplar's labels together, as OpenMetrics has it."""
+"""The most characters of the names and values of an exemplar's labels together: the limit of OpenMetrics."""
 
 
 def frame_words(series: int, exemplars: int, series_bytes: int, label_bytes: int) -> int:
@@ -35,8 +35,8 @@ def frame_words(series: int, exemplars: int, series_bytes: int, label_bytes: int
 
 @dataclass(frozen=True, slots=True)
 class ExemplarColumns(Runs):
-    """Runs of exemplars; the labels of exemplar i are labels[label_offsets[i]:label_offsets[i + 1]], canonical as
-    well."""
+    """Runs of exemplars. The labels of exemplar i are labels[label_offsets[i]:label_offsets[i + 1]], in canonical
+    form."""
 
     label_offsets: NDArray[np.int64]
     labels: NDArray[np.uint8]
@@ -46,7 +46,7 @@ class ExemplarColumns(Runs):
 
 
 def is_exemplars(frame: Frame) -> bool:
-    """Whether a frame of a write has exemplars, and not samples."""
+    """Whether a frame of a write contains exemplars rather than samples."""
     return has_mark(frame, MARK)
 
 
@@ -65,7 +65,7 @@ def parse(frame: Frame) -> ExemplarColumns:
 def joined_labels(
     offsets: Sequence[NDArray[np.int64]], labels: Sequence[NDArray[np.uint8]]
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """(the offsets, the labels) of the exemplars of all parts, one part after another."""
+    """(offsets, labels) of the exemplars of all parts, concatenated."""
     shifts = np.cumsum([0, *map(len, labels)])
-    shifted = [own[:-1] + shift for own, shift in zip(offsets, shifts, strict=False)]
+    shifted = [part_offsets[:-1] + shift for part_offsets, shift in zip(offsets, shifts, strict=False)]
     return np.concatenate([*shifted, shifts[-1:]]), np.concatenate(labels)

@@ -1,14 +1,14 @@
 """The layout of samples of known series on the wire: a shard's part of a remote-write request, with a number for each
 series instead of its labels.
 
-The worker gave the numbers, in its answer to the first request with these series. They are valid as long as it has the
-shard open: each opening has another random `epoch`, and a frame with the epoch of an earlier one is not stored but sent
-back, for the coordinator to send the labels.
+The worker assigns the numbers in its reply to the first request with these series. They are valid as long as the worker
+has the shard open. Each opening has a new random `epoch`. A frame with the epoch of an earlier opening is not stored;
+the worker returns it, and the coordinator sends the labels.
 
-A frame consists of words of 64 bits: mark, epoch, series n, samples m, start timestamps s, which are m or none; then n
-words with the number of a series in the lower half and its count of samples in the upper one; m times; m values; and s
-start timestamps. A frame with histograms has another mark, one more number in its header, h, and at its end the h words
-of the histograms (`shared.histograms.frames`) that its values refer to; those of other frames refer to none.
+A frame consists of 64-bit words: mark, epoch, series n, samples m, start timestamps s (m or 0); then n words with the
+number of a series in the lower half and its count of samples in the upper half; m times; m values; and s start
+timestamps. A frame with histograms has another mark, one more header word h, and at its end the h words of the
+histograms (`shared.histograms.frames`) to which its values refer; values of other frames refer to none.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ NUMBER = np.int64((1 << COUNT_SHIFT) - 1)
 
 _WORDS = types.Array(types.int64, 1, "C")
 _FACTS = 8
-# What a kernel says of a frame: the numbers of its header behind the mark, where 0 stands for histograms that it cannot
-# have; the largest number of a series, or -1; the latest time, or the earliest there is; and the last row of the
-# histograms that a value refers to, or -1.
+# What a kernel reports about a frame: the header words after the mark, with 0 words of histograms if it has no such
+# word; the largest number of a series, or -1; the latest time, or the least int64; and the last row of the histograms
+# to which a value refers, or -1.
 _EPOCH, _RUNS, _SAMPLES, _STARTS, _HISTOGRAM_WORDS, _NUMBER_MAX, _LATEST, _LAST_ROW = range(_FACTS)
 
 
 def new_epoch() -> int:
-    """A number that no other opening of a shard has, nor the first epoch of a coordinator, 0."""
+    """A random number that no other opening of a shard has. Never 0, the epoch with which a coordinator begins."""
     return int.from_bytes(os.urandom(8), "little") >> 2 | 1
 
 
@@ -52,17 +52,17 @@ def frame_words(series: int, samples: int, starts: int) -> int:
 
 
 def histogram_frame_words(series: int, samples: int, starts: int, histogram_words: int) -> int:
-    """As `frame_words`, of a frame with histograms that take so many words."""
+    """As `frame_words`, for a frame with histograms of this many words."""
     return HISTOGRAMS_HEADER_WORDS + series + 2 * samples + starts + histogram_words
 
 
 @dataclass(slots=True, eq=False)
 class ReferenceColumns:
-    """A frame, int64[words], of `runs` runs with `samples` samples: run i is counts[i] samples of the series with the
-    number series[i], none of which is above `number_max`, and none of the times after `latest_ms`; the runs are in the
-    words from `begin` on. `series` and `counts` int64[runs], `times_ms` int64[samples], `values` float64[samples] that
-    may refer to rows of `histograms`, `start_timestamps_ms` int64[samples]. The words may be those of the message: they
-    are not kept longer than the request."""
+    """A frame, int64[words], with `samples` samples in `runs` runs, whose words begin at `begin`. Run i is counts[i]
+    samples of the series with the number series[i]. `number_max` is the largest number, `latest_ms` the latest time.
+    `series` and `counts` int64[runs], `times_ms` int64[samples], `values` float64[samples], which may refer to rows of
+    `histograms`, `start_timestamps_ms` int64[samples]. The words may be a view of the message, so they must not outlive
+    the request."""
 
     words: NDArray[np.int64]
     begin: int
@@ -100,7 +100,7 @@ class ReferenceColumns:
 
 
 def is_references(frame: Frame) -> bool:
-    """Whether a frame of a write has numbers of series, and not their labels."""
+    """Whether a frame of a write has the numbers of series instead of their labels."""
     return mark_of(frame) in (MARK, HISTOGRAMS_MARK)
 
 
@@ -127,14 +127,14 @@ def parse(frame: Frame) -> ReferenceColumns:
 
 @inlined(allocates=False)
 def _read_header(words: Any, mark: Any, header_words: Any, facts: Any) -> Any:
-    """Whether the words are a frame with this mark and so many words of header, and of the size that it says. Fills in
-    the `facts` up to _HISTOGRAM_WORDS."""
+    """Whether the words are a frame with this mark, this many header words and the size that the header implies. Fills
+    in `facts` up to _HISTOGRAM_WORDS."""
     if len(words) < header_words or words[0] != mark:
         return False
     facts[_HISTOGRAM_WORDS] = 0
     for i in range(1, header_words):
         facts[_EPOCH + i - 1] = words[i]
-        if words[i] < 0 or (i > 1 and words[i] > len(words)):  # no sum of them overflows
+        if words[i] < 0 or (i > 1 and words[i] > len(words)):  # so that no sum of them overflows
             return False
     runs, samples, starts = facts[_RUNS], facts[_SAMPLES], facts[_STARTS]
     size = header_words + runs + 2 * samples + starts + facts[_HISTOGRAM_WORDS]
@@ -143,8 +143,8 @@ def _read_header(words: Any, mark: Any, header_words: Any, facts: Any) -> Any:
 
 @inlined(allocates=False)
 def _look_at_runs(words: Any, begin: Any, facts: Any) -> Any:
-    """Whether each of the runs in the words from `begin` on has samples, and together all that there are. Fills in
-    _NUMBER_MAX and _LATEST."""
+    """Whether each run has samples, and the counts of all runs add up to the frame's samples. The runs begin at word
+    `begin`. Fills in _NUMBER_MAX and _LATEST."""
     runs, samples = facts[_RUNS], facts[_SAMPLES]
     total, fewest, number_max = np.int64(0), np.int64(1), np.int64(-1)
     for i in range(begin, begin + runs):
@@ -161,7 +161,7 @@ def _look_at_runs(words: Any, begin: Any, facts: Any) -> Any:
 
 @kernel(types.boolean(_WORDS, _WORDS), first=True, allocates=False)
 def _look(words: np.ndarray, facts: np.ndarray) -> bool:
-    """Whether these words are a frame without histograms; its facts."""
+    """Whether these words are a valid frame without histograms. Fills in `facts`."""
     facts[_LAST_ROW] = -1
     if not _read_header(words, MARK, HEADER_WORDS, facts):
         return False
@@ -170,7 +170,7 @@ def _look(words: np.ndarray, facts: np.ndarray) -> bool:
 
 @kernel(types.boolean(_WORDS, _WORDS), first=True, allocates=False)
 def _look_with_histograms(words: np.ndarray, facts: np.ndarray) -> bool:
-    """As `_look`, of a frame with histograms. Behind the facts follow the sections of the first frame of these
+    """As `_look`, for a frame with histograms. `facts` is followed by the sections of the first frame of histograms
     (`shared.histograms.packed.check`)."""
     if not _read_header(words, HISTOGRAMS_MARK, HISTOGRAMS_HEADER_WORDS, facts):
         return False

@@ -1,8 +1,8 @@
-"""What frames of samples and frames of exemplars have in common: a shard's part of a remote-write request, as runs of
-entries of one series each.
+"""The common part of frames of samples and frames of exemplars: a shard's part of a remote-write request, as runs of
+entries, each of one series.
 
-A frame consists of words of 64 bits: a mark, numbers that tell its size, and then n hashes; n + 1 offsets of the
-series' label bytes; n counts of entries; m times; m values; and what else its kind has.
+A frame consists of 64-bit words: a mark; numbers that determine its size; n hashes; n + 1 offsets of the series' label
+bytes; n counts of entries; m times; m values; and data specific to its kind.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RunArrays = tuple[NDArray[np.uint8], Words, Words, NDArray[np.uint64], Words, Wo
 @dataclass(frozen=True, slots=True)
 class Runs:
     """Run i is counts[i] entries of the series with canonical label bytes data[starts[i]:ends[i]] and xxh64 hashes[i].
-    `times_ms` int64[m] and `values` float64[m] have the entries of all runs, one run after another."""
+    `times_ms` int64[m] and `values` float64[m] are the entries of all runs, concatenated."""
 
     data: NDArray[np.uint8]
     starts: NDArray[np.int64]
@@ -38,7 +38,7 @@ class Runs:
 
     @property
     def samples(self) -> int:
-        """How many entries all runs have together."""
+        """The number of entries in all runs."""
         return len(self.times_ms)
 
     def __post_init__(self) -> None:
@@ -47,7 +47,7 @@ class Runs:
 
 
 def mark_of(frame: Frame) -> int | None:
-    """The mark that a frame begins with; None if it has no word."""
+    """The mark at the beginning of a frame; None if the frame is shorter than a word."""
     try:
         mark: int = _WORD.unpack_from(frame)[0]
     except struct.error:
@@ -61,8 +61,8 @@ def has_mark(frame: Frame, mark: int) -> bool:
 
 
 def aligned_words(frame: Frame) -> Words | None:
-    """The words of a frame, which are those of the message if they lie at the address of a word; None if it is not made
-    of words."""
+    """The words of a frame: a view if the frame is aligned to words, otherwise a copy. None if the frame is empty or
+    not made of whole words."""
     size = memoryview(frame).nbytes
     if size == 0 or size % 8:
         return None
@@ -73,14 +73,14 @@ def aligned_words(frame: Frame) -> Words | None:
 def read_words(
     frame: Frame, mark: int, header_words: int, frame_words: Callable[..., int], form: str
 ) -> tuple[Words, list[int]]:
-    """(a copy of the words of a frame, the numbers of its header behind the mark, from which `frame_words` tells its
-    size). Raises Internal, which names the `form`, for anything else."""
+    """(a copy of a frame's words, the header's numbers after the mark). `frame_words` computes the expected size from
+    these numbers. Raises Internal, which names the `form`, if the frame is not valid."""
     size = memoryview(frame).nbytes
     if size % 8 == 0 and size >= 8 * header_words:
-        # A copy, because received frames may lie at any address, and views would keep the whole message in memory.
+        # A copy, because received frames may be unaligned, and views would keep the whole message in memory.
         words = np.frombuffer(frame, dtype=np.int64).copy()
-        own_mark, *numbers = words[:header_words].tolist()
-        if own_mark == mark and min(numbers) >= 0 and len(words) == frame_words(*numbers):
+        actual_mark, *numbers = words[:header_words].tolist()
+        if actual_mark == mark and min(numbers) >= 0 and len(words) == frame_words(*numbers):
             return words, numbers
     raise Internal(f"a frame of {size} bytes for series.write is not in the form of {form}")
 
@@ -88,9 +88,8 @@ def read_words(
 def read_runs(
     words: Words, begin: int, series: int, entries: int, label_words: slice, label_bytes: int, form: str
 ) -> RunArrays:
-    """The runs in the words from `begin` on; the label bytes of their series are in `label_words`. Raises Internal,
-    which names the `form`, if the offsets are not those of so many label bytes, or the counts not those of so many
-    entries."""
+    """The runs whose words begin at `begin`; the label bytes of their series are in `label_words`. Raises Internal,
+    which names the `form`, if the offsets do not match the number of label bytes or the counts that of the entries."""
     offsets = begin + series
     counts = offsets + series + 1
     times = counts + series
@@ -109,11 +108,12 @@ def read_runs(
 
 
 def are_offsets(offsets: Words, size: int) -> bool:
-    """Whether these numbers, at least one, are where pieces begin that are `size` long together, and the last ends."""
+    """Whether these numbers, at least one, are ascending offsets from 0 to `size`."""
     return bool(offsets[0] == 0 and offsets[-1] == size and (offsets[1:] >= offsets[:-1]).all())
 
 
 def _are_counts(counts: Words, entries: int) -> bool:
-    """Whether the runs with these counts have so many entries together."""
-    is_each = counts.min(initial=0) >= 0 and counts.max(initial=0) <= entries  # so that their sum does not overflow
-    return bool(is_each and counts.sum() == entries)
+    """Whether these counts are valid and add up to `entries`."""
+    # Checked first so that the sum does not overflow.
+    are_in_range = counts.min(initial=0) >= 0 and counts.max(initial=0) <= entries
+    return bool(are_in_range and counts.sum() == entries)

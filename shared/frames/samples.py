@@ -3,12 +3,12 @@
 The coordinator parses and checks the request and writes the frame (`coordinator.series.division`), so that a worker
 reads the columns without parsing anything.
 
-A frame (`shared.frames.runs`) begins with mark, series n, samples m, label bytes b. Behind the values come the label
+A frame (`shared.frames.runs`) begins with mark, series n, samples m, label bytes b. After the values come the label
 bytes of all series, padded with zeros to a whole word.
 
-A frame whose samples have start timestamps or are histograms is longer, and has another mark. What follows then are m
-start timestamps or none; the histograms that the values refer to (`shared.histograms.frames`); and two words that say
-how many start timestamps there are, and how many bytes the histograms take.
+A frame whose samples have start timestamps or are histograms has another mark and additional words: m start timestamps
+or none; the histograms to which the values refer (`shared.histograms.frames`); and two words with the number of start
+timestamps and the size of the histograms in bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TIME_MS_MAX = 253_402_300_799_999
 MARK, EXTENDED_MARK = (int.from_bytes(text, "little") for text in (b"arrival1", b"arrival2"))
 HEADER_WORDS = 4
 _TAIL = struct.Struct("=qq")
-"""The numbers of start timestamps, and of bytes of histograms, at the end of a longer frame."""
+"""The end of an extended frame: the number of start timestamps, and the size of the histograms in bytes."""
 TAIL_WORDS = _TAIL.size // 8
 
 
@@ -46,15 +46,15 @@ def frame_words(series: int, samples: int, label_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SampleColumns(Runs):
-    """Runs of samples. A value may refer to a row of `histograms` (`shared.histograms.references`). Of
-    `start_timestamps_ms` int64[m], 0 is none."""
+    """Runs of samples. A value may refer to a row of `histograms` (`shared.histograms.references`).
+    `start_timestamps_ms` int64[m], 0: unknown."""
 
     start_timestamps_ms: StartTimestamps = None
     histograms: PackedHistograms | None = None
 
 
 def extended(frame: Frame, starts: NDArray[np.int64] | None, histograms: HistogramBatch | None) -> Frame:
-    """The frame, which has EXTENDED_MARK, with start timestamps and histograms behind it."""
+    """Append start timestamps and histograms to a frame with EXTENDED_MARK."""
     start_bytes = b"" if starts is None else starts.tobytes()
     histogram_bytes = b"" if histograms is None else frames.encode(histograms)
     tail = _TAIL.pack(len(start_bytes) // 8, len(histogram_bytes))
@@ -83,7 +83,7 @@ def _parse_extended(frame: Frame) -> SampleColumns:
     if min(start_count, histogram_bytes, starts_at) < 0 or histogram_bytes % 8:
         raise Internal(f"a frame of {octets.nbytes} bytes has no {start_count} starts, {histogram_bytes} of histograms")
     runs = *_, values = _parse(octets[:starts_at], EXTENDED_MARK)
-    words = np.frombuffer(octets[starts_at:tail_at], np.int64).copy()  # like the words in front of them
+    words = np.frombuffer(octets[starts_at:tail_at], np.int64).copy()  # a copy, as of the words before
     starts = words[:start_count] if start_count else None
     try:
         histograms = PackedHistograms.of_words(words[start_count:]) if histogram_bytes else None

@@ -1,8 +1,8 @@
-"""Kernels: functions of arrays that are compiled to machine code, each for one declared type signature.
+"""Kernels: functions over arrays that are compiled to machine code, each for one declared type signature.
 
-A kernel is loaded from the cache on disk (`shared.kernels.cache`), or compiled if it is not there
-(`shared.kernels.compiler`), when a process prepares itself (`compile_first`, `load_all`, `compile_all`), when another
-kernel that calls it is compiled, or at the latest by its first call. Nothing is compiled when a module is imported.
+A kernel is loaded from the cache on disk (`shared.kernels.cache`), or compiled if the cache lacks it
+(`shared.kernels.compiler`). This happens when a process prepares itself (`compile_first`, `load_all`, `compile_all`),
+when another kernel that calls it is compiled, or at its first call. Importing a module compiles nothing.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from shared.kernels.types import Signature
 
 _registry: list[Kernel] = []
 
-# One lock for all kernels: with one lock each, two threads that compile kernels which call each other could deadlock
-# with numba's own lock.
+# One lock for all kernels: with a lock per kernel, two threads that compile kernels which call each other could
+# deadlock on numba's own lock.
 _lock = RLock()
 
 _shares_work = False
 
 
 class Kernel(Declared):
-    """A function that is called by Python and by other kernels alike.
+    """A function that both Python and other kernels can call.
 
-    `is_first`: a process must have it before it takes requests. `dispatcher` checks the types of arguments and calls
-    the machine code; before the kernel is ready, it is the function itself.
+    `is_first`: a process needs it before it accepts requests. `dispatcher` checks the types of arguments and calls the
+    machine code; until the kernel is ready, it is the function itself.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Kernel(Declared):
         self.dispatcher: Callable[..., Any] = function
 
     def __call__(self, *arguments: Any) -> Any:
-        """The first call of a kernel that is not loaded yet."""
+        """Load or compile the kernel at its first call."""
         self.compile()
         return self.dispatcher(*arguments)
 
@@ -50,20 +50,20 @@ class Kernel(Declared):
         with _lock:
             if self.load():
                 return
-            # Kernels call each other in no circle, so processes that wait for each other's do not wait for ever.
+            # The call graph of kernels has no cycles, so processes that wait for each other's kernels cannot deadlock.
             with kernel_cache.claimed(self.name() or "", wait=_shares_work):
                 if self.load():
                     return
-                from shared.kernels import compiler as kernel_compiler  # which imports all of numba
+                from shared.kernels import compiler as kernel_compiler  # imports all of numba
 
                 self.become_ready(*machine_code.linked([kernel_compiler.compile_kernel(self)])[0])
 
     def load(self) -> bool:
-        """Load the kernel from the cache on disk, unless that is done already. Returns False if it is not there."""
+        """Load the kernel from the cache on disk unless it is loaded already. Returns False if the cache lacks it."""
         return _load([self]) == 0
 
     def compile_unless_claimed(self) -> bool:
-        """As `compile`. Returns False, and does nothing, while another process compiles the kernel."""
+        """Do what `compile` does, unless another process is compiling the kernel; then return False."""
         if self.load():
             return True
         with kernel_cache.claimed(self.name() or "") as is_mine:
@@ -75,24 +75,24 @@ class Kernel(Declared):
         return type(self) is not Kernel
 
     def become_ready(self, address: int, environment: Any) -> None:
-        """Be the machine code at this address."""
+        """Call the machine code at this address from now on."""
         entry_point = kernel_calls.entry_point(self.function, address, environment)
         self.dispatcher = kernel_calls.CompiledCall(self.function, self.signature, entry_point)
-        # Python looks for `__call__` in the class: with a class of its own a compiled kernel is called without a
-        # Python frame in between, in 20 ns more than the dispatcher instead of 150.
+        # Python looks up `__call__` in the class. With a class of its own, a compiled kernel is called without a Python
+        # frame in between, which adds 20 ns to the dispatcher's time instead of 150.
         self.__class__ = type("CompiledKernel", (Kernel,), {"__call__": staticmethod(self.dispatcher)})
 
 
 def kernel(
     signature: Any, *, first: bool = False, allocates: bool = True, **options: Any
 ) -> Callable[[Callable[..., Any]], Kernel]:
-    """Declare a kernel, which releases the interpreter lock while it runs.
+    """Declare a kernel. It releases the interpreter lock while it runs.
 
-    Arguments that are only read are declared as arrays with `readonly=True`, to which writable ones are converted.
-    `first`: requests such as writes need the kernel at once, so a process compiles it before it takes requests.
-    `allocates`: a kernel that makes no arrays need not count references to those it gets, which costs two atomic
-    operations for each of them and each call, more than most small kernels do; one that makes some does not compile
-    without. `options` go to `numba.njit`.
+    Declare arrays that are only read with `readonly=True`; writable arrays are accepted for them too. `first`: requests
+    such as writes need the kernel at once, so a process compiles it before it accepts requests. `allocates`: whether
+    the kernel creates arrays. If not, it need not count references to its arguments, which costs two atomic operations
+    per array and call, more than most small kernels take. A kernel that creates arrays does not compile without it.
+    `options` go to `numba.njit`.
     """
 
     def declare(function: Callable[..., Any]) -> Kernel:
@@ -108,8 +108,8 @@ def inlined(function: Callable[..., Any], /) -> Any: ...
 @overload
 def inlined(*, allocates: bool = True, **options: Any) -> Callable[[Callable[..., Any]], Any]: ...
 def inlined(function: Callable[..., Any] | None = None, /, *, allocates: bool = True, **options: Any) -> Any:
-    """Declare a function that is inlined into the kernels that call it and gets its types from them; `allocates` and
-    `options` as for `kernel`."""
+    """Declare a function that is inlined into the kernels that call it and gets its types from them. `allocates` and
+    `options`: see `kernel`."""
 
     def decorate(function: Callable[..., Any]) -> Inlined:
         return Inlined(function, {"forceinline": True, **_memory(allocates), **options})
@@ -122,7 +122,7 @@ def _memory(allocates: bool) -> dict[str, bool]:
 
 
 def c_function(signature: Signature, function: Callable[..., Any]) -> int:
-    """The address of the function compiled for C to call, valid as long as the process."""
+    """Compile the function for C. Returns its address, which is valid until the process ends."""
     name = name_of(function, "C", signature, {})
     with _lock:
         code = _stored(name)
@@ -136,13 +136,13 @@ def c_function(signature: Signature, function: Callable[..., Any]) -> int:
 
 
 def _load(kernels: Iterable[Kernel]) -> int:
-    """Load those of them that the cache on disk has. Returns how many it does not have."""
+    """Load the kernels that the cache on disk has. Returns how many it lacks."""
     with _lock:
-        waiting = [(each, _stored(each.name())) for each in kernels if not each.is_ready()]
-        stored = [(each, code) for each, code in waiting if code is not None]
-        for (each, _), place in zip(stored, machine_code.linked([code for _, code in stored]), strict=True):
-            each.become_ready(*place)
-        return len(waiting) - len(stored)
+        not_ready = [(each, _stored(each.name())) for each in kernels if not each.is_ready()]
+        stored = [(each, code) for each, code in not_ready if code is not None]
+        for (each, _), linked_code in zip(stored, machine_code.linked([code for _, code in stored]), strict=True):
+            each.become_ready(*linked_code)
+        return len(not_ready) - len(stored)
 
 
 def _stored(name: str | None) -> MachineCode | ObjectCode | None:
@@ -151,22 +151,24 @@ def _stored(name: str | None) -> MachineCode | ObjectCode | None:
 
 
 def compile_first() -> int:
-    """Load or compile the kernels that a process needs before it takes requests, of all modules imported so far.
-    Returns how many there are."""
+    """Load or compile the kernels that a process needs before it accepts requests, in all modules imported so far.
+    Returns their number."""
     kernels = [declared for declared in _registry if declared.is_first]
     _compile(kernels)
     return len(kernels)
 
 
 def load_all() -> int:
-    """Load the kernels that the cache on disk has, of all modules imported so far. Returns how many it lacks."""
+    """Load all cached kernels of the modules imported so far. Returns how many kernels the cache lacks."""
     return _load(_registry)
 
 
 def compile_all(*, shares_work: bool = False) -> int:
-    """Load or compile every kernel of the modules imported so far. Compiling all takes a minute or more. A thread that
-    calls a kernel meanwhile waits for at most one other. `shares_work`: wait for other processes that compile what this
-    one needs, instead of compiling it as well; only for a process that does nothing else. Returns how many there are.
+    """Load or compile every kernel of the modules imported so far. Returns their number.
+
+    Compiling all takes a minute or more. A thread that calls a kernel meanwhile waits for at most one other kernel.
+    `shares_work`: wait for another process that is compiling a kernel this one needs, instead of compiling it twice;
+    only for a process that does nothing else.
     """
     global _shares_work
     _shares_work = shares_work
@@ -175,7 +177,7 @@ def compile_all(*, shares_work: bool = False) -> int:
 
 
 def ready_count() -> tuple[int, int]:
-    """How many kernels of the modules imported so far the cache on disk has, and how many there are."""
+    """(kernels that the cache on disk has, all kernels), of the modules imported so far."""
     names = [declared.name() for declared in _registry]
     return sum(name is not None and kernel_cache.has(name, "code") for name in names), len(names)
 

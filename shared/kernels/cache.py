@@ -1,10 +1,10 @@
-"""Compiled kernels on disk: two files for each, whose names have a hash of what the kernel is made of; beside them the
-tables of the parser of queries (`.tables`).
+"""The kernel cache on disk: two files for each kernel, named by a hash of everything the kernel depends on. The PromQL
+parser's tables lie beside them (`.tables`).
 
-`.code` is what calling the kernel needs: machine code, which takes 0.7 ms to load. `.types` is what compiling another
-kernel that calls it needs. A change of a source, another processor or another numba gives other names. So any number
-of versions share a directory, nothing that is read is out of date, and a change compiles only the kernels that it
-concerns. Files that no process has read for a month are removed (`tidy`).
+`.code` is what a call of the kernel needs: machine code, which takes 0.7 ms to load. `.types` is what compiling a
+caller of the kernel needs. A changed source, another CPU type or another version of numba changes the name. So several
+versions can share a directory, no file is ever out of date, and a change recompiles only the kernels that it affects.
+Files that no process has read for a month are removed (`tidy`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import IO, Literal
 
 VARIABLE = "NUMBA_CACHE_DIR"
 UNUSED_DAYS = 30
-"""A file that no process has read for so long is removed. A second makes it anew."""
+"""A file that no process has read for this long is removed. Compiling it again takes about a second."""
 Kind = Literal["code", "types", "tables"]
 _DAY_S = 86_400
 _CHECKSUM_BYTES = 4
@@ -30,7 +30,7 @@ _CLAIMS = "claims"
 
 @cache
 def directory() -> Path:
-    """The one that the environment names, or `__pycache__` of `shared/`, or else one in the user's cache."""
+    """The directory that the environment names, else one in `shared/__pycache__`, else one in the user's cache."""
     if named := os.environ.get(VARIABLE):
         return Path(named)
     pycache = Path(__file__).resolve().parents[1] / "__pycache__"
@@ -40,7 +40,7 @@ def directory() -> Path:
 
 
 def read(name: str, kind: Kind) -> bytes | None:
-    """None if there is no such file, or if it is not whole, such as after a loss of power."""
+    """The file's data. None if it does not exist or is incomplete, for example after a power loss."""
     try:
         with open(_path(name, kind), "rb") as file:
             _note_use(file)
@@ -52,7 +52,7 @@ def read(name: str, kind: Kind) -> bytes | None:
 
 
 def write(name: str, kind: Kind, data: bytes) -> None:
-    """Whoever reads the file gets all of it or none. A disk that refuses it costs a compilation at the next start."""
+    """Write the file atomically, but not durably. If the disk refuses it, the next start compiles the kernel again."""
     path = _path(name, kind)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     with suppress(OSError):
@@ -67,16 +67,16 @@ def has(name: str, kind: Kind) -> bool:
 
 @contextmanager
 def claimed(name: str, *, wait: bool = False) -> Iterator[bool]:
-    """Whether no other process is compiling the kernel, none of which begins to while the context is open; with `wait`,
-    not before that is so. A process that dies gives up what it has claimed. Where files cannot be locked, several may
-    compile the same kernel."""
+    """Claim the kernel for this process while the context is open; false if another process has claimed it. With
+    `wait`, wait until it is free. A process that dies loses its claims. Where files cannot be locked, every claim
+    succeeds, and several processes may compile the same kernel."""
     file = _claims_file()
     if file is None:
         yield True
         return
-    place = zlib.crc32(name.encode())
+    lock_offset = zlib.crc32(name.encode())
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+        fcntl.lockf(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB, 1, lock_offset)
     except BlockingIOError:
         yield False
         return
@@ -87,12 +87,12 @@ def claimed(name: str, *, wait: bool = False) -> Iterator[bool]:
         yield True
     finally:
         with suppress(OSError):
-            fcntl.lockf(file, fcntl.LOCK_UN, 1, place)
+            fcntl.lockf(file, fcntl.LOCK_UN, 1, lock_offset)
 
 
 def tidy() -> int:
-    """Remove files that were not read for UNUSED_DAYS, and what earlier versions of Triptych left. Returns how many
-    files. A process that needs one of them at this moment either reads it or makes it anew."""
+    """Remove files that no process has read for UNUSED_DAYS. Returns their number. A process that needs one at this
+    moment either still reads it or compiles it again."""
     unused_from = time.time() - UNUSED_DAYS * _DAY_S
     count = 0
     with suppress(OSError):
@@ -114,15 +114,15 @@ def _checksum(data: bytes) -> bytes:
 
 
 def _note_use(file: IO[bytes]) -> None:
-    """Set the time of a file to now, unless it is one of the last day."""
-    with suppress(OSError):  # it may not be written
+    """Set the file's modification time to now if it is older than a day."""
+    with suppress(OSError):  # the file may be read-only
         if time.time() - os.fstat(file.fileno()).st_mtime > _DAY_S:
             os.utime(file.fileno())
 
 
 @cache
 def _claims_file() -> IO[bytes] | None:
-    """Kept open: closing any descriptor of a file ends all locks that a process has on it."""
+    """The file of claims. It stays open: closing any descriptor of a file releases all of the process's locks on it."""
     try:
         directory().mkdir(parents=True, exist_ok=True)
         return open(directory() / _CLAIMS, "ab")

@@ -1,7 +1,7 @@
-"""Calls of machine code by Python: numba's own extension modules in C check the types of the arguments, without the
-rest of numba, which compiling alone needs.
+"""Calls machine code from Python. numba's C extension modules check the types of the arguments; the rest of numba is
+needed only for compiling.
 
-They are loaded under their own names, so that numba finds them if it is imported later.
+The modules are loaded under their own names, so that numba finds them if it is imported later.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from shared.kernels.types import Signature, Type
 _EXTENSIONS = (
     "_devicearray", "_dynfunc", "_helperlib", "core.typeconv._typeconv", "core.runtime._nrt_python", "_dispatcher",
 )  # fmt: skip
-"""In the order in which they need each other."""
+"""In the order of their dependencies."""
 _DIGEST_BYTES = 20
-"""Of a SHA-1."""
+"""The size of a SHA-1."""
 
 
 class _Omitted:
-    """Stands for the arguments that a call leaves out, which no kernel allows."""
+    """The type of an omitted argument, which no kernel accepts."""
 
 
 def directory_of(package: str) -> Path:
     """Where the package is installed. Raises ImportError."""
-    found = find_spec(package)
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
         raise ImportError(f"{package} is not installed; install Triptych with its dependencies")
-    return Path(found.submodule_search_locations[0])
+    return Path(spec.submodule_search_locations[0])
 
 
 def _load_extensions() -> list[Any]:
@@ -47,7 +47,7 @@ def _load_extensions() -> list[Any]:
         return [importlib.import_module(f"numba.{name}") for name in _EXTENSIONS]
     package = ModuleType("numba")
     directory = directory_of("numba")
-    sys.modules["numba"] = package  # which _dispatcher asks for _devicearray
+    sys.modules["numba"] = package  # _dispatcher imports _devicearray from it
     try:
         extensions = [_load_extension(package, directory, name) for name in _EXTENSIONS]
         _unpickle_without_numba(sys.modules["numba._helperlib"])
@@ -71,8 +71,9 @@ def _load_extension(package: ModuleType, directory: Path, name: str) -> ModuleTy
 
 
 def _unpickle_without_numba(helperlib: Any) -> None:
-    """Machine code has named tuples that it returns and exceptions that it raises as pickles. numba's C code looks for
-    what reads them at its first call only, in a module that comes with all of numba: seconds on a cold disk."""
+    """Make numba's C code use `_unpickled`. Machine code holds as pickles the named tuples that it returns and the
+    exceptions that it raises. numba's C code looks up the function that reads them once, at its first call, in a module
+    that imports all of numba, which takes seconds on a cold disk."""
     stand_in: Any = ModuleType("numba.core.serialize")
     stand_in._numba_unpickle = _unpickled
     sys.modules[stand_in.__name__] = stand_in
@@ -86,7 +87,7 @@ def _unpickle_without_numba(helperlib: Any) -> None:
 
 @cache
 def _unpickled(address: int, data: bytes, digest: bytes) -> Any:
-    """What the data is, which stands at this address for good."""
+    """The object in a pickle. The data at an address never changes, so the address identifies it in the cache."""
     return pickle.loads(data)
 
 
@@ -98,10 +99,10 @@ _SAFE = ord("s")
 
 
 class CompiledCall(_Dispatcher):  # type: ignore[misc]
-    """Calls machine code with arguments of the types in its signature, or of others that can be converted.
+    """Calls machine code with arguments of the types in its signature, or of types that can be converted to them.
 
-    Raises TypeError for any others. numba's C code remembers the types that it has met, and calls the methods here for
-    new ones only.
+    Raises TypeError for other types. numba's C code remembers the types that it has seen and calls the methods here
+    only for new ones.
     """
 
     def __init__(self, function: Callable[..., Any], signature: Signature, entry_point: Any) -> None:
@@ -110,7 +111,7 @@ class CompiledCall(_Dispatcher):  # type: ignore[misc]
         super().__init__(manager, len(names), True, names, (), False, False, False)
         self.signature = signature
         self._name = function.__name__
-        self._entry_point = entry_point  # numba's C code takes no reference of its own
+        self._entry_point = entry_point  # numba's C code holds no reference to it
         self._insert([each._code for each in signature.args], entry_point, False)
         self._can_compile = False
 
@@ -118,53 +119,53 @@ class CompiledCall(_Dispatcher):  # type: ignore[misc]
         return kernel_types.of_value(value)
 
     def _search_new_conversions(self, *args: Any) -> bool:
-        given, wanted = [kernel_types.of_value(value) for value in args], self.signature.args
-        if not kernel_types.are_convertible(given, wanted):
+        argument_types, declared_types = [kernel_types.of_value(value) for value in args], self.signature.args
+        if not kernel_types.are_convertible(argument_types, declared_types):
             return False
-        for value, one, other in zip(args, given, wanted, strict=True):
-            for code in _codes(value, one) - {other._code}:
-                _typeconv.set_compatible(_types, code, other._code, _SAFE)
+        for value, argument_type, declared_type in zip(args, argument_types, declared_types, strict=True):
+            for code in _codes(value, argument_type) - {declared_type._code}:
+                _typeconv.set_compatible(_types, code, declared_type._code, _SAFE)
         return True
 
     def _explain_matching_error(self, *args: Any) -> None:
-        given = kernel_types.listed(map(kernel_types.of_value, args))
+        argument_types = kernel_types.listed(map(kernel_types.of_value, args))
         raise TypeError(
-            f"{self._name} takes arguments of the types {kernel_types.listed(self.signature.args)}: {given}"
+            f"{self._name} takes arguments of the types {kernel_types.listed(self.signature.args)}: {argument_types}"
         )
 
 
-def _codes(value: Any, given: Type) -> set[int]:
-    """The numbers by which numba's C code may know the type of the value: if numba is imported and one of its own
-    functions met the type first, by that of numba."""
+def _codes(value: Any, value_type: Type) -> set[int]:
+    """The numbers under which numba's C code may know the value's type. If numba is imported and one of its own
+    functions saw the type first, it is numba's number."""
     if "numba.core" not in sys.modules:
-        return {given._code}
-    return {given._code, importlib.import_module("numba").typeof(value)._code}
+        return {value_type._code}
+    return {value_type._code, importlib.import_module("numba").typeof(value)._code}
 
 
 def environment(module: str, constants: list[Any]) -> Any:
-    """What the code of a function finds its globals and constants by."""
-    made = _dynfunc.Environment(vars(_module(module)))
-    made.consts.extend(constants)
-    return made
+    """The object through which a function's code finds its globals and constants."""
+    created = _dynfunc.Environment(vars(_module(module)))
+    created.consts.extend(constants)
+    return created
 
 
 def entry_point(function: Callable[..., Any], address: int, environment: Any) -> Any:
-    """The function as machine code at this address."""
+    """A callable for the machine code of the function at this address."""
     return _dynfunc.make_function(_module(function.__module__), function.__name__, "", address, environment, ())
 
 
 def _module(name: str) -> ModuleType:
-    """Compiled code has what it needs of its module; one that is not imported may be empty."""
+    """The module, or an empty one if it is not imported: compiled code already has what it needs."""
     return sys.modules.get(name) or ModuleType(name)
 
 
 @cache
 def address_of(symbol: str) -> int:
-    """Of what machine code names: a function of numba's runtime, of C or of Python; or an object, such as an exception.
-    Raises LookupError."""
-    known = _known()
-    if symbol in known:
-        return known[symbol]
+    """The address of a symbol in machine code: a function of numba's runtime, of C or of Python, or an object such as
+    an exception. Raises LookupError."""
+    addresses = _addresses()
+    if symbol in addresses:
+        return addresses[symbol]
     for library in (ctypes.CDLL(None), ctypes.pythonapi):
         try:
             return ctypes.addressof(ctypes.c_char.in_dll(library, symbol))
@@ -174,14 +175,14 @@ def address_of(symbol: str) -> int:
 
 
 @cache
-def _known() -> dict[str, int]:
-    """By the names that numba gives them."""
-    known = {"_Py_NoneStruct": id(None)}
+def _addresses() -> dict[str, int]:
+    """Symbol, as numba names it → address."""
+    addresses = {"_Py_NoneStruct": id(None)}
     for name, address in _helperlib.c_helpers.items():
-        known[f"numba_{name}"] = address
+        addresses[f"numba_{name}"] = address
     for name, address in _nrt_python.c_helpers.items():
-        known[name if name.startswith("_") else f"NRT_{name}"] = address
+        addresses[name if name.startswith("_") else f"NRT_{name}"] = address
     for value in vars(builtins).values():
         if isinstance(value, type) and issubclass(value, BaseException):
-            known[f"PyExc_{value.__name__}"] = id(value)
-    return known
+            addresses[f"PyExc_{value.__name__}"] = id(value)
+    return addresses

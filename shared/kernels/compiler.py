@@ -1,4 +1,4 @@
-"""Compiles kernels, by numba. Only a process that lacks the machine code of a kernel imports this module."""
+"""Compiles kernels with numba. Only a process that lacks the machine code of a kernel imports this module."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from shared.kernels.types import Signature, Type
 from shared.telemetry import event
 
 _compiled: dict[Declared, Any] = {}
-"""numba's dispatchers of kernels, with all that compiling their callers needs."""
+"""numba's dispatchers of kernels, with everything that compiling their callers needs."""
 
 _NUMBA_FUNCTIONS = {"carray": carray}
 _number_types: Any = types.number_domain
-known = {str(number): number._code for number in _number_types}
-assert known == kernel_types.scalar_codes(), f"numba {__version__} gives its types other numbers: {known}"
+_codes = {str(number): number._code for number in _number_types}
+assert _codes == kernel_types.scalar_codes(), f"numba {__version__} gives its types other numbers: {_codes}"
 
 
 def compile_kernel(kernel: Declared) -> MachineCode | ObjectCode:
-    """Compile the kernel into the cache, and the kernels that it calls unless the cache has them."""
+    """Compile the kernel into the cache, and also those kernels that it calls and the cache lacks."""
     if not _compiled:
         event(
             logging.INFO,
             "kernels that the cache lacks are compiled, once for this version",
             cache=kernel_cache.directory(),
         )
-    cached = _compile(kernel, is_anew=True)
+    cached = _compile(kernel, ignores_cache=True)
     assert cached.code is not None
     return cached.code
 
 
-def _compile(kernel: Declared, *, is_anew: bool) -> _Cache:
-    """Compile the kernel for those that call it; unless `is_anew`, the cache may have what this needs."""
+def _compile(kernel: Declared, *, ignores_cache: bool) -> _Cache:
+    """Compile the kernel for its callers. Unless `ignores_cache`, its types may come from the cache."""
     dispatcher = njit(nogil=True, **kernel.options)(kernel.function)
-    dispatcher._cache = cached = _Cache(kernel.name(), is_read=not is_anew)
-    for called in Intrinsic.all:  # numba takes note of new ones when it begins to compile
+    dispatcher._cache = cached = _Cache(kernel.name(), is_read=not ignores_cache)
+    for called in Intrinsic.all:  # numba registers new ones when it begins to compile
         _intrinsic(called)
     dispatcher.compile(numba_signature(kernel.signature))
     dispatcher.disable_compile()
@@ -62,9 +62,9 @@ def compile_for_c(function: Callable[..., Any], signature: Signature) -> Machine
 
 
 class _Cache(caching.NullCache):  # type: ignore[misc]
-    """What numba asks before it compiles a kernel, and tells what it has compiled. `name`: of the files; None for a
-    kernel that is not kept. `is_read`: types that are there will do. With types alone, which another process may have
-    written just now, there is no code to call."""
+    """The cache that numba asks before it compiles a kernel, and to which it saves the result. `name`: of the files;
+    None for a kernel that is not cached. `is_read`: whether types in the cache may be used. Types alone, which another
+    process may just have written, do not suffice to call the kernel."""
 
     def __init__(self, name: str | None, *, is_read: bool) -> None:
         self._name = name
@@ -80,25 +80,25 @@ class _Cache(caching.NullCache):  # type: ignore[misc]
 
     def save_overload(self, signature: Any, result: Any) -> None:
         payload = result._reduce()
-        # Of the functions that it calls, those without constants are asked for nothing; to load them imports numba's.
+        # Called functions without constants need no environment, and loading theirs would import numba.
         environments = [result.environment, *(called for called in payload[-1] if called.consts)]
         self.code = _code_of(result.library, result.fndesc.llvm_cpython_wrapper_name, environments)
         if self._name is not None:
-            # In this order: `compile_kernel` makes both anew where the code is missing.
+            # In this order: where the code is missing, `compile_kernel` writes both again.
             kernel_cache.write(self._name, "types", serialize.dumps(payload))
             kernel_cache.write(self._name, "code", machine_code.encoded(self.code))
 
 
 def _code_of(library: Any, symbol: str, environments: list[Any]) -> MachineCode | ObjectCode:
-    """Of what numba has compiled in this process (not loaded)."""
+    """The code of a library that numba has compiled (not loaded) in this process."""
     if library.has_dynamic_globals:
         raise ValueError(f"{library.name} has addresses of this process in its code, which no other process can run")
     content, _ = library.serialize_using_object_code()[2]
-    told = [(each.env_name, each.globals["__name__"], list(each.consts)) for each in environments]
+    described = [(each.env_name, each.globals["__name__"], list(each.consts)) for each in environments]
     try:
-        return object_code.laid_out(content, symbol, told)
+        return object_code.laid_out(content, symbol, described)
     except object_code.UnknownObjectCode:
-        return ObjectCode(content, symbol, tuple(told))
+        return ObjectCode(content, symbol, tuple(described))
 
 
 @typeof_impl.register(Declared)
@@ -106,8 +106,8 @@ def _type_of_kernel(called: Declared, _: Any) -> Any:
     """The numba type of a kernel that another kernel calls: its dispatcher, compiled for its own signature."""
     if called not in _compiled:
         called.compile()
-    if called not in _compiled:  # it was loaded, as machine code alone
-        _compile(called, is_anew=False)
+    if called not in _compiled:  # only its machine code was loaded
+        _compile(called, ignores_cache=False)
     return types.Dispatcher(_compiled[called])
 
 

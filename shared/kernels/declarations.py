@@ -1,4 +1,4 @@
-"""What modules declare of kernels and of functions for them. Nothing here compiles or loads one."""
+"""Declarations of kernels and of the functions that they use. Nothing here compiles or loads a kernel."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from shared.kernels import sources as kernel_sources
 from shared.kernels.types import Signature
 
 _FORM = 2
-"""Of the files in the cache; another one gives them other names."""
+"""The format of the files in the cache. It is part of their names."""
 
 
 class Declared(ABC):
-    """A function of arrays with one declared signature. `options`: of numba's `njit`."""
+    """A function over arrays with one declared signature. `options` are those of numba's `njit`."""
 
     def __init__(self, function: Callable[..., Any], signature: Signature, options: dict[str, Any]) -> None:
         if not isinstance(signature, Signature):
@@ -37,17 +37,17 @@ class Declared(ABC):
 
     @abstractmethod
     def compile(self) -> None:
-        """Load the function from the cache on disk, or compile it, unless that is done already."""
+        """Load the function from the cache on disk, or compile it, unless it is ready."""
 
     def name(self) -> str | None:
-        """Of its files in the cache; None for a function whose source is in no file, which is not kept."""
+        """The name of its files in the cache. None if its source is in no file; then it is not cached."""
         if self._name is None:
             self._name = name_of(self.function, "kernel", self.signature, self.options)
         return self._name
 
 
 class Inlined:
-    """A function that is compiled as a part of the kernels that call it. Called by Python, it is not compiled."""
+    """A function that is compiled into the kernels that call it. Python calls it uncompiled."""
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         update_wrapper(self, function)
@@ -58,8 +58,8 @@ class Inlined:
 
 
 class Intrinsic:
-    """A function for kernels that says which instructions it is; see `numba.extending.intrinsic`. `function` imports
-    what it needs of numba when it is called."""
+    """A function for kernels that generates its own instructions; see `numba.extending.intrinsic`. `function` imports
+    what it needs from numba when it is called."""
 
     all: ClassVar[list[Intrinsic]] = []
 
@@ -73,7 +73,7 @@ class Intrinsic:
 
 
 class NumbaFunction:
-    """A function that numba has for kernels, by its name there."""
+    """A function that numba provides for kernels, by its name in numba."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -83,14 +83,14 @@ class NumbaFunction:
 
 
 def name_of(function: Callable[..., Any], kind: str, signature: Any, options: dict[str, Any]) -> str | None:
-    """Of the files that the cache on disk has of a function; None if its source is in no file."""
+    """The name of a function's files in the cache on disk. None if its source is in no file."""
     sources = kernel_sources.digest(function.__module__)
     if sources is None:
         return None
-    place = f"{function.__module__}.{function.__qualname__}"
+    full_name = f"{function.__module__}.{function.__qualname__}"
     line = function.__code__.co_firstlineno
-    # A set has its elements in another order in each process.
-    told = sorted((name, sorted(given) if isinstance(given, set) else given) for name, given in options.items())
-    parts = (_FORM, place, line, kind, str(signature), told)
+    # The order of a set's elements differs between processes.
+    ordered_options = sorted((name, sorted(v) if isinstance(v, set) else v) for name, v in options.items())
+    parts = (_FORM, full_name, line, kind, str(signature), ordered_options)
     digest = hashlib.sha256(sources + machine_code.processor() + repr(parts).encode())
-    return f"{re.sub('[^A-Za-z0-9_.]', '_', place)}-{digest.hexdigest()[:24]}"
+    return f"{re.sub('[^A-Za-z0-9_.]', '_', full_name)}-{digest.hexdigest()[:24]}"

@@ -1,5 +1,5 @@
-"""Object code that `shared.kernels.object_code` does not understand, such as that for other processors than x86-64, is
-kept as it is and linked by LLVM. That takes 1 ms a kernel, and all of numba."""
+"""Links with LLVM the object code that `shared.kernels.object_code` cannot lay out, such as code for architectures
+other than x86-64. This takes 1 ms a kernel and loads all of numba."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ _kept: list[Any] = []
 
 
 def linked(object_code: bytes, symbol: str, environments: Sequence[tuple[str, str, list[Any]]]) -> tuple[int, Any]:
-    """Links an ELF object. Returns (the address of the function `symbol`, its environment or None), which are there as
-    long as the process. `environments`: see `shared.kernels.machine_code.ObjectCode`. Not for two threads at once."""
+    """Link an ELF object. Returns (the address of the function `symbol`, its environment or None), which are valid
+    until the process ends. `environments`: see `shared.kernels.machine_code.ObjectCode`. Not thread-safe."""
     engine = _engine()
     engine.add_object_file(llvm.ObjectFileRef.from_data(object_code))
     engine.finalize_object()
-    made = []
+    created = []
     for word, module, constants in environments:
-        made.append(kernel_calls.environment(module, constants))
-        place = engine.get_global_value_address(word)
-        if place:
-            ctypes.c_void_p.from_address(place).value = id(made[-1])
-    _kept.append(made)
+        created.append(kernel_calls.environment(module, constants))
+        word_address = engine.get_global_value_address(word)
+        if word_address:
+            ctypes.c_void_p.from_address(word_address).value = id(created[-1])
+    _kept.append(created)
     address = int(engine.get_function_address(symbol))
     assert address, symbol
-    return address, made[0] if made else None
+    return address, created[0] if created else None
 
 
 @cache
 def _engine() -> Any:
-    rtsys.initialize(cpu_target.target_context)  # so that the functions of numba's runtime are known by name
+    rtsys.initialize(cpu_target.target_context)  # makes the functions of numba's runtime known by name
     target = llvm.Target.from_triple(llvm.get_process_triple())
     machine = target.create_target_machine(jit=True)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-    # For good: arrays may be freed by functions of it at the very end of the process.
+    # Never released: its functions may free arrays at the very end of the process.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(engine))
     return engine

@@ -1,9 +1,9 @@
 """Machine code of kernels, as bytes and linked into this process.
 
-numba can keep what it compiles as well. Loading that takes 5 ms a kernel and all of numba, because types and
-intermediate code are loaded too, which only the compilation of a caller needs. And linking by LLVM takes 1 ms a kernel
-and 60 MB of memory, nearly all of it for LLVM. Here the code that LLVM made is laid out when it is compiled
-(`shared.kernels.object_code`), so that loading it is to copy it and to add addresses to some of its words.
+numba has a cache of its own. Loading from it takes 5 ms a kernel and all of numba, because it also loads types and
+intermediate code, which only compiling a caller needs. Linking with LLVM takes 1 ms a kernel and 60 MB of memory,
+nearly all of it for LLVM itself. Here the code is laid out when it is compiled (`shared.kernels.object_code`), so
+loading it means copying it and adding addresses to some of its words.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from shared.kernels import calls as kernel_calls
 
 ALIGNMENT = 64
-"""Of the code of a kernel and of each of its sections, in bytes."""
+"""The alignment of a kernel's code and of each of its sections, in bytes."""
 WORD_BYTES = 8
 _PROCESSOR = (
     "vendor_id", "cpu family", "model", "model name", "stepping", "flags", "CPU implementer", "CPU architecture",
@@ -35,12 +35,12 @@ _kept: list[Any] = []
 
 @dataclass(frozen=True, slots=True)
 class MachineCode:
-    """Code and constants of a kernel, as they lie in memory, but for words that depend on addresses.
+    """Code and constants of a kernel as they lie in memory, except for words that depend on addresses.
 
-    `entry`: where the function that Python or C calls begins. Each word image[places[i]:places[i] + 8] becomes
-    addends[i] plus an address: of symbols[targets[i]], or of the image itself if that is -1. places and targets are
-    int32, addends int64. `environments`: (where the address of an environment is read or -1, the name of its module,
-    its constants) of the function itself, then of those that it calls and that have constants.
+    `entry`: the offset of the function that Python or C calls. Each word image[places[i]:places[i] + 8] becomes
+    addends[i] plus an address: that of symbols[targets[i]], or of the image itself if targets[i] is -1. places and
+    targets are int32, addends int64. `environments`: (the offset of the word with the environment's address, or -1; the
+    name of its module; its constants) of the function itself, then of the called functions that have constants.
     """
 
     image: bytes
@@ -54,8 +54,8 @@ class MachineCode:
 
 @dataclass(frozen=True, slots=True)
 class ObjectCode:
-    """An ELF object that is linked by LLVM. `symbol`: the function in it that Python or C calls. `environments`: as of
-    `MachineCode`, but with the symbol of the word that has the address."""
+    """An ELF object that LLVM links. `symbol`: the function in it that Python or C calls. `environments`: see
+    `MachineCode`, but with the symbol of the word instead of its offset."""
 
     content: bytes
     symbol: str
@@ -72,8 +72,8 @@ def decoded(data: bytes) -> MachineCode | ObjectCode:
 
 
 def linked(codes: Sequence[MachineCode | ObjectCode]) -> list[tuple[int, Any]]:
-    """(The address of the function, its environment or None) of each. They are there as long as the process. Not for
-    two threads at once."""
+    """Link each code. Returns (the address of the function, its environment or None) of each, valid until the process
+    ends. Not thread-safe."""
     laid_out = iter(_placed([code for code in codes if isinstance(code, MachineCode)]))
     if all(isinstance(code, MachineCode) for code in codes):
         return list(laid_out)
@@ -88,13 +88,13 @@ def linked(codes: Sequence[MachineCode | ObjectCode]) -> list[tuple[int, Any]]:
 
 
 def _placed(codes: Sequence[MachineCode]) -> list[tuple[int, Any]]:
-    """As `linked`, in memory of their own."""
+    """Copy the codes into one new region of executable memory. Returns what `linked` does."""
     if not codes:
         return []
     ends = np.cumsum([-(-len(code.image) // ALIGNMENT) * ALIGNMENT for code in codes])
     starts = [0, *ends[:-1].tolist()]
     region = mmap.mmap(-1, int(ends[-1]), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ | mmap.PROT_WRITE)
-    # For good: arrays may be freed by functions in it at the very end of the process.
+    # Never released: its functions may free arrays at the very end of the process.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(region))
     memory = np.frombuffer(region, np.uint8)
     base = memory.ctypes.data
@@ -120,13 +120,13 @@ def _add_addresses(memory: NDArray[np.uint8], codes: Sequence[MachineCode], star
         targets = np.array(addresses, np.uint64)[np.frombuffer(code.targets, np.int32) + 1]
         words.append(targets + np.frombuffer(code.addends, np.int64).view(np.uint64))
         places.append(np.frombuffer(code.places, np.int32) + np.int64(start))
-    # The words are not aligned: most of them are operands of instructions.
+    # The words are not aligned: most are operands of instructions.
     byte_places = np.concatenate(places)[:, None] + np.arange(WORD_BYTES)
     memory[byte_places] = np.concatenate(words).view(np.uint8).reshape(-1, WORD_BYTES)
 
 
 def _make_executable(address: int, size: int) -> None:
-    """From now on nothing writes to it. Raises OSError."""
+    """Make memory executable and read-only. Raises OSError."""
     protect = ctypes.CDLL(None, use_errno=True).mprotect
     protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     if protect(address, size, mmap.PROT_READ | mmap.PROT_EXEC) != 0:
@@ -135,12 +135,12 @@ def _make_executable(address: int, size: int) -> None:
 
 @cache
 def processor() -> bytes:
-    """Identifies the instructions that compiled code may use, and the versions that it was compiled with."""
+    """Identifies the instructions that compiled code may use, and the versions of the compilers."""
     try:
         first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
     except OSError:
         first = f"model: {platform.processor()}"
-    named = (line.partition(":")[::2] for line in first.splitlines())
-    told = [(name.strip(), value.strip()) for name, value in named if name.strip() in _PROCESSOR]
+    fields = (line.partition(":")[::2] for line in first.splitlines())
+    identifying = [(name.strip(), value.strip()) for name, value in fields if name.strip() in _PROCESSOR]
     compilers = [(kernel_calls.directory_of(name) / "_version.py").read_bytes() for name in ("numba", "llvmlite")]
-    return repr((platform.machine(), told, compilers)).encode()
+    return repr((platform.machine(), identifying, compilers)).encode()

@@ -1,7 +1,7 @@
-"""The object code that LLVM makes of a kernel, laid out in the form in which processes load it.
+"""Lays out the object code that LLVM generates for a kernel in the form in which processes load it.
 
-Only what numba has LLVM make on x86-64 is understood: code in ELF that names everything by its whole address ("large
-code model"; https://gitlab.com/x86-psABIs/x86-64-ABI). The tables of exceptions of C++ are left out: nothing throws.
+Only the output of numba on x86-64 is supported: ELF code that refers to everything by its full address ("large code
+model"; https://gitlab.com/x86-psABIs/x86-64-ABI). C++ exception tables are left out: no code throws.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WHOLE_ADDRESS = 1
 
 
 class UnknownObjectCode(ValueError):
-    """Object code of another kind than is understood here."""
+    """Object code of an unsupported kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class _Symbol:
 
 
 def laid_out(object_code: bytes, symbol: str, environments: Sequence[tuple[str, str, list[Any]]]) -> MachineCode:
-    """`symbol`: the function in it that Python or C calls. `environments`: (the symbol of the word that has its
-    address, its module, its constants). Raises UnknownObjectCode."""
+    """`symbol`: the function in the object code that Python or C calls. `environments`: (the symbol of the word that
+    has the environment's address, its module, its constants) of each. Raises UnknownObjectCode."""
     return _Object(object_code).laid_out(symbol, environments)
 
 
@@ -79,7 +79,7 @@ class _Object:
         return self._data[start : self._data.index(b"\0", start)].decode()
 
     def _appended(self, content: bytes) -> int:
-        """Where it begins in the image."""
+        """Append to the image, aligned. Returns the offset of the content."""
         self._image += bytes(-len(self._image) % ALIGNMENT)
         self._image += content
         return len(self._image) - len(content)
@@ -95,7 +95,7 @@ class _Object:
 
     @cached_property
     def _defined(self) -> dict[str, int]:
-        """Symbol → place in the image."""
+        """Symbol → offset in the image."""
         defined = {}
         for symbol in self._symbols:
             if symbol.section in self._begins:
@@ -105,7 +105,7 @@ class _Object:
         return defined
 
     def _relocations(self) -> Iterator[tuple[int, _Symbol, int]]:
-        """(Place in the image, symbol, addend) of each word that depends on an address."""
+        """(offset in the image, symbol, addend) of each word that depends on an address."""
         for section in self._sections:
             if section.kind == _RELOCATIONS and section.info in self._begins:
                 for at, info, addend in _RELOCATION.iter_unpack(section.content):
@@ -122,13 +122,13 @@ class _Object:
                 raise UnknownObjectCode(f"{named.name} is in a section that is not loaded")
             if not is_here and named.name not in symbols:
                 symbols.append(named.name)
-            # A symbol of a section has no name.
-            own = self._begins[named.section] + named.value if named.section in self._begins else 0
-            own = defined[named.name] if named.section == _COMMON else own
+            # The symbol of a section has no name.
+            symbol_offset = self._begins[named.section] + named.value if named.section in self._begins else 0
+            symbol_offset = defined[named.name] if named.section == _COMMON else symbol_offset
             assert place + WORD_BYTES <= len(self._image)
             places.append(place)
             targets.append(-1 if is_here else symbols.index(named.name))
-            addends.append(addend + own)
+            addends.append(addend + symbol_offset)
         return MachineCode(
             bytes(self._image),
             defined[symbol],

@@ -1,5 +1,5 @@
-"""What the machine code of a kernel depends on: the text of its module and of all project modules that it imports,
-directly or by way of others. A constant or an inlined function of another module becomes a part of the code."""
+"""The sources on which a kernel's machine code depends: its module and all project modules that the module imports,
+directly or indirectly. Constants and inlined functions of another module become part of the code."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ _NAME = re.compile(rb"\w+")
 
 @cache
 def digest(module: str) -> bytes | None:
-    """Of the sources of a module, 32 bytes; None if the module has no file, so that a change would not be seen."""
+    """A hash of the module's sources, 32 bytes. None if the module has no file, since changes would go unnoticed."""
     if _source(module) is None:
         return None
-    own = hashlib.sha256()
+    hasher = hashlib.sha256()
     for name in sorted(dependencies(module)):
         source = _source(name)
         assert source is not None
-        own.update(name.encode() + b"\0" + source.digest)
-    return own.digest()
+        hasher.update(name.encode() + b"\0" + source.digest)
+    return hasher.digest()
 
 
 def dependencies(module: str) -> set[str]:
-    """The module and the project modules that it imports, directly or by way of others."""
-    names, open_names = set(), [module]
-    while open_names:
-        name = open_names.pop()
+    """The module and the project modules that it imports, directly or indirectly."""
+    names, unvisited = set(), [module]
+    while unvisited:
+        name = unvisited.pop()
         if name not in names and (source := _source(name)) is not None:
             names.add(name)
-            open_names += source.imported
+            unvisited += source.imported
     return names
 
 
 class _Source(NamedTuple):
-    """`imported`: what may be project modules, among other names."""
+    """`imported`: names that may be project modules."""
 
     digest: bytes
     imported: tuple[str, ...]
@@ -68,5 +68,5 @@ def _source(module: str) -> _Source | None:
 def _imported(text: bytes) -> Iterator[str]:
     for package, names in _IMPORT.findall(text):
         yield package.decode()
-        # Modules have names of small letters.
+        # Names of modules are in lower case.
         yield from (f"{package.decode()}.{name.decode()}" for name in _NAME.findall(names) if name.islower())

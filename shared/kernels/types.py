@@ -1,7 +1,7 @@
-"""The types of what kernels take and give, under numba's names and without numba, which only compiling needs.
+"""The types of kernels' arguments and results, under numba's names but without numba, which only compiling needs.
 
-Importing numba takes a process 0.3 s and 26 MB, so processes that only call compiled kernels do without. What a type
-means is described at https://numba.readthedocs.io/en/stable/reference/types.html.
+Importing numba costs a process 0.3 s and 26 MB, so processes that only call compiled kernels avoid it. The types are
+described at https://numba.readthedocs.io/en/stable/reference/types.html.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 
 _FIRST_CODE = 1 << 20
-"""numba gives its own types lower numbers."""
+"""The numbers of numba's own types are lower."""
 _codes: dict[Type, int] = {}
 _NUMBA_CODES = {
     "uint8": 19, "uint16": 20, "uint32": 21, "uint64": 22, "int8": 23, "int16": 24, "int32": 25, "int64": 26,
     "float32": 27, "float64": 28, "complex64": 30, "complex128": 31,
 }  # fmt: skip
-"""The numbers of scalars, which are numba's own: a process may import it later, to compile a kernel that is missing."""
+"""The numbers of scalars. They are numba's: a process may import numba later, to compile a missing kernel."""
 
 
 @dataclass(frozen=True)
 class Type:
-    """Types are equal if they mean the same. `type[::1]` and so on are arrays of the type, as in numba."""
+    """A type. Types compare by value. `type[::1]` and so on are arrays of the type, as in numba."""
 
     @cached_property
     def _code(self) -> int:
@@ -33,10 +33,10 @@ class Type:
         return _codes.setdefault(self, _FIRST_CODE + len(_codes))
 
     def __getitem__(self, dimensions: slice | tuple[slice, ...]) -> Array:
-        given = dimensions if isinstance(dimensions, tuple) else (dimensions,)
-        is_contiguous = [each.step == 1 for each in given]
+        slices = dimensions if isinstance(dimensions, tuple) else (dimensions,)
+        is_contiguous = [each.step == 1 for each in slices]
         layout = "C" if is_contiguous[-1] else "F" if is_contiguous[0] else "A"
-        return Array(self, len(given), layout)
+        return Array(self, len(slices), layout)
 
     def __call__(self, *args: Type) -> Signature:
         """The signature of a kernel that returns this type."""
@@ -53,7 +53,7 @@ class Scalar(Type):
 
 @dataclass(frozen=True)
 class Record(Type):
-    """A row of an array whose dtype has fields."""
+    """An element of an array whose dtype has fields."""
 
     dtype: np.dtype[Any]
 
@@ -115,7 +115,7 @@ class Signature:
 
 @dataclass(frozen=True)
 class ExternalFunction:
-    """A function of C, which kernels call by its name."""
+    """A C function that kernels call by its name."""
 
     name: str
     signature: Signature
@@ -140,25 +140,25 @@ def listed(types: Iterable[Type]) -> str:
 
 
 def scalar_codes() -> dict[str, int]:
-    """What numba's C code is told at its start."""
+    """Scalar → its number, for the initialisation of numba's C code."""
     return dict(_NUMBA_CODES)
 
 
 def of_dtype(dtype: np.dtype[Any]) -> Type:
-    """The type of an element. `pyobject` for one that no kernel takes."""
-    found = _by_dtype.get(dtype)
-    if found is None:
-        found = Record(dtype) if dtype.fields else pyobject
-    return found
+    """The type of an element; `pyobject` if no kernel accepts it."""
+    element_type = _by_dtype.get(dtype)
+    if element_type is None:
+        element_type = Record(dtype) if dtype.fields else pyobject
+    return element_type
 
 
 def of_value(value: Any) -> Type:
-    """The type of an argument. `pyobject` for a value that no kernel takes."""
+    """The type of an argument; `pyobject` if no kernel accepts it."""
     match value:
         case np.ndarray():
             flags = value.flags
             layout = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
-            # As numba has it: those of numbers that are not aligned count as aligned.
+            # As in numba, unaligned arrays of numbers count as aligned.
             return Array(of_dtype(value.dtype), value.ndim, layout, not flags.writeable)
         case bool():
             return boolean
@@ -177,8 +177,8 @@ def of_value(value: Any) -> Type:
 
 
 def is_convertible(given: Type, wanted: Type) -> bool:
-    """Whether an argument may have this type: numbers are converted, and arrays are taken where kernels write to them
-    no more, and rely on no more, than their type allows."""
+    """Whether an argument of type `given` is accepted where `wanted` is declared. Numbers are converted; an array is
+    accepted if its type guarantees everything that the declared type does."""
     if given == wanted:
         return given != pyobject
     match given, wanted:

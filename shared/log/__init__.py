@@ -1,1 +1,1 @@
-"""The log as both sides see it: records as blocks of columns, their headers, and the slots of their keys."""
+"""The parts of the log that coordinator and workers share: records as blocks of columns, record headers, key slots."""

@@ -1,9 +1,9 @@
-"""Records on their way to a shard, as columns: a *block* holds the records of one batch for one shard.
+"""Log records as columns, as they are sent to a shard: a *block* holds the records of one batch for one shard.
 
 A block is little-endian and consists of whole words of 8 bytes: the number of records n, the number of bytes of all
 keys, the number of bytes of all values, and 0 (uint32 each); n hashes of the keys (uint64, `shared.hashing`); n
 ascending positions in the batch, n key lengths, n value lengths (uint32 each; the highest bit: the value begins with
-headers, shared.log.headers); zeros up to a whole word; the keys, the values, zeros up to a whole word.
+headers, `shared.log.headers`); zeros up to a whole word; the keys; the values; zeros up to a whole word.
 
 In memory, records are a *table* over some bytes: int64[n, 5], with the start and length of the key, the start and
 length of the value, and 1 if the value begins with headers. A table whose records have no headers may lack the last
@@ -57,7 +57,7 @@ def _cut(
     octets: np.ndarray,
     ends: np.ndarray,
 ) -> None:
-    """Write the shards' blocks one after another into `words`, a memory of which `halves` and `octets` are views.
+    """Write the shards' blocks one after another to `words`, of which `halves` and `octets` are views.
 
     `ends` int64[shards] gets the end of each shard's block, in words, and `hashes` uint64[n] the hashes of the keys.
     `places` int64[shards, 4], all zeros at first, is scratch space: the records, bytes of keys and bytes of values of
@@ -169,8 +169,8 @@ EMPTY = block_of(())
 
 @kernel(types.UniTuple(types.int64, 3)(Halves, types.int64, types.int64), first=True, allocates=False)
 def measure(halves: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
-    """(blocks, records, bytes of keys and values) between these words; (−1, 0, 0) unless they are complete and valid
-    blocks only."""
+    """(blocks, records, bytes of keys and values) between these words; (−1, 0, 0) unless there are only complete and
+    valid blocks."""
     blocks, records, octets = 0, 0, np.int64(0)
     while at < end:
         if at + HEAD_WORDS > end:
@@ -248,7 +248,7 @@ def index(
 
 @kernel(types.void(Bytes, Table, types.int64, Ints, Octets), first=True, allocates=False)
 def take(data: np.ndarray, table: np.ndarray, column: int, rows: np.ndarray, out: np.ndarray) -> None:
-    """Write the keys (column KEY) or values (column VALUE) of these rows, one after another, to `out`."""
+    """Write the keys (column KEY) or values (column VALUE) of these rows to `out`, concatenated."""
     at = 0
     for i in range(len(rows)):
         length = table[rows[i], column + 1]
@@ -257,7 +257,7 @@ def take(data: np.ndarray, table: np.ndarray, column: int, rows: np.ndarray, out
 
 
 def taken(data: NDArray[np.uint8], table: NDArray[np.int64], column: int, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """uint8[…]: the keys or values of these rows, one after another; see `take`."""
+    """uint8[…]: the keys or values of these rows, concatenated; see `take`."""
     out = np.empty(int(table[rows, column + 1].sum()), np.uint8)
     take(data, table, column, rows, out)
     return out

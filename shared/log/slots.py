@@ -1,7 +1,7 @@
 """Slots: the parts into which consumer groups divide the keys of the log.
 
-The slot of a key is given by its hash. All keys of a slot are on one shard, and the slots of a shard are consecutive
-numbers, so that a member of a group, which has few ranges of slots, reads few shards.
+A key's hash determines its slot. All keys of a slot are on one shard, and the slots of a shard have consecutive
+numbers, so that a group member, which owns a few ranges of slots, reads from few shards.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shared.hashing import hash64
 SLOTS = 1024
 """The approximate number of slots of the whole log. If there are more shards than this, each shard is one slot."""
 NOT_OWNED = (1 << 64) - 1
-"""Instead of a slot's first sequence number: none of its records is wanted."""
+"""Stands for a slot's first sequence number if none of its records is selected."""
 
 
 def slots_per_shard(shards: int) -> int:
@@ -35,22 +35,22 @@ def slot_of(key: bytes, shards: int) -> int:
 
 def slots_of(hashes: NDArray[np.uint64], shards: int) -> NDArray[np.int64]:
     """int64[n]: the slots of the keys with these hashes (`shared.hashing`)."""
-    each, count = np.uint64(slots_per_shard(shards)), np.uint64(shards)
-    return (hashes % count * each + hashes // count % each).astype(np.int64)
+    per_shard, count = np.uint64(slots_per_shard(shards)), np.uint64(shards)
+    return (hashes % count * per_shard + hashes // count % per_shard).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class SlotFilter:
-    """Selects the records of some slots, from a sequence number on. `starts`: uint64[slots], the first sequence number
-    of each slot, or NOT_OWNED."""
+    """Selects the records of some slots, from a sequence number onwards. `starts`: uint64[slots], the first sequence
+    number of each slot, or NOT_OWNED."""
 
     starts: NDArray[np.uint64]
     shards: int
 
     def first_of_keys(self, keys: Sequence[bytes]) -> NDArray[np.uint64]:
-        """uint64[n]: for each key, the first sequence number that is wanted."""
+        """uint64[n]: the first selected sequence number of each key."""
         return self.first_of(np.fromiter(map(hash64, keys), np.uint64, len(keys)))
 
     def first_of(self, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """As `first_of_keys`, by the hashes of the keys."""
+        """As `first_of_keys`, given the hashes of the keys."""
         return self.starts[slots_of(hashes, self.shards)]

@@ -8,9 +8,9 @@
     operator   = "=" | "==" | "!=" | "<" | "<=" | ">" | ">="
     literal    = text | number | "true" | "false" | "null"
 
-A text is in double quotes, with JSON's escapes, or in single quotes, without any. Comparisons are those of RFC 9535
-(section 2.3.5.2.2): numbers by value, texts by code point; what is of another type, or not there, is neither equal nor
-less, so `!=` is true for it. A value that is not JSON satisfies no condition, whatever it says.
+A text is in double quotes, with JSON's escapes, or in single quotes, without escapes. Comparisons follow RFC 9535
+(section 2.3.5.2.2): numbers by value, texts by code point. A missing value, or one of another type, is neither equal
+nor less, so `!=` is true for it. A record value that is not JSON satisfies no condition, not even a negated one.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import orjson
 
 LENGTH_MAX: Final = 4096
 DEPTH_MAX: Final = 32
-"""Brackets and negations within each other."""
+"""The deepest nesting of brackets and negations."""
 VALUE_BYTES_MAX: Final = 1 << 20
-"""A longer value is not examined: decoding it would take tens of megabytes, and some 20 ms without a pause."""
+"""Longer values are not examined: decoding one would take tens of megabytes and block for some 20 ms."""
 
 Test = Callable[[Any], bool]
 
@@ -44,7 +44,7 @@ _CONSTANTS: Final = {"true": True, "false": False, "null": None}
 
 
 def condition(text: str) -> Test:
-    """A function that says whether decoded JSON satisfies the condition. Raises ValueError that names the place."""
+    """Compile the condition to a test of decoded JSON. Raises ValueError, which names the position."""
     if len(text) > LENGTH_MAX:
         raise ValueError(f"the condition has {len(text)} characters, at most {LENGTH_MAX} are allowed")
     parser = _Parser(text)
@@ -54,11 +54,11 @@ def condition(text: str) -> Test:
 
 
 def satisfies(value: bytes, test: Test) -> bool:
-    """Whether the value is JSON, not longer than VALUE_BYTES_MAX, and satisfies the condition."""
+    """Whether the value is JSON of at most VALUE_BYTES_MAX bytes that satisfies the condition."""
     if len(value) > VALUE_BYTES_MAX:
         return False
     try:
-        return test(orjson.loads(memoryview(value)))  # it takes no subclass of bytes, such as a HeadedValue
+        return test(orjson.loads(memoryview(value)))  # orjson rejects subclasses of bytes such as HeadedValue
     except orjson.JSONDecodeError:
         return False
 
@@ -71,8 +71,8 @@ class _Parser:
         self._next()
 
     def _next(self) -> tuple[str, str]:
-        """Go to the next token, whose kind, text and place are attributes. Returns kind and text of the last one."""
-        last = self.kind, self.token
+        """Advance to the next token and set its kind, text and position. Returns kind and text of the previous one."""
+        previous = self.kind, self.token
         match = _TOKEN.match(self._text, self._at)
         if match is None:
             begin = len(self._text) - len(self._text[self._at :].lstrip())
@@ -81,7 +81,7 @@ class _Parser:
         self.token = match[self.kind]
         self.begin = match.start(self.kind)
         self._at = match.end()
-        return last
+        return previous
 
     def require(self, kind: str, wanted: str) -> str:
         if self.kind != kind:
@@ -92,7 +92,7 @@ class _Parser:
         shown = repr(self.token[:20]) if self.token else "its end"
         raise ValueError(f"the condition has {shown} at character {self.begin + 1}; there must be {wanted}")
 
-    def _takes(self, kind: str, token: str) -> bool:
+    def _accepts(self, kind: str, token: str) -> bool:
         if self.kind != kind or self.token.lower() != token:
             return False
         self._next()
@@ -103,29 +103,29 @@ class _Parser:
 
     def _joined(self, word: str, join: Callable[[Any], bool], part: Callable[[], Test]) -> Test:
         tests = [part()]
-        while self._takes("word", word):
+        while self._accepts("word", word):
             tests.append(part())
         return tests[0] if len(tests) == 1 else lambda value: join(test(value) for test in tests)
 
     def _negation(self, depth: int) -> Test:
         if depth > DEPTH_MAX:
             raise ValueError(f"the condition is nested too deeply: at most {DEPTH_MAX} brackets and negations")
-        if self._takes("word", "not"):
+        if self._accepts("word", "not"):
             negated = self._negation(depth + 1)
             return lambda value: not negated(value)
-        if self._takes("bracket", "("):
+        if self._accepts("bracket", "("):
             inner = self.condition(depth + 1)
             self._close()
             return inner
         return self._test()
 
     def _close(self) -> None:
-        if not self._takes("bracket", ")"):
+        if not self._accepts("bracket", ")"):
             self._refuse("')'")
 
     def _test(self) -> Test:
-        if self._takes("word", "exists"):
-            has_bracket = self._takes("bracket", "(")
+        if self._accepts("word", "exists"):
+            has_bracket = self._accepts("bracket", "(")
             path = self._path()
             if has_bracket:
                 self._close()
@@ -153,7 +153,7 @@ class _Parser:
 
 
 def _decoded(token: str) -> Any:
-    """The text or the number that a token stands for."""
+    """The value of a text or number token."""
     if token[0] == "'":
         return token[1:-1]
     try:
@@ -178,7 +178,7 @@ def _equal(value: Any, literal: Any) -> bool:
 
 
 def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    """The comparison, for two numbers or two texts."""
+    """Restrict a comparison to two numbers or two texts; it is false for other pairs."""
 
     def ordered(value: Any, literal: Any) -> bool:
         if isinstance(literal, str):

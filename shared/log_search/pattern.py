@@ -1,10 +1,10 @@
-"""A pattern that values of the log are searched for: RE2, line by line, as `grep` does.
+"""A pattern for searches in values of the log: RE2 syntax, line by line as in `grep`.
 
-`^` and `$` are the beginning and the end of a line, and nothing matches across a line break. So many values are
-searched at once, joined by line breaks, and a match lies within one of them.
+`^` and `$` match at the beginning and end of a line, and nothing matches across a line break. Many values can therefore
+be joined by line breaks and searched at once: every match lies within one value.
 
-The binding searches without the interpreter lock and cannot be interrupted: the bounds keep one search at some 0.2 s,
-and at some 0.8 s in one value of the largest size. Source: https://github.com/google/re2/wiki/Syntax.
+The binding searches without the interpreter lock and cannot be interrupted. The bounds limit one search to some 0.2 s,
+or some 0.8 s in one value of the largest size. Source: https://github.com/google/re2/wiki/Syntax.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shared.promql import regex
 WEIGHT_MAX: Final = regex.WEIGHT_INSTANT
 """A pattern up to this weight compiles within a millisecond."""
 JOINED_BYTES_MAX: Final = 1 << 20
-"""Values are searched together up to about this size, between two looks at the deadline."""
+"""Values are searched together up to about this size, between two checks of the deadline."""
 WORK_MAX: Final = 1 << 26
 """Bytes × instructions of one search. If the automaton outgrows its memory, RE2 follows every instruction at every
 byte, which takes 1 to 3 ns each."""
@@ -32,13 +32,13 @@ VALUE_WORK_MAX: Final = 1 << 28
 
 _LITERAL: Final = re.compile(r"[^\\.+*?()|\[\]{}^$]+")
 _WHOLE_TEXT: Final = re.compile(r"\\[Az]|\(\?[a-zA-Z]*-[a-zA-Z]*m")
-"""What looks at the beginning and the end of the whole value instead of a line."""
+"""Syntax that refers to the beginning or end of the whole value instead of a line."""
 _ANY_BYTE: Final = re.compile(r"(?<!\\)(?:\\\\)*\\C")
-"""Matches a line break whatever the options are."""
+"""`\\C`, which matches a line break whatever the options are."""
 
 
 class Pattern:
-    """One pattern. Raises ValueError with the reason if RE2 or a bound refuses it. Safe for threads."""
+    """One pattern. Thread-safe. Raises ValueError with the reason if RE2 or a bound refuses it."""
 
     def __init__(self, text: str) -> None:
         if not text:
@@ -51,7 +51,7 @@ class Pattern:
         if weight > WEIGHT_MAX:
             raise ValueError(f"the pattern weighs {weight}, at most {WEIGHT_MAX} is allowed: use fewer repetitions")
         self._literal = text.encode() if _LITERAL.fullmatch(text) else None
-        self._alone = _WHOLE_TEXT.search(text) is not None
+        self._is_whole_text = _WHOLE_TEXT.search(text) is not None
         self._compiled: Any = None
         self._instructions = 1
         if self._literal is None:
@@ -60,20 +60,20 @@ class Pattern:
 
     @property
     def value_bytes_max(self) -> int:
-        """A longer value is not searched: it is taken as one without a match."""
+        """Longer values are not searched and count as values without a match."""
         return (1 << 62) if self._literal is not None else VALUE_WORK_MAX // self._instructions
 
     def matching(self, values: Sequence[bytes], check: Callable[[], None]) -> NDArray[np.bool_]:
-        """bool[n]: in which of these values the pattern is found. `check` is called again and again, and may raise."""
-        is_found = np.zeros(len(values), np.bool_)
-        for low, high in self._together(values):
+        """bool[n]: which of these values match the pattern. `check` is called regularly and may raise."""
+        matches = np.zeros(len(values), np.bool_)
+        for low, high in self._slices(values):
             check()
-            is_found[[low + at for at in self._places(values[low:high])]] = True
-        return is_found
+            matches[[low + at for at in self._positions(values[low:high])]] = True
+        return matches
 
-    def _together(self, values: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-        """(first, last) of values that are searched at once."""
-        joined_max = 0 if self._alone else min(JOINED_BYTES_MAX, WORK_MAX // self._instructions)
+    def _slices(self, values: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+        """(begin, end) of each slice of values that are searched together."""
+        joined_max = 0 if self._is_whole_text else min(JOINED_BYTES_MAX, WORK_MAX // self._instructions)
         value_max = self.value_bytes_max
         if sum(map(len, values)) + len(values) <= min(joined_max, value_max):
             if values:
@@ -91,19 +91,19 @@ class Pattern:
         if low < len(values):
             yield low, len(values)
 
-    def _places(self, values: Sequence[bytes]) -> Iterator[int]:
-        """Which of the values have a match, ascending."""
+    def _positions(self, values: Sequence[bytes]) -> Iterator[int]:
+        """The positions of the values with a match, ascending."""
         text = b"\n".join(values)
         starts: list[int] = []
         at = 0
-        while at <= len(text) and (found := self._find(text, at)) >= 0:
+        while at <= len(text) and (match_at := self._find(text, at)) >= 0:
             starts = starts or [0, *accumulate(len(value) + 1 for value in values)]  # the last one is past the text
-            place = bisect_right(starts, found) - 1
-            yield place
-            at = starts[place + 1]
+            position = bisect_right(starts, match_at) - 1
+            yield position
+            at = starts[position + 1]
 
     def _find(self, text: bytes, at: int) -> int:
-        """Where the first match from `at` on begins; -1 without one."""
+        """The offset of the first match at or after `at`; -1 if there is none."""
         if self._literal is not None:
             return text.find(self._literal, at)
         match = self._compiled.search(text, at)

@@ -1,2 +1,1 @@
-"""The process and its platform: processors, memory, open files, the interpreter, and what the process measures of
-itself."""
+"""The process and its platform: CPUs, memory, open files, the interpreter, and metrics of the process itself."""

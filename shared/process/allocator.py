@@ -20,31 +20,32 @@ TRIM_THRESHOLD_BYTES = 128 << 20
 """Free memory that may remain at the end of a heap before it goes back to the kernel."""
 
 ARENAS = 1
-"""Heaps of a process. By itself, glibc makes up to eight for each processor, and `trim` returns nothing of the free
-memory at the end of any but the first."""
+"""The number of heaps of a process. By default, glibc creates up to eight for each CPU, and `trim` does not
+return the free memory at the end of any but the first."""
 
 SCRATCH_BYTES_MIN = 4 << 20
-"""Pages from the kernel have to be zeroed, which is worth it for large arrays only."""
+"""The kernel must zero the pages of new mappings, which pays off only for large arrays."""
 HUGE_BYTES_MIN = 16 << 20
-"""From this size on, arrays from the kernel are in huge pages, of which the last one in use is half empty on average: a
-worker has some that grow to a few megabytes in each shard. (numpy asks for them from 4 MB on.)"""
+"""Arrays of this size or more are in huge pages. The last page in use is half empty on average, and a worker has some
+arrays that grow to a few megabytes in each shard. (numpy requests huge pages from 4 MB.)"""
 
 TRIM_INTERVAL_S = 10.0
-"""Time between two looks at how much memory a process has."""
+"""Time between two checks of a process's memory."""
 TRIM_BYTES_MIN, TRIM_BYTES_MIN_SMALL, TRIM_BYTES_MIN_QUIET = 64 << 20, 8 << 20, 4 << 20
 TRIM_SHARE_MIN, TRIM_SHARE_MIN_SELDOM = 1 / 12, 1 / 48
 TRIM_SELDOM_S = 30.0
-"""Growth since the last trim, of the process or of its free memory, that makes another one worthwhile: in a busy
-process that share of it, since a trim takes time in proportion to its size, but from the second of these bytes to the
-first. The third is for a quiet process: no request waits for its time then, and nothing needs the memory again soon. It
-is also the least for a busy one that was not trimmed for TRIM_SELDOM_S: then the smaller share is enough."""
+"""The growth since the last trim, of the process or of its free memory, that makes another trim worthwhile. In a busy
+process it is a share of the process's memory, since a trim takes time in proportion to it: TRIM_SHARE_MIN, between
+TRIM_BYTES_MIN_SMALL and TRIM_BYTES_MIN. If the last trim was TRIM_SELDOM_S ago or earlier, it is TRIM_SHARE_MIN_SELDOM,
+but at least TRIM_BYTES_MIN_QUIET. In a quiet process it is TRIM_BYTES_MIN_QUIET: no request waits for the trim, and
+nothing soon needs the memory again."""
 QUIET_SHARE = 0.1
-"""A process is quiet if it took no more of a processor since the last look."""
+"""A process is quiet if it has used at most this share of a CPU since the last check."""
 
 
 def keep_pages() -> None:
     """Reuse the memory of freed arrays instead of giving its pages back to the kernel, which would zero them each time:
-    that took five sixths of the time of reading a query's samples. Does nothing if the C library has no `mallopt`."""
+    zeroing took five sixths of the time of reading a query's samples. Does nothing without `mallopt`."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
@@ -53,9 +54,8 @@ def keep_pages() -> None:
 
 
 def scratch(shape: tuple[int, ...], dtype: DTypeLike, bytes_min: int = SCRATCH_BYTES_MIN) -> NDArray[Any]:
-    """An array of zeros, for what is freed before others are made that find no room in its place. A large one, from
-    `bytes_min` on, comes from the kernel and goes back to it, instead of leaving a hole in the heap. Raises
-    MemoryError."""
+    """An array of zeros for temporary data, whose memory arrays allocated later could not reuse. Arrays of `bytes_min`
+    or more come from the kernel and are returned to it, so that they leave no hole in the heap. Raises MemoryError."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size < bytes_min:
         return np.zeros(shape, dtype)
@@ -69,22 +69,21 @@ def scratch(shape: tuple[int, ...], dtype: DTypeLike, bytes_min: int = SCRATCH_B
 
 
 def trim() -> None:
-    """Have the C library return free memory to the kernel. It keeps arrays of up to 32 MB for reuse, and after a start
-    or a sealing that is most of what was in use: half of a worker's memory at a million series. Without glibc nothing
-    is done."""
-    trimmed = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trimmed is not None:
-        trimmed(0)
+    """Make the C library return free memory to the kernel. It keeps the memory of arrays of up to 32 MB for reuse.
+    After a start or a sealing, that is half of a worker's memory at a million series. Does nothing without glibc."""
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)
 
 
 class _Mallinfo(ctypes.Structure):
-    """glibc's `struct mallinfo2`, whose last but one member is the number of free bytes in all heaps."""
+    """glibc's `struct mallinfo2`. Its second-last member is the number of free bytes in all heaps."""
 
     _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "o", "s", "h", "hd", "us", "fs", "used", "free", "keep")]
 
 
 def free_bytes() -> int:
-    """Freed memory that the C library keeps for reuse, returned to the kernel or not; 0 without glibc."""
+    """Freed memory in the C library's heaps, including what was returned to the kernel; 0 without glibc."""
     mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if mallinfo is None:
         return 0
@@ -93,16 +92,16 @@ def free_bytes() -> int:
 
 
 class Trimmer:
-    """Returns the memory of large work when the process has grown by it, or when it has been freed since the last time.
-    One for a process."""
+    """Returns free memory to the kernel after the process has grown, or after much memory has been freed. One per
+    process."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
         self._next_at = time.monotonic() + TRIM_INTERVAL_S
         self._resident_bytes = 0
-        """After the last time; 0: not known yet."""
+        """After the last trim; 0: unknown."""
         self._free_bytes = 0
-        self._trimmed_at = self._looked_at = time.monotonic()
+        self._trimmed_at = self._checked_at = time.monotonic()
         self._busy_s = time.process_time()
 
     def due(self) -> bool:
@@ -112,14 +111,14 @@ class Trimmer:
             return False
         self._next_at = now + TRIM_INTERVAL_S
         busy_s = time.process_time()
-        is_quiet = busy_s - self._busy_s <= QUIET_SHARE * (now - self._looked_at)
-        self._looked_at, self._busy_s = now, busy_s
+        is_quiet = busy_s - self._busy_s <= QUIET_SHARE * (now - self._checked_at)
+        self._checked_at, self._busy_s = now, busy_s
         grown_bytes_min = TRIM_BYTES_MIN_QUIET if is_quiet else self._busy_bytes_min(now - self._trimmed_at)
         has_grown = self._resident_now() > self._resident_bytes + grown_bytes_min
         return has_grown or free_bytes() > self._free_bytes + grown_bytes_min
 
     def _busy_bytes_min(self, since_s: float) -> int:
-        """Growth that makes a trim worthwhile, so long after the last one."""
+        """The growth that makes a trim worthwhile in a busy process, `since_s` after the last one."""
         if since_s < TRIM_SELDOM_S:
             share, least = TRIM_SHARE_MIN, TRIM_BYTES_MIN_SMALL
         else:
@@ -133,7 +132,8 @@ class Trimmer:
         self._free_bytes = free_bytes()
 
     def _resident_now(self) -> int:
-        """As it was the last time while the kernel does not tell, such as when no more files can be opened."""
+        """The current resident bytes, or the last known number if it cannot be read, for example without free file
+        descriptors."""
         try:
             return int(self._process.memory_info().rss)
         except OSError:

@@ -1,10 +1,10 @@
-"""Memory accounts: what the numpy arrays of one piece of work hold, counted exactly and bounded.
+"""Memory accounts: the memory of the numpy arrays of one piece of work, counted exactly and bounded.
 
-numpy lets a program replace the functions that allocate the memory of arrays, for one context at a time (NEP 49,
-https://numpy.org/neps/nep-0049.html). An array remembers the functions it was allocated with. So an account counts
-what is allocated while it is open, intermediate results included, until each array is freed, wherever that happens.
-An allocation past the account's limit fails, and numpy raises MemoryError. What kernels allocate for themselves and
-what Python's own objects take is not counted.
+A program can replace numpy's functions that allocate the memory of arrays, for one context at a time (NEP 49,
+https://numpy.org/neps/nep-0049.html). An array remembers the functions that allocated it. So an account counts every
+array allocated while it is open, including intermediate results, until the array is freed, in whatever context. An
+allocation past the account's limit fails, and numpy raises MemoryError. Memory that kernels allocate themselves and
+Python's own objects are not counted.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from shared.kernels.declarations import NumbaFunction
 
 _HANDLER_NAME = b"mem_handler"
 _SET_HANDLER, _GET_HANDLER = 304, 305
-"""Places of PyDataMem_SetHandler and PyDataMem_GetHandler in numpy's table of C functions, which never change."""
+"""Indices of PyDataMem_SetHandler and PyDataMem_GetHandler in numpy's table of C functions, which never change."""
 _HUGE_BYTES_MIN, _PAGE_BYTES, _MADV_HUGEPAGE = 4 << 20, 4096, 14
 _USED, _LIMIT, _PEAK = range(3)
 _LEFT_BYTES_MAX = 4096
-"""A slot is used again while arrays of so many bytes are still in it. Its next account counts too little by as much
-when they are freed. (Numbers of arrays that were grown in place are exact to some bytes only.)"""
-_LOOKS = 2
-"""Slots with arrays that are looked at before a new one is made."""
+"""A slot is reused while arrays of up to this size still count in it; its next account then counts that much too little
+once they are freed. (Sizes of arrays that were grown in place are exact only to some bytes.)"""
+_CHECKS_MAX = 2
+"""The number of occupied slots that are checked before a new one is created."""
 
 _carray = NumbaFunction("carray")
 _CONTEXT, _ADDRESS, _SIZE = types.voidptr, types.intp, types.uintp
@@ -54,7 +54,8 @@ def _grant(context: Any, size: Any) -> bool:
 
 @inlined
 def _in_huge_pages(address: int, size: Any) -> int:
-    """The address. As numpy does for its own, the pages of a large array are asked to be huge: fewer of them fault."""
+    """Request huge pages for a large array, as numpy's own functions do: there are fewer page faults. Returns the
+    address."""
     if size >= _HUGE_BYTES_MIN and address != 0:
         offset = _PAGE_BYTES - address % _PAGE_BYTES
         _madvise(address + offset, size - offset, _MADV_HUGEPAGE)
@@ -95,7 +96,7 @@ _SIGNATURES: dict[Any, Any] = {
 
 
 class Account:
-    """A bound on the bytes that arrays hold at a time. Opened by one thread at a time; arrays may be freed by any."""
+    """Counts and bounds the bytes of live arrays. One thread at a time may open it; any thread may free arrays."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._slot = _slot()
@@ -115,7 +116,7 @@ class Account:
         return int(self._slot.numbers[_LIMIT])
 
     def hold(self, size: int) -> None:
-        """Count `size` bytes that no array holds, for as long as the account exists. Raises MemoryError past the
+        """Count `size` more bytes, in addition to arrays, as long as the account exists. Raises MemoryError past the
         limit."""
         numbers = self._slot.numbers
         if numbers[_USED] + size > numbers[_LIMIT]:
@@ -125,17 +126,17 @@ class Account:
         self._held += size
 
     def open(self) -> Opened:
-        """A context in which the arrays are counted that this thread allocates."""
+        """A context in which arrays that this thread allocates are counted."""
         return Opened(self._slot.handler, self)
 
     def __del__(self) -> None:
         self._slot.numbers[_USED] -= self._held
-        _give_back(self._slot)
+        _release_slot(self._slot)
 
 
 class Opened:
-    """A context in which numpy allocates this thread's arrays by a handler, that of `account` if there is one, which
-    lives as long. Every query enters one: a class takes a third of the time of a generator."""
+    """A context in which numpy allocates this thread's arrays with `handler`. It keeps `account` alive, to which the
+    handler belongs. Every query enters one: a class takes a third of the time of a generator."""
 
     __slots__ = ("_account", "_before", "_handler")
 
@@ -151,13 +152,13 @@ class Opened:
 
 
 def uncounted() -> Opened:
-    """A context in which what this thread allocates is in no account: it stays longer than the work it was allocated
-    for (caches)."""
+    """A context in which this thread's arrays count in no account: those of caches, which outlive the work that creates
+    them."""
     return Opened(_numpy().default)
 
 
 def prepare() -> None:
-    """Compile the functions, or load them from the cache on disk. Processes that are forked later have them too."""
+    """Compile the functions, or load them from the cache on disk. Processes forked later inherit them."""
     _numpy()
 
 
@@ -174,15 +175,15 @@ class _Handler(ctypes.Structure):
 
 
 def in_use_bytes() -> int:
-    """What the arrays of all accounts of this process hold."""
+    """The bytes of the arrays in all accounts of this process."""
     return sum(max(0, int(slot.numbers[_USED])) for slot in list(_slots))
 
 
 class _Slot:
-    """The numbers of an account (int64[3]: used, limit, peak), and the handler that keeps them.
+    """The numbers of an account (int64[3]: used, limit, peak), and the handler that updates them.
 
-    Slots are never freed, not even when the process ends, since arrays that outlive their account still refer to them;
-    those whose arrays are all freed are used again.
+    Slots are never freed, not even when the process ends, since arrays that outlive their account still refer to them.
+    A slot is reused once its arrays are freed.
     """
 
     def __init__(self) -> None:
@@ -190,7 +191,7 @@ class _Slot:
         functions = _numpy().functions
         self._struct = _Handler(b"triptych", 1, _Allocator(self.numbers.ctypes.data, *functions))
         self.handler = _new_capsule(ctypes.addressof(self._struct), _HANDLER_NAME, None)
-        _keep_for_good(self)
+        _keep_forever(self)
         _slots.append(self)
 
     def is_free(self) -> bool:
@@ -198,10 +199,10 @@ class _Slot:
 
 
 _slots: list[_Slot] = []
-"""All of them: as many as accounts were open at a time."""
+"""All slots: as many as there were accounts at the same time."""
 _idle: deque[_Slot] = deque()
 _occupied: deque[_Slot] = deque()
-"""Slots that no account uses: those without arrays, and those that had some when they were last looked at."""
+"""Slots that no account uses: those without arrays, and those that still had arrays at the last check."""
 
 
 def _slot() -> _Slot:
@@ -209,7 +210,7 @@ def _slot() -> _Slot:
     with suppress(IndexError):
         return _idle.pop()
     with suppress(IndexError):
-        for _ in range(_LOOKS):
+        for _ in range(_CHECKS_MAX):
             slot = _occupied.popleft()
             if slot.is_free():
                 return slot
@@ -217,12 +218,12 @@ def _slot() -> _Slot:
     return _Slot()
 
 
-def _give_back(slot: _Slot) -> None:
+def _release_slot(slot: _Slot) -> None:
     (_idle if slot.is_free() else _occupied).append(slot)
 
 
-def _keep_for_good(thing: object) -> None:
-    """Arrays may be freed at the very end of the process, when nothing else is left."""
+def _keep_forever(thing: object) -> None:
+    """Never free this object: arrays may be freed at the very end of the process, after everything else."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
@@ -235,7 +236,7 @@ _pointer_of.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 class _Numpy:
-    """numpy's side: its two functions, its own handler, and the addresses of ours."""
+    """numpy's functions that set and get the handler, its default handler, and the addresses of our functions."""
 
     def __init__(self) -> None:
         interface: Any = _multiarray_umath
@@ -243,7 +244,7 @@ class _Numpy:
         self.set_handler: Any = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(table[_SET_HANDLER])
         self.default: Any = ctypes.PYFUNCTYPE(ctypes.py_object)(table[_GET_HANDLER])()
         self.functions = tuple(c_function(signature, function) for function, signature in _SIGNATURES.items())
-        _keep_for_good(self)
+        _keep_forever(self)
 
 
 @cache

@@ -1,5 +1,5 @@
-"""Identifies the current boot of the system: what processes have written since it began survives their death, synced or
-not."""
+"""Identifies the current boot of the system. Within one boot, written data survives the death of a process, even if it
+was not synced."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> bytes:
-    """16 bytes that no other boot has; empty if the system does not tell."""
+    """16 bytes unique to this boot; empty if the system does not report them."""
     try:
         return uuid.UUID(BOOT_ID.read_text().strip()).bytes
     except (OSError, ValueError):

@@ -57,7 +57,7 @@ _SHARED = ("Shared_Clean", "Shared_Dirty")
 
 
 def put_supervisor(values: Values, pid: int) -> None:
-    """Add the memory of the supervisor, which cannot be asked for it, since it serves no requests."""
+    """Add the memory of the supervisor, which serves no requests and so cannot report it."""
     pages = _fields(Path(f"/proc/{pid}/status"))
     if "VmRSS" in pages:
         values.put("triptych_process_resident_bytes", pages["VmRSS"], SUPERVISOR)

@@ -1,4 +1,4 @@
-"""How many processors there are for this process."""
+"""The number of CPUs available to this process."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
 
 def usable(groups: Path = CONTROL_GROUPS) -> float:
-    """Processors that this process may use: by its affinity, and by the quota of its control group, such as that of a
-    container."""
+    """The number of CPUs that this process may use: bounded by its affinity and by the quota of its control group, such
+    as a container's."""
     count: float = len(os.sched_getaffinity(0))
     with suppress(OSError, ValueError):
         quota, period = (groups / "cpu.max").read_text().split()

@@ -77,10 +77,10 @@ def test_a_range_is_queried_with_a_step_of_its_own(run: Run, name: str) -> None:
 def test_what_is_refused_is_named_and_the_rest_is_stored(run: Run, name: str) -> None:
     text = f'{name} 1\n{name} one\n{name}{{a="1",a="2"}} 3\n'
     code, output, messages = run("write", given=text)
-    assert (code, output) == (3, "1 samples written\n")
+    assert (code, output) == (3, "1 sample written\n")
     assert messages.splitlines() == [
         "triptych: line 2: 'one' is not a number",
-        "triptych: line 3: the label 'a' is there twice",
+        "triptych: line 3: the label 'a' appears twice",
     ]
     code, output, messages = run("write", "--json", given='{"a b"="\\x"} 1\n{"metric": {"": "x"}, "value": 1}\n')
     assert code == 1, messages
@@ -138,8 +138,8 @@ def test_vectors_are_upserted_searched_got_counted_and_deleted(run: Run, name: s
     assert run("vector", "get", "z", *here)[0] == 1
     row = next(line for line in run("vector", "collections")[1].splitlines() if line.startswith(name))
     assert row.split("\t")[1:5] == ["3", "2", "cosine", "f32"]
-    assert run("vector", "delete", "a", "z", *here)[1] == "1 vectors deleted\n"
-    assert run("vector", "delete", "--filter", '{"exists": {"field": "n"}}', *here)[1] == "1 vectors deleted\n"
+    assert run("vector", "delete", "a", "z", *here)[1] == "1 vector deleted\n"
+    assert run("vector", "delete", "--filter", '{"exists": {"field": "n"}}', *here)[1] == "1 vector deleted\n"
     assert run("vector", "drop", name) == (0, f"collection {name} is deleted\n", "")
     assert run("vector", "count", *here)[0] == 1
 
@@ -222,7 +222,7 @@ def test_samples_are_sent_again_while_the_cluster_is_away(run: Run, replying: An
     url = replying(away, away, (204, None, written))
     code, output, messages = run("write", "--url", url, given="a 1\nb 2\n")
     assert (code, output) == (0, "2 samples written\n")
-    assert messages.splitlines() == ["triptych: shard 1 is down; trying again", "triptych: going on"]
+    assert messages.splitlines() == ["triptych: shard 1 is down; trying again", "triptych: resuming"]
 
 
 def test_a_cluster_that_stays_away_is_code_1(run: Run, replying: Any, monkeypatch: pytest.MonkeyPatch) -> None:

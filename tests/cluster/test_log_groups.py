@@ -304,7 +304,7 @@ def test_the_command_lists_shows_and_deletes_groups(cluster: Cluster, prefix: st
     fill(cluster, prefix, 2, 1)
     joined = cluster.post_json(f"/api/v1/log/groups/{quote(group, safe='')}/join", {"prefixText": prefix})
     assert joined.status == 200, joined.body
-    assert f"{group}\t1 members\t{prefix}\n".encode() in run("groups")
+    assert f"{group}\t1 member\t{prefix}\n".encode() in run("groups")
     assert json.loads(run("group", group))["lag"] == 2
     run("delete-group", group)
     assert group.encode() not in run("groups")

@@ -147,7 +147,7 @@ def test_the_command_goes_on_where_it_was_after_restarts(new_cluster: Callable[.
     finally:
         tail.kill()
     assert output.split() == [b"%d" % number for number in range(40)]
-    assert b"trying again" in messages and b"going on at sequence number" in messages
+    assert b"trying again" in messages and b"resuming at sequence number" in messages
     assert tail.returncode == 0
 
 

@@ -67,7 +67,7 @@ def test_a_tombstone_has_no_value(cluster: Cluster, key: str) -> None:
 def test_tombstones_from_a_shell(cluster: Cluster, key: str) -> None:
     assert run(cluster, "append", "--key", key, stdin=b"value\n").returncode == 0
     appended = run(cluster, "append", "--key", key, "--tombstone")
-    assert (appended.returncode, appended.stdout) == (0, b"1 records appended\n"), appended.stderr
+    assert (appended.returncode, appended.stdout) == (0, b"1 record appended\n"), appended.stderr
     lines = [line.split(b"\t") for line in run(cluster, "scan", "--key", key).stdout.splitlines()]
     assert [line[1:] for line in lines] == [[key.encode(), b"value"], [key.encode(), b"", b"tombstone"]]
     shown = run(cluster, "tail", "--key", key, "--start", "0", "--limit", "2", "--json").stdout.splitlines()

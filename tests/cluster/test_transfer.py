@@ -281,7 +281,7 @@ def test_a_compressed_file_that_is_whole_is_not_read_again_from_its_middle(
     with pytest.raises(CommandError, match="'nonsense'; it must be a sample"):
         imported(cluster, whole, broken)
     broken.write_text(f"{name} 1 {START_MS // 1000}\n# EOF\n")
-    assert imported(cluster, whole, broken) == (0, "1 samples imported\n")
+    assert imported(cluster, whole, broken) == (0, "1 sample imported\n")
     assert sorted(len(pairs) for pairs in series_of(export(cluster, name).body).values()) == [1, *[714] * 5, *[715] * 2]
 
 

@@ -33,11 +33,11 @@ def test_what_is_exported_by_a_command_is_imported_by_one(
 @pytest.mark.parametrize(
     ("arguments", "code", "reason"),
     [
-        (["export", "metrics", "x.unknown", "--match", "up"], 2, "--format says it"),
+        (["export", "metrics", "x.unknown", "--match", "up"], 2, "give it with --format"),
         (["export", "metrics", "x.csv"], 2, "--match"),
-        (["export", "log", "x.csv"], 2, "--format says it"),
+        (["export", "log", "x.csv"], 2, "give it with --format"),
         (["export", "log", "x.jsonl", "--key", "a", "--prefix", "b"], 2, "exclude each other"),
-        (["export", "vectors", "x.jsonl", "--filter", "{"], 1, "--filter is no JSON"),
+        (["export", "vectors", "x.jsonl", "--filter", "{"], 1, "--filter is not JSON"),
         (["import", "metrics", "/nothing/there.jsonl"], 1, "/nothing/there.jsonl"),
         (["import", "log", "/nothing/there.jsonl"], 1, "/nothing/there.jsonl"),
     ],

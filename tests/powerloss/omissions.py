@@ -18,7 +18,6 @@ from unittest import mock
 from shared import durable
 from worker.logs.keeper import Keeper
 from worker.series.journal import Journal
-from worker.series.part import SeriesPart
 from worker.storage.group_sync import GroupSync
 from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
@@ -28,7 +27,7 @@ from worker.vectors.part import VectorPart
 PACKAGES = ("shared", "worker", "coordinator")
 FUNCTIONS = {"fsync": os, "fdatasync": os, "sync_directory": durable}
 METHODS: dict[str, tuple[type, ...]] = {
-    "sync": (GroupSync, Store, WriteAheadLog, Stream, Keeper, SeriesPart, VectorPart),
+    "sync": (GroupSync, Store, WriteAheadLog, Stream, Keeper, VectorPart),
     "flush": (Store,),
     "sync_names": (LocalObjects,),
 }
@@ -62,6 +61,8 @@ UNNOTICED = {
     "worker.logs.part:load:sync": "what a start reads in the store was synced or written out before",
     "worker.logs.part:drop:durable": "the space is reclaimed next, which writes the store's memory out to the disk",
     "worker.series.loading:carry_out:durable": "the journal says it still; what releases that is a later write, synced",
+    "worker.series.loading:restore_series:sync": "the journal has the labels still; what releases them is a later write, "
+    "synced",
     "worker.series.index.registry:sweep:durable": "a sweep that is undone leaves the rows as they were, and is done "
     "again",
     "worker.storage.rows.store:close:sync": "the families are flushed next, to files that the store syncs itself",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import msgspec
@@ -128,3 +129,18 @@ def test_an_inventory_that_leaves_the_directory_is_refused() -> None:
         with pytest.raises(ValueError, match="not in a data directory"):
             Inventory.decode(bad.encode())
     assert Inventory.decode(inventory.encode()) == inventory
+
+
+def test_a_disk_that_takes_only_a_part_of_a_file_is_named_instead_of_the_backup(view: Path, tmp_path: Path) -> None:
+    location = str(tmp_path / "place")
+    back_up(view, location)
+    size = max(entry.size for entry in names_entries(location))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, limits[1]))  # the last write writes all but a byte
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            restore(location, tmp_path / "data")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    restore(location, tmp_path / "data")
+    assert_restored(view, tmp_path / "data")

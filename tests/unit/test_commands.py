@@ -17,7 +17,9 @@ import click
 import pytest
 
 from coordinator import cli
+from coordinator.commands import serve
 from coordinator.commands.root import SECTIONS, root
+from coordinator.plurals import counted
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = "http://127.0.0.1:1"
@@ -105,7 +107,7 @@ def test_examples_are_calls_that_can_be_made(tmp_path: Path, monkeypatch: pytest
         (["query", "up", "--end", "now"], "--end and --step need --start"),
         (["query", "up", "--start", "-1h", "--time", "now"], "give one"),
         (["query", "up", "--start", "now", "--end", "-1h"], "before it begins"),
-        (["query", "up", "--time", "yesterday"], "it must be RFC 3339, Unix seconds, now, or how long ago"),
+        (["query", "up", "--time", "yesterday"], "it must be RFC 3339, Unix seconds, now, or relative to now"),
         (["query", "up", "--time", "2026-01-01T00:00:00"], "is not a time"),
         (["query", "up", "--start", "-1h", "--step", "often"], "'often' is not a duration"),
         (["write", "--label", "job"], "'job' is not a label; it must be such as job=backup"),
@@ -153,6 +155,41 @@ def test_a_cluster_that_is_not_there_is_code_1_and_one_line(
     assert cli.main([*arguments, "--url", NOBODY]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("triptych: ")
+
+
+def test_a_missing_file_is_code_1_and_named_with_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "none.jsonl"
+    assert cli.main(["import", "log", str(path), "--url", NOBODY]) == 1
+    assert capsys.readouterr().err == f"triptych: {path}: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 records appended"), (1, "1 record appended"), (2, "2 records appended")]
+)
+def test_one_item_is_counted_in_the_singular(count: int, text: str) -> None:
+    assert counted(count, "records appended") == text
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_warned"),
+    [
+        ({"TRIPTYCH_WORKERS": "99"}, True),
+        ({"TRIPTYCH_WORKERS": "99", "TRIPTYCH_SHARDS": "99"}, False),
+        ({"TRIPTYCH_WORKERS": "16"}, False),
+        ({"TRIPTYCH_WORKERS": "many"}, False),  # the children refuse it
+        ({}, False),
+    ],
+)
+def test_serve_warns_of_an_unusual_number_of_shards_for_a_new_directory(
+    variables: dict[str, str], is_warned: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environ = {"TRIPTYCH_DATA": str(tmp_path / "data"), **variables}
+    serve.warn_of_unusual_shards(environ)
+    assert ("gets 99 shards, and this number cannot be changed later" in capsys.readouterr().err) == is_warned
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "manifest.json").touch()
+    serve.warn_of_unusual_shards(environ)
+    assert capsys.readouterr().err == ""
 
 
 def test_options_of_connections_come_from_the_environment(

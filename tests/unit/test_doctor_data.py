@@ -40,6 +40,16 @@ def test_a_whole_directory_is_well(directory: Path, tmp_path: Path) -> None:
     assert troubles(tmp_path / "empty") == {}
 
 
+def test_more_workers_than_usual_fix_the_shards_of_a_new_directory(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for new in (tmp_path / "none", tmp_path / "empty"):
+        (warned,) = (found for found in data.look(new, 0, workers=99) if found.level != "ok")
+        assert (warned.name, warned.level) == ("shards", "warning")
+        assert "the first start creates 99" in warned.seen
+        assert all(found.level == "ok" for found in data.look(new, 99, workers=99))
+        assert all(found.level == "ok" for found in data.look(new, 0, workers=16))
+
+
 def test_what_is_no_data_directory(directory: Path, tmp_path: Path) -> None:
     assert troubles(directory / "manifest.json") == {"directory": "problem"}
     assert troubles(tmp_path) == {"directory": "warning"}
@@ -50,7 +60,7 @@ def test_a_format_that_a_start_refuses(directory: Path) -> None:
     assert "TRIPTYCH_SHARDS=1" in found_in(directory, shards=8)["format"].right
     assert troubles(directory, shards=0) == {}
     (more_workers,) = (found for found in data.look(directory, 0, workers=2) if found.level != "ok")
-    assert more_workers.seen == "1 shards, and TRIPTYCH_WORKERS is 2"
+    assert more_workers.seen == "1 shard, and TRIPTYCH_WORKERS is 2"
     content = (directory / "manifest.json").read_bytes()
     (directory / "manifest.json").write_bytes(content[:-20])
     assert troubles(directory)["format"] == "problem"

@@ -267,10 +267,20 @@ def test_full_tables_keep_what_they_have_until_it_is_time_to_forget(monkeypatch:
     assert [new_of(8), new_of(8), new_of(8), new_of(0)] == [6, 9, 0, 8]
 
 
+def cumulative(metric: Any) -> Any:
+    metric.aggregation_temporality = 2
+    return metric.data_points
+
+
 @pytest.mark.parametrize(
     ("fill", "why"),
     [
         (lambda r: r.metric("m").gauge.data_points.add(time_unix_nano=T_NS), "metric 'm': a data point has no value"),
+        (lambda r: r.metric("m").gauge.data_points.add(as_double=1.0), "metric 'm': a data point has no time"),
+        (lambda r: r.metric("m").gauge.data_points.add(as_int=1, time_unix_nano=999_999), "a data point has no time"),
+        (lambda r: r.metric("m").summary.data_points.add(count=1), "metric 'm': a data point has no time"),
+        (lambda r: cumulative(r.metric("m").histogram).add(count=1, bucket_counts=[1]), "a data point has no time"),
+        (lambda r: cumulative(r.metric("m").exponential_histogram).add(count=1), "a data point has no time"),
         (lambda r: r.histogram("m", [1.0], [1]), "one bucket more than explicit bounds"),
         (lambda r: r.histogram("m", [2.0, 1.0], [1, 1, 1]), "do not ascend"),
         (lambda r: r.histogram("m", [float(i) for i in range(1001)], [0] * 1002), "1001 explicit bounds; the limit is"),

@@ -110,6 +110,22 @@ def test_rules_that_fail_are_said(tmp_path: Path) -> None:
     assert code == 1 and "rule 'job:m:sum' at 0s:" in text
 
 
+@pytest.mark.parametrize(
+    ("content", "instead"),
+    [
+        ("global: {}\nscrape_configs: []\n", "TRIPTYCH_PROMETHEUS_CONFIG={path} triptych doctor"),
+        ("rule_files: [rules.yml]\n", "is a Prometheus configuration, not a rule file"),
+        (TESTS, "run: triptych rules test {path}"),
+    ],
+)
+def test_a_file_of_another_kind_is_told_which_command_checks_it(tmp_path: Path, content: str, instead: str) -> None:
+    path = tmp_path / "other.yml"
+    path.write_text(content)
+    lines: list[str] = []
+    assert check([path], lines.append) == 1
+    assert f"FAILED: {path} " in "".join(lines) and instead.format(path=path) in "".join(lines)
+
+
 def test_rule_files_are_checked(tmp_path: Path) -> None:
     good, bad, double = (tmp_path / name for name in ("good.yml", "bad.yml", "double.yml"))
     good.write_text(RULES)
@@ -118,7 +134,7 @@ def test_rule_files_are_checked(tmp_path: Path) -> None:
     lines: list[str] = []
     assert check([good, bad], lines.append) == 1
     text = "".join(lines)
-    assert f"Checking {good}\n  SUCCESS: 2 rules in 1 groups" in text
+    assert f"Checking {good}\n  SUCCESS: 2 rules in 1 group" in text
     assert f"FAILED: {bad}: line 6: group 'g', rule 1, 'job:m:sum'.expr: could not parse" in text
     lines.clear()
     assert check([double], lines.append) == 0 and "2 rules are named 'r'" in "".join(lines)

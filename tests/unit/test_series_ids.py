@@ -146,6 +146,36 @@ def test_restored_series_replace_the_row_of_a_smaller_commit_that_failed(
     assert ids_of(shard) == [0, 1]
 
 
+def test_series_with_ids_after_skipped_ones_are_restored(shard: Shard) -> None:
+    shard.write([(m(job="a"), [(1, 1.0)])])
+    shard.part.journal.write(Deletion(np.array([7, 9]), 0, 10), durable=True)
+    shard.reopen()
+    shard.write([(m(job="b"), [(3, 3.0)])])
+    assert ids_of(shard) == [0, 10]
+    lose_series(shard, 1, 11)
+    shard.reopen()
+    assert not shard.part._damage.texts("series")
+    assert ids_of(shard) == [0, 10]
+    assert shard.samples() == {A: [(1, 1.0)], B: [(3, 3.0)]}
+    shard.write([(m(job="c"), [(3, 3.0)])])
+    assert ids_of(shard) == [0, 10, 11]
+
+
+def test_a_damaged_record_of_new_series_costs_only_their_samples(shard: Shard) -> None:
+    for job in ("a", "damaged", "b"):
+        shard.write([(m(job=job), [(1, 1.0)])])
+    lose_series(shard, 0, 3)
+    shard.close()
+    path = next(path for path in (shard.path / "wal").glob("*.wal") if b"damaged" in path.read_bytes())
+    path.write_bytes(path.read_bytes().replace(b"damaged", b"DAMAGED"))
+    shard.open()
+    [text] = shard.part._damage.texts("series")
+    assert "the journal has 1 samples of series the store does not have, ids up to 1" in text
+    assert shard.samples() == {A: [(1, 1.0)], B: [(1, 1.0)]}
+    shard.write([(m(job="damaged"), [(2, 2.0)])])
+    assert ids_of(shard) == [0, 2, 3]
+
+
 def test_sealing_makes_new_series_durable_before_their_records_are_released(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:

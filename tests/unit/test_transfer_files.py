@@ -327,7 +327,7 @@ def test_vectors_with_long_attributes_are_sent_in_parts_that_a_request_may_have(
     assert max(sizes) < 17 << 20
 
 
-@pytest.mark.parametrize(("what", "then"), [("log", "goes on where this one ends"), ("vectors", "begins again")])
+@pytest.mark.parametrize(("what", "then"), [("log", "goes on where this one ends"), ("vectors", "starts over")])
 def test_an_import_that_loses_its_patience_says_what_the_same_command_does(
     what: str, then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,20 +46,21 @@ def restore_series(journal: Journal, store: Rows) -> int:
     records in the journal are, before any reply. Call this after `journal.load` and before the rows of series are read.
     Returns the number of restored series. Raises StoreDamaged, Unavailable."""
     registry = Registry(store)
-    registry.next_id = first_lost = registry.given()
-    if registry.has_rows_from(first_lost):
+    registry.next_id = registry.given()
+    if registry.has_rows_from(registry.next_id):
         return 0  # the rows contradict each other, which the power does not do: `load_labels` refuses them
+    restored = 0
     for record in journal.new_series():
         if record.end <= registry.next_id:
             continue
-        if record.first > registry.next_id:
-            break  # the record before is lost: the log has reported it, and `replay` reports samples of its series
-        registry.next_id = record.first  # its row replaces that of a commit that failed, which had fewer series
+        # The row begins where the record does. It replaces the row of a commit that failed, which had fewer series; or
+        # ids before it stay unused, because their record is damaged or a start has skipped them (`Replayed.unknown_id`).
+        registry.next_id = record.first
         batch = store.batch()
         registry.put(batch, record.labels, record.offsets)
         store.write(batch)
         registry.next_id = record.end
-    restored = registry.next_id - first_lost
+        restored += len(record)
     if restored:
         store.sync()
         event(logging.INFO, "series restored from the journal", series=restored)

@@ -1,4 +1,4 @@
-"""Whether two servers gave the same answer to a query."""
+"""Compares the results of two servers for a query."""
 
 from __future__ import annotations
 

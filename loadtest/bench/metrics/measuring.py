@@ -1,4 +1,4 @@
-"""What is measured of one server: each function returns row name → figure, in the units of `report.ROWS`."""
+"""Measures one server. Each function returns row name → figure, in the units of `report.ROWS`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def range_path(server: Server, text: str, end_ms: int, steps: int = STEPS) -> st
 
 def queries(server: Server, work: Workload, times: int) -> tuple[Figures, dict[str, Answer]]:
     """Milliseconds until the answer's last byte, one connection, medians of `times` after one that does not count; and
-    the server's processor time, which other work on the machine disturbs less."""
+    the server's CPU time, which other work on the machine disturbs less."""
     end_ms = work.end_ms + OFF_SAMPLES_MS
     paths = {row: range_path(server, text, end_ms) for text, row in RANGE_QUERIES.items()}
     paths |= {row: instant_path(server, text, end_ms) for text, row in INSTANT_QUERIES.items()}

@@ -1,4 +1,4 @@
-"""The figures as one table: on the screen, and in docs/benchmarks/metrics.md."""
+"""Prints the figures as one table, and writes it to docs/benchmarks/metrics.md."""
 
 from __future__ import annotations
 

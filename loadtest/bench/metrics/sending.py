@@ -1,4 +1,4 @@
-"""Sends encoded requests over some connections at once; a thread each, which does nothing but wait for the socket."""
+"""Sends encoded requests over several connections at once, with a thread for each that only waits for the socket."""
 
 from __future__ import annotations
 
