@@ -146,16 +146,16 @@ bench-vector: $(VENV)/.installed-load
 bench-vector-large: $(VENV)/.installed-load  ## a million vectors beside libraries at equal recall (VECTORS, DIMENSION, STORAGE)
 	$(BIN)/python -m loadtest.bench.vector_large $(if $(VECTORS),--vectors $(VECTORS)) $(if $(DIMENSION),--dimension $(DIMENSION)) $(if $(STORAGE),--storage $(STORAGE))
 
-bench-path: $(VENV)/.installed-load  ## processor time of small requests, by process
+bench-path: $(VENV)/.installed-load  ## CPU time of small requests, by process
 	$(BIN)/python -m loadtest.bench.path
 
-bench-small: $(VENV)/.installed-load  ## latency and processor time of small queries
+bench-small: $(VENV)/.installed-load  ## latency and CPU time of small queries
 	$(BIN)/python -m loadtest.bench.small_queries
 
 bench-start: $(VENV)/.installed-load  ## the first seconds after a start, with empty and full caches of kernels, and restarts
 	$(BIN)/python -m loadtest.bench.start --empty
 
-bench-access: $(VENV)/.installed-load  ## what a token, TLS and handshakes cost in processor time
+bench-access: $(VENV)/.installed-load  ## what a token, TLS and handshakes cost in CPU time
 	$(BIN)/python -m loadtest.bench.access
 
 CHAOS_SECONDS ?= 600

@@ -154,6 +154,9 @@ class Dispatcher:
         if request._version < HttpVersion10:
             request._version = HttpVersion10  # also used for the response, since HTTP/0.9 has no status line
             raise Malformed("the request has no HTTP version; it must be HTTP/1.1 or HTTP/1.0")
+        coding = request.headers.get(hdrs.TRANSFER_ENCODING, "chunked").strip().lower()
+        if coding != "chunked":
+            raise Malformed(f"Transfer-Encoding is {coding[:100]!r}; it must be 'chunked', with any Content-Encoding")
         if "%" in request.raw_path:
             path, _, query = request.raw_path.partition("?")
             # The handler of label values reports an invalid name itself.

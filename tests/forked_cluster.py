@@ -1,5 +1,5 @@
 """Clusters whose processes are forked from one that has imported everything and loaded all kernels: a start takes some
-0.3 s of processor time instead of four. `tests/cluster/test_lifecycle.py` starts them as a user does."""
+0.3 s of CPU time instead of four. `tests/cluster/test_lifecycle.py` starts them as a user does."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Programs, each in a process of its own that is forked from one which has imported what they need: a start takes
-milliseconds of processor time instead of a second."""
+milliseconds of CPU time instead of a second."""
 
 from __future__ import annotations
 

@@ -74,7 +74,9 @@ class Duration(click.ParamType):
 @click.option("--limit", type=click.IntRange(0), metavar="N", help="Return at most N series; 0: all.")
 @click.option("--timeout", type=Duration(), default=TIMEOUT, help=f"Timeout of the query (default: {TIMEOUT}).")
 @click.option(
-    "--explain", is_flag=True, help="Print, instead of the result, which process evaluated which part in what time."
+    "--explain",
+    is_flag=True,
+    help="Print, instead of the result, which process evaluated which part, and how long it took.",
 )
 @json_option
 @with_client

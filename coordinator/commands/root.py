@@ -39,7 +39,7 @@ SECTIONS = (
         },
     ),
     Section(
-        "Maintain it",
+        "Maintain the service",
         "triptych doctor --url http://127.0.0.1:9090",
         {
             "status": ("coordinator.commands.status:status", "show shards and workers of a running cluster"),

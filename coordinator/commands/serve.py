@@ -29,8 +29,8 @@ PR_SET_PDEATHSIG = 1
 @click.command(
     epilog="""Settings are environment variables (TRIPTYCH_RETENTION=30d triptych serve), or are in a TOML file that
     TRIPTYCH_CONFIG names. docs/operations.md lists them, and `triptych doctor` reports what is wrong with them and with
-    the machine. The first start of a version compiles kernels for some minutes, while the service already answers;
-    `triptych warm` compiles them before the start."""
+    the machine. The first start of a version compiles the kernels for writes before it is ready, and the rest in the
+    background, which takes some minutes; `triptych warm` compiles all of them before the start."""
 )
 @click.option("--listen", metavar="HOST:PORT", help="Address of the HTTP interface (TRIPTYCH_LISTEN).")
 @click.option("--data", metavar="DIRECTORY", help="Data directory (TRIPTYCH_DATA).")

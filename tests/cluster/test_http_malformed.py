@@ -52,6 +52,7 @@ def cases(path: bytes) -> dict[str, list[bytes]]:
         "negative Content-Length": [post(path, b"Content-Length: -5\r\n\r\n")],
         "two Content-Lengths": [post(path, b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef")],
         "Content-Length and chunks": [post(path, b"Content-Length: 5\r\n" + CHUNKED + b"0\r\n\r\n")],
+        "compressed chunks": [post(path, b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n")],
         "no Host": [get(path, headers=b"")],
         "two Hosts": [get(path, headers=HOST * 2)],
         "HTTP/0.9": [b"GET " + path + b"\r\n\r\n"],

@@ -23,13 +23,13 @@ class Tasks:
         self._before_ms = self._processor_ms()
 
     def longest_ms(self) -> float:
-        """Of the longest task since the last call: how long it took or, if that is less, the processor time of all
+        """Of the longest task since the last call: how long it took or, if that is less, the CPU time of all
         tasks, since a task also takes long when the machine is busy with other work."""
         took_ms = float(self._page.evaluate(_LONGEST))
         return min(took_ms, self.spent_ms())
 
     def spent_ms(self) -> float:
-        """The processor time of all tasks since the last call."""
+        """The CPU time of all tasks since the last call."""
         before_ms, self._before_ms = self._before_ms, self._processor_ms()
         return self._before_ms - before_ms
 

@@ -286,6 +286,12 @@ def test_a_full_destination_leaves_the_backups_before(
     assert sending.verify(open_place(location), nothing) == []
 
 
+def test_verifying_a_place_without_backups_is_an_error(tmp_path: Path) -> None:
+    api: Any = None
+    with pytest.raises(BackupError, match=f"{tmp_path} has no backup"):
+        commands.run_backup(api, [str(tmp_path)], io.StringIO(), verify=True)
+
+
 def test_the_commands_leave_files_that_only_their_user_can_read(
     view: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

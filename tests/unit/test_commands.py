@@ -20,6 +20,7 @@ from coordinator import cli
 from coordinator.commands import serve
 from coordinator.commands.root import SECTIONS, root
 from coordinator.plurals import counted
+from shared.kernels import cache
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = "http://127.0.0.1:1"
@@ -161,6 +162,15 @@ def test_a_missing_file_is_code_1_and_named_with_the_reason(tmp_path: Path, caps
     path = tmp_path / "none.jsonl"
     assert cli.main(["import", "log", str(path), "--url", NOBODY]) == 1
     assert capsys.readouterr().err == f"triptych: {path}: No such file or directory\n"
+
+
+def test_kernels_are_not_compiled_for_a_cache_that_cannot_be_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(cache, "directory", lambda: tmp_path / "file" / "kernels")
+    assert cli.main(["warm"]) == 1
+    assert f"the kernel cache {tmp_path}/file/kernels cannot be created" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from shared.config import Settings
 from shared.errors import Unavailable
 from shared.frames.references import COUNT_SHIFT, ReferenceColumns
 from shared.labels import encode
-from tests.unit.series_shard import TIMEOUT_S, A, B, Shard, m
+from tests.unit.series_shard import EVERYTHING, TIMEOUT_S, A, B, Quiet, Shard, m
 from worker.series import journal
 from worker.series.arrivals import Arrival, parse
 from worker.series.index import registry
@@ -174,6 +175,23 @@ def test_a_damaged_record_of_new_series_costs_only_their_samples(shard: Shard) -
     assert shard.samples() == {A: [(1, 1.0)], B: [(1, 1.0)]}
     shard.write([(m(job="damaged"), [(2, 2.0)])])
     assert ids_of(shard) == [0, 2, 3]
+
+
+def test_a_deletion_names_no_series_that_a_commit_has_failed_to_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = Quiet(tmp_path)
+    shard.seal_each((1, 1.0))
+    with monkeypatch.context() as full:
+        full.setattr(shard.log, "write", Mock(side_effect=Unavailable("disk full")))
+        with pytest.raises(Unavailable):
+            shard.write([(m(job="b"), [(1, 2.0)])])
+    shard.part.contents.set_aside(shard.part.contents.layers.blocks[0], "damaged")
+    shard.part.delete([[]], *EVERYTHING, TIMEOUT_S)
+    shard.reopen()
+    [(_, deletion, _)] = shard.part.journal.records()
+    assert deletion.series.tolist() == [0]
+    shard.close()
 
 
 def test_sealing_makes_new_series_durable_before_their_records_are_released(

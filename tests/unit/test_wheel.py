@@ -1,4 +1,4 @@
-"""The wheel has all that the page at `/` is made of, and nothing of what its vendor.js is made of."""
+"""The wheel has every module and data file, and nothing of what the page's vendor.js is made of."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from coordinator.ui.files import load
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("coordinator", "proto", "shared", "worker")
 VENDOR = "coordinator/ui/vendor/"
+CHECKOUT_ONLY = (".proto",)
+"""Endings of files that the installed service does not need."""
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +49,15 @@ def test_the_wheel_serves_the_page_that_the_sources_serve(wheel: Path, tmp_path:
     )
     assert answer.stdout.strip() == load().version  # a digest of all files
     assert len(load().files) > 20
+
+
+def test_the_wheel_has_every_module_and_data_file(wheel: Path) -> None:
+    paths = (path for name in SOURCES for path in (ROOT / name).rglob("*") if path.is_file())
+    names = {str(path.relative_to(ROOT)) for path in paths if "__pycache__" not in path.parts}
+    needed = {name for name in names if not name.startswith(VENDOR) and not name.endswith(CHECKOUT_ONLY)}
+    with zipfile.ZipFile(wheel) as archive:
+        assert needed - set(archive.namelist()) == set()
+    assert {"shared/promql/grammar.lark", "shared/kernels/cache.py", "coordinator/ui/index.html"} < needed
 
 
 def test_the_wheel_has_nothing_of_what_vendor_js_is_made_of(wheel: Path) -> None:

@@ -53,8 +53,8 @@ def restore_series(journal: Journal, store: Rows) -> int:
     for record in journal.new_series():
         if record.end <= registry.next_id:
             continue
-        # The row begins where the record does. It replaces the row of a commit that failed, which had fewer series; or
-        # ids before it stay unused, because their record is damaged or a start has skipped them (`Replayed.unknown_id`).
+        # The row begins where the record does. It may replace the row of a commit that failed, which had fewer series.
+        # It may also leave a hole before it: the ids of a damaged record, or ids that a start has skipped.
         registry.next_id = record.first
         batch = store.batch()
         registry.put(batch, record.labels, record.offsets)

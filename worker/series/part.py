@@ -175,8 +175,10 @@ class SeriesPart:
 
         lookup, ids = self.select(selectors, start_ms, end_ms, check)
         if self.damage(start_ms, end_ms):
-            # A block that is set aside may be restored, with samples of any series.
+            # A block that is set aside may be restored, with samples of any series, but not of one that a commit has
+            # failed to save: no record may name that one, since its labels may be nowhere.
             ids = lookup.select_any(selectors, check)
+            ids = ids[ids < self._series_saved]
         if len(self.exemplars):
             with_exemplars = self.exemplars.having(lookup.select_any(selectors, check), start_ms, end_ms)
             ids = np.union1d(ids, with_exemplars)

@@ -225,7 +225,7 @@ class Upkeep:
         self._contents.change(sealed_layers)
         self._journal.sealed_to(sealed)
         self.seals.add(time.monotonic() - started)
-        self._log("samples sealed", rows, started, before_ms=before_ms)
+        self._log("samples sealed", rows, started, **({} if before_ms == NEVER else {"before_ms": before_ms}))
 
     def _compact(self, now_ms: int) -> bool:
         """Rewrite some blocks as one, without deleted samples. Returns False if there is nothing to rewrite."""
