@@ -26,6 +26,8 @@ FORM = "application/x-www-form-urlencoded"
 LINE_BYTES_MAX = 200
 TOKEN_BYTES_MAX = 1024
 PIECE_BYTES = 1 << 20
+ERROR_BYTES_MAX = 64 << 10
+"""Of the body of an error, which says what is wrong."""
 
 
 class CommandError(click.ClickException):
@@ -167,13 +169,15 @@ class Client:
         return Client(self._url, self._headers.get("Authorization", ""), self._tls)
 
     def stream(self, target: str, **parameters: str | int | Sequence[str]) -> Iterator[bytes]:
-        """Send a GET request. Yields the body of the response in pieces."""
+        """Send a GET request. Yields the body of the response in pieces. Raises Away and CommandError as `content`
+        does."""
         try:
             query = urllib.parse.urlencode(parameters, doseq=True)
             self._connection.request("GET", f"{target}?{query}", headers=self._headers)
             answer = self._connection.getresponse()
             if answer.status != 200:
-                raise CommandError(f"{self._url}{target}: status {answer.status}: {answer.read(1000).decode()}")
+                self.content(Answer(answer.status, answer.read(ERROR_BYTES_MAX)))
+                raise CommandError(f"{self._url}{target}: status {answer.status}; it must be 200")
             while piece := answer.read(PIECE_BYTES):
                 yield piece
         except (OSError, http.client.HTTPException) as error:

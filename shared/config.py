@@ -50,7 +50,7 @@ class Settings:
     shards: int = _setting(
         0,
         "number of shards, fixed when the data directory is created; 0: those that the directory has, or "
-        "of a new one two for each worker, at least 4 and at most 16",
+        "of a new one two for each worker, at least 4 and at most 16, but never fewer than workers",
         least=0,
         most=SHARDS_MAX,
     )

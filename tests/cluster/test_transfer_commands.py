@@ -30,6 +30,14 @@ def test_what_is_exported_by_a_command_is_imported_by_one(
     assert "line 1: it is no JSON object" in capfd.readouterr().err
 
 
+def test_an_export_that_is_refused_shows_the_message_only(
+    cluster: Cluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["export", "metrics", str(tmp_path / "x.csv"), "--match", "a{", "--url", cluster.url]) == 1
+    shown = capfd.readouterr().err
+    assert "parse error" in shown and '"errorType"' not in shown
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "reason"),
     [

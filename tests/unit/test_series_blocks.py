@@ -221,7 +221,10 @@ def test_sealing_that_fails_at_any_step_changes_nothing_and_can_be_repeated(
     assert shard.samples() == expected
 
 
-def test_a_damaged_journal_record_is_skipped(shard: Quiet) -> None:
+@pytest.mark.parametrize(
+    ("number", "left"), [(0, [(0, 0.0), (1, 1.0), (2, 2.0)]), (2, [(0, 0.0), (2, 2.0)])], ids=["new series", "samples"]
+)
+def test_a_damaged_journal_record_is_skipped(shard: Quiet, number: int, left: list[tuple[int, float]]) -> None:
     for i in range(3):
         shard.write([(m(job="a"), [(i, float(i))])])
     shard.close()
@@ -230,13 +233,13 @@ def test_a_damaged_journal_record_is_skipped(shard: Quiet) -> None:
         found.start for found in record.scan(1, memoryview(file.read_bytes())) if isinstance(found, record.RecordHeader)
     ]
     with open(file, "r+b") as damaged:
-        damaged.seek(places[1])
+        damaged.seek(places[number])
         damaged.write(b"?")
     shard.open()
-    assert shard.samples() == {A: [(0, 0.0), (2, 2.0)]}
+    assert shard.samples() == {A: left}
     shard.write([(m(job="a"), [(7, 7.0)])])
     shard.reopen()
-    assert shard.samples() == {A: [(0, 0.0), (2, 2.0), (7, 7.0)]}
+    assert shard.samples() == {A: [*left, (7, 7.0)]}
 
 
 times = st.integers(0, 60) | st.integers(0, 5000) | st.sampled_from([TIME_MS_MIN, TIME_MS_MAX])

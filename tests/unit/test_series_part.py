@@ -14,7 +14,7 @@ from coordinator.series import remote_write
 from loadtest.harness.remote_write_bodies import UNLIMITED, body
 from shared.config import Settings
 from shared.errors import DeadlineExceeded, Internal, Unavailable
-from shared.labels import Labels, Symbols
+from shared.labels import Symbols
 from shared.promql.ast import Matcher
 from tests.unit.series_shard import EVERYTHING, TIMEOUT_S, A, B, Shard, m
 from worker.queries.source import ShardSource
@@ -104,14 +104,13 @@ def test_a_refused_write_shows_nothing_and_can_be_repeated(
     assert shard.samples() == {A: [(1, 1.0)], B: [(3, 3.0)]}
 
 
-@pytest.mark.parametrize(("what", "left"), [("store", {}), ("log", {A: [(1, 1.0)]})])
 def test_a_write_whose_sync_fails_is_not_visible_and_not_taken_for_another(
-    shard: Shard, monkeypatch: pytest.MonkeyPatch, what: str, left: dict[Labels, list]
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse() -> None:
         raise Unavailable("the disk is failing")
 
-    monkeypatch.setattr(getattr(shard, what), "sync", refuse)
+    monkeypatch.setattr(shard.log, "sync", refuse)
     with pytest.raises(Unavailable):
         shard.write([(m(job="a"), [(1, 1.0)])])
     assert shard.samples() == {}
@@ -119,7 +118,16 @@ def test_a_write_whose_sync_fails_is_not_visible_and_not_taken_for_another(
     shard.write([(m(job="b"), [(2, 2.0)])])
     assert shard.samples() == {B: [(2, 2.0)]}
     shard.reopen()
-    assert shard.samples() == {**left, B: [(2, 2.0)]}
+    assert shard.samples() == {A: [(1, 1.0)], B: [(2, 2.0)]}
+
+
+def test_a_write_of_new_series_does_not_wait_for_a_sync_of_the_store(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard.store, "sync", lambda: pytest.fail("the store was synced"))
+    shard.write([(m(job="a"), [(1, 1.0)])])
+    monkeypatch.undo()
+    assert shard.samples() == {A: [(1, 1.0)]}
 
 
 def test_concurrent_writes_and_reads_lose_and_invent_nothing(shard: Shard) -> None:
@@ -174,7 +182,7 @@ def test_label_bytes_are_kept_until_their_series_are_saved_and_no_longer(
     with pytest.raises(AssertionError, match="set 0 were dropped"):
         index.label_bytes(0)
     with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
-        patch.setattr(shard.part._store, "sync", Mock(side_effect=OSError("full")))
+        patch.setattr(shard.log, "sync", Mock(side_effect=OSError("full")))
         shard.write([(m(job="b"), [(1, 1.0)])])
     assert len(index.label_bytes(1)[0]) > 0
     shard.write([(m(job="b"), [(1, 2.0)])])

@@ -134,7 +134,7 @@ def written(series: list[int], counts: list[int]) -> Written:
 
 
 def test_the_journal_is_checked_from_its_cut_on() -> None:
-    held = SeriesRows(np.array([0, 1]), 2, Sealed(cut=5), (), frozenset(), ())
+    held = SeriesRows(np.array([0, 1]), Sealed(cut=5), (), frozenset(), ())
     below = payload(written([9], [1]), 4)
     whole = [payload(written([0, 1], [2, 1]), 5), payload(Deletion(np.array([1]), 0, 9), 6)]
     assert list(check_journal(held, [below, *whole])) == []
@@ -149,7 +149,7 @@ def test_the_journal_is_checked_from_its_cut_on() -> None:
 
 
 def test_series_that_only_the_journal_has_are_not_missing() -> None:
-    held = SeriesRows(np.array([0, 1]), 2, Sealed(cut=5), (), frozenset(), ())
+    held = SeriesRows(np.array([0, 1]), Sealed(cut=5), (), frozenset(), ())
     labels, offsets = np.frombuffer(b"abc", np.uint8), np.array([0, 1, 3])
     samples = payload(written([1, 2, 3], [1, 1, 1]), 7)
     assert list(check_journal(held, [payload(SeriesRecord(2, labels, offsets), 6), samples])) == []
@@ -157,17 +157,18 @@ def test_series_that_only_the_journal_has_are_not_missing() -> None:
     assert text == "2 samples are of 2 series that the store does not have, such as id 2"
 
 
-def test_series_that_the_store_has_lost_from_the_middle_are_missing() -> None:
-    held = SeriesRows(np.array([0, 3]), 4, Sealed(cut=5), (), frozenset(), ())
+def test_series_that_a_start_does_not_restore_are_missing() -> None:
+    held = SeriesRows(np.array([0, 3]), Sealed(sequence=7, before_ms=0, cut=5), (), frozenset(), ())
     labels, offsets = np.frombuffer(b"abc", np.uint8), np.array([0, 1, 3])
-    new, samples = payload(SeriesRecord(1, labels, offsets), 6), payload(written([0, 1, 2, 3], [1, 1, 1, 1]), 7)
-    [text] = check_journal(held, [new, samples])
+    samples = payload(written([0, 1, 2, 3], [1, 1, 1, 1]), 8)
+    assert list(check_journal(held, [payload(SeriesRecord(1, labels, offsets), 7), samples])) == []
+    [text] = check_journal(held, [payload(SeriesRecord(1, labels, offsets), 6), samples])
     assert text == "2 samples are of 2 series that the store does not have, such as id 1"
 
 
 def test_sealed_samples_of_series_that_are_gone_are_not_missing() -> None:
     sealed = Sealed(sequence=7, before_ms=2, cut=5)
-    held = SeriesRows(np.array([1]), 2, sealed, (), frozenset(), ())
+    held = SeriesRows(np.array([1]), sealed, (), frozenset(), ())
     record = Written(np.array([0, 1]), np.array([2, 1]), np.array([0, 1, 2]), np.zeros(3))
     assert list(check_journal(held, [payload(record, 5)])) == []
     [text] = check_journal(held, [payload(record, 7)])

@@ -227,15 +227,15 @@ class Journal:
         del self._sequences[:count], self._latest_ms[:count], self._positions[:count]
 
     def new_series(self) -> Iterator[SeriesRecord]:
-        """The records of new series that are not cut, in order. Records that cannot be read are left out; `records`
-        reports them."""
+        """The records of the series that were new after the last seal, in order: a seal syncs the store, which then has
+        all earlier ones. Records that cannot be read are left out; `records` reports them."""
         for _, payload in self._wal.records():
             if payload[:1] != _SERIES_KIND:
                 continue
             with suppress(ValueError, struct.error):
                 sequence, record = decode(payload)
                 assert isinstance(record, SeriesRecord)
-                if sequence >= self.sealed.cut:
+                if sequence >= self.sealed.sequence:
                     yield record
 
     def records(self) -> Iterator[tuple[int, Change, Frame]]:

@@ -43,24 +43,13 @@ class Replayed:
 
 def restore_series(journal: Journal, store: Rows) -> int:
     """Write to the store the series that it has lost with the power. It is not synced when series are new, but their
-    records in the journal are, before any reply. Call this after `journal.load` and before the rows of series are read.
-    Returns the number of restored series. Raises StoreDamaged, Unavailable."""
+    records in the journal are, before any reply. Each record is compared with the rows, because the store may have rows
+    of later series: it has several files, and any of them may lose its end. Call this after `journal.load` and before
+    the rows of series are read. Returns the number of restored series. Raises StoreDamaged, Unavailable."""
     registry = Registry(store)
-    registry.next_id = registry.given()
-    if registry.has_rows_from(registry.next_id):
+    if registry.has_rows_from(registry.given()):
         return 0  # the rows contradict each other, which the power does not do: `load_labels` refuses them
-    restored = 0
-    for record in journal.new_series():
-        if record.end <= registry.next_id:
-            continue
-        # The row begins where the record does. It may replace the row of a commit that failed, which had fewer series.
-        # It may also leave a hole before it: the ids of a damaged record, or ids that a start has skipped.
-        registry.next_id = record.first
-        batch = store.batch()
-        registry.put(batch, record.labels, record.offsets)
-        store.write(batch)
-        registry.next_id = record.end
-        restored += len(record)
+    restored = sum(registry.restore(record.first, record.labels, record.offsets) for record in journal.new_series())
     if restored:
         store.sync()
         event(logging.INFO, "series restored from the journal", series=restored)

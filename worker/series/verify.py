@@ -55,12 +55,10 @@ class FileCheck:
 
 @dataclass(frozen=True, slots=True)
 class SeriesRows:
-    """What a store's rows say about a shard's series. `ids`: int64[n], the ids of its series, ascending. `ids_end`: the
-    end of the ids that were given. `left_over`: names of left-over block files. `wrong`: texts about rows that are not
-    valid."""
+    """What a store's rows say about a shard's series. `ids`: int64[n], the ids of its series, ascending. `left_over`:
+    names of left-over block files. `wrong`: texts about rows that are not valid."""
 
     ids: NDArray[np.int64]
-    ids_end: int
     sealed: Sealed
     blocks: tuple[BlockRow, ...]
     left_over: frozenset[str]
@@ -113,9 +111,7 @@ def series_rows(reader: StoreReader) -> SeriesRows:
     decoded("meta", exemplars.PREFIX, exemplars.END, check_exemplars)
     left_over = reader.scan("blocks", archive.LEFT_OVER, archive.LEFT_OVER + b"\xff")
     names = frozenset(key.removeprefix(archive.LEFT_OVER).decode() for key, _ in left_over)
-    return SeriesRows(
-        np.concatenate(ids), end, sealed[0] if sealed else Sealed(), tuple(blocks), names, tuple(problems)
-    )
+    return SeriesRows(np.concatenate(ids), sealed[0] if sealed else Sealed(), tuple(blocks), names, tuple(problems))
 
 
 def _of_type(kind: type[T]) -> Callable[[bytes, bytes], T]:
@@ -141,7 +137,7 @@ def check_journal(rows: SeriesRows, payloads: Iterable[memoryview]) -> Iterator[
         if sequence < rows.sealed.cut:
             continue
         if isinstance(record, SeriesRecord):
-            if record.end > rows.ids_end:  # the store has lost them with the power, and a start restores them
+            if sequence >= rows.sealed.sequence:  # a start restores those that the store has lost with the power
                 restorable_ids.append(np.arange(record.first, record.end))
             continue
         if isinstance(record, journal.Written) and sequence < rows.sealed.sequence:

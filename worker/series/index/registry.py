@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,8 @@ class Registry:
         self._store = store
         self.next_id = 0
         self.rows = 0
+        self._row = 0, 0
+        """The row that `_without_rows` has read last: (first id, end). Many records may be of one, after a sweep."""
 
     @property
     def room(self) -> int:
@@ -69,6 +71,37 @@ class Registry:
         assert end <= IDS_MAX, f"series up to id {end} are to be saved, and ids end at {IDS_MAX}"
         batch.put("series", _KEY.pack(self.next_id), _row(np.diff(offsets), label_bytes))
         batch.put("meta", GIVEN, _KEY.pack(end))
+
+    def restore(self, first: int, label_bytes: NDArray[np.uint8], offsets: NDArray[np.int64]) -> int:
+        """Write those of the series with ids from `first` on that no row has, with labels as for `put`. They are not
+        synced. Returns how many there were. Raises StoreDamaged, Unavailable."""
+        end = first + len(offsets) - 1
+        assert end <= IDS_MAX, f"series up to id {end} are to be restored, and ids end at {IDS_MAX}"
+        batch, restored = self._store.batch(), 0
+        for begin, stop in self._without_rows(first, end):
+            own = offsets[begin - first : stop - first + 1]
+            batch.put("series", _KEY.pack(begin), _row(np.diff(own), label_bytes[own[0] : own[-1]]))
+            restored += stop - begin
+        if restored:
+            batch.put("meta", GIVEN, _KEY.pack(max(self.given(), end)))
+            self._store.write(batch)
+        return restored
+
+    def _without_rows(self, first: int, end: int) -> list[tuple[int, int]]:
+        """The runs (first id, end) of the ids from `first` to `end` that no row has, not even as a hole."""
+        if first >= self._row[0] and end <= self._row[1]:
+            return []
+        runs = []
+        at = first
+        before = islice(self._store.scan("series", end=_KEY.pack(first + 1), reverse=True), 1)
+        for key, value in chain(before, self._store.scan("series", _KEY.pack(first + 1), _KEY.pack(end))):
+            with self._store.decoding("series", key):
+                row_first, lengths, _ = parsed(key, value)
+            self._row = row_first, row_first + len(lengths)
+            if row_first > at:
+                runs.append((at, row_first))
+            at = max(at, self._row[1])
+        return [*runs, (at, end)] if at < end else runs
 
     def load(self) -> Iterator[Labels]:
         """All series by ascending id, in parts of about BULK_BYTES. Raises StoreDamaged if rows overlap, are missing at
