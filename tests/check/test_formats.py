@@ -16,6 +16,9 @@ from worker import check as worker_check
 from worker.series import journal
 from worker.series.blocks import sections
 from worker.series.sample_record import Written
+from worker.series.series_record import SeriesRecord
+from worker.storage.wal import layout, reading
+from worker.storage.wal.log import SERIES
 
 KEPT = pytest.mark.parametrize("archive_path", formats.kept(), ids=lambda path: path.name)
 
@@ -93,3 +96,15 @@ def test_the_kept_directory_of_format_2_has_histograms_in_blocks_and_in_the_log(
     assert not [found for found in worker_check.check(data).findings if found.is_damage]
     assert in_blocks == {"start times", "histograms"}
     assert in_log == {True, False}
+
+
+def test_the_kept_directory_of_format_5_has_labels_of_new_series_in_the_log(tmp_path: Path) -> None:
+    data = unpacked(Path(formats.__file__).with_name("format-5.tar.xz"), tmp_path)
+    records = [
+        journal.decode(payload)[1]
+        for directory in layout.directories(data / layout.NAME)
+        for content in reading.survey(directory).used
+        for header, payload in content.records
+        if header.area == SERIES
+    ]
+    assert any(isinstance(record, SeriesRecord) for record in records)

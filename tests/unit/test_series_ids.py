@@ -44,9 +44,34 @@ def ids_of(shard: Shard) -> list[int]:
 def test_series_rows_that_are_missing_at_the_end_refuse_the_shard(shard: Shard) -> None:
     shard.write([(m(job="a"), [(1, 1.0)])])
     shard.write([(m(job="b"), [(1, 2.0)])])
+    shard.part._upkeep._seal(1 << 60)
     without(shard, "series", (1).to_bytes(8, "big"))
     with pytest.raises(StoreDamaged, match="rows of its series end at id 1, and ids were given up to 2"):
         shard.reopen()
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_rows_that_the_store_lost_before_later_ones_are_restored_from_the_journal(shard: Shard, lost: int) -> None:
+    for job in "abc":
+        shard.write([(m(job=job), [(1, 1.0)])])
+    before = shard.samples()
+    without(shard, "series", lost.to_bytes(8, "big"))
+    shard.reopen()
+    assert not shard.part._damage.texts("series")
+    assert (ids_of(shard), shard.samples()) == ([0, 1, 2], before)
+    shard.write([(m(job="d"), [(1, 1.0)])])
+    assert ids_of(shard) == [0, 1, 2, 3]
+
+
+def test_swept_series_are_not_restored_although_the_journal_still_has_their_labels(shard: Shard) -> None:
+    for job, time_ms in (("young", 5000), ("a", 1), ("b", 1)):
+        shard.write([(m(job=job), [(time_ms, 1.0)])])
+    shard.part._upkeep._seal(1000)
+    shard.part._upkeep._replace(shard.part.contents.layers.blocks, [])
+    for _ in range(2):
+        shard.reopen()
+        assert ids_of(shard) == [0]
+    assert sum(isinstance(journal.decode(record)[1], SeriesRecord) for _, record in shard.part.journal._wal.records())
 
 
 def test_an_id_named_by_the_journal_is_not_given_again(shard: Shard) -> None:
@@ -194,19 +219,25 @@ def test_a_deletion_names_no_series_that_a_commit_has_failed_to_save(
     shard.close()
 
 
+@pytest.mark.parametrize("before_ms", [0, 1 << 60], ids=["no block", "a block"])
 def test_sealing_makes_new_series_durable_before_their_records_are_released(
-    shard: Shard, monkeypatch: pytest.MonkeyPatch
+    shard: Shard, monkeypatch: pytest.MonkeyPatch, before_ms: int
 ) -> None:
     steps: list[str] = []
-    sync, release = shard.store.sync, shard.part.journal._wal.release
-    monkeypatch.setattr(shard.store, "sync", lambda: (steps.append("store synced"), sync()))
-    monkeypatch.setattr(
-        shard.part.journal._wal, "release", lambda position: (steps.append("records released"), release(position))
-    )
+    store, wal = shard.store, shard.part.journal._wal
+
+    def noted(owner: object, name: str, step: str) -> None:
+        method = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *args, **options: (steps.append(step), method(*args, **options))[1])
+
     shard.write([(m(job="a"), [(1, 1.0)])])
+    noted(shard.part.journal, "seal", "row of the seal")
+    noted(store, "sync", "store synced")
+    noted(wal, "release", "records released")
+    shard.write([(m(job="b"), [(1, 1.0)])])
     assert steps == []
-    shard.part._upkeep._seal(1 << 60)
-    assert steps.index("store synced") < steps.index("records released")
+    shard.part._upkeep._seal(before_ms)
+    assert steps == ["store synced", "row of the seal", "store synced", "records released"]
 
 
 def test_a_record_of_another_release_is_known_as_damage(shard: Shard) -> None:

@@ -207,7 +207,8 @@ class Upkeep:
         rows, young = self._write(generation, read, permanent, parts, self._window_ms, before_ms)
         with self._archive.given_up_on_failure(rows):
             slab = slab_of(young, ids, layers.frozen.series)
-            self._store.sync()  # first: no row may say that series are sealed whose own rows the power can still take
+            if not rows:  # otherwise announcing their names has synced the store
+                self._store.sync()  # no row may say that series are sealed whose own rows the power can still take
             batch = self._store.batch()
             self._archive.put(batch, rows)
             sealed = self._journal.seal(batch, generation, before_ms)

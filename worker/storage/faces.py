@@ -181,9 +181,10 @@ class Rows(Protocol):
     def write(self, batch: RowBatch, *, durable: bool = False, logged: bool = True) -> None:
         """Apply a batch that `batch()` of these rows has returned. When this returns, readers see the batch, and it
         survives the death of the process. If `durable`, it survives a loss of power too; concurrent callers share one
-        sync. Otherwise a loss of power may remove any number of the last batches, each as a whole. A batch that is not
-        `logged` survives neither before the next `flush` of its families. Raises Unavailable; a `durable` batch may
-        have been applied nevertheless."""
+        sync. Otherwise a loss of power may remove any number of the last batches, each as a whole, and, if the rows are
+        in several files at that moment, batches before ones that it keeps. A batch that is not `logged` survives
+        neither before the next `flush` of its families. Raises Unavailable; a `durable` batch may have been applied
+        nevertheless."""
 
     def sync(self) -> None:
         """When this returns, every `logged` write that returned before survives a loss of power. Raises Unavailable,

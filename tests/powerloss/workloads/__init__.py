@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.powerloss.history import History
 from tests.powerloss.recording import Recorder
-from tests.powerloss.workloads import backups, control, logs, sequencer, series, start, store, vectors, wal
+from tests.powerloss.workloads import backups, control, logs, new_series, sequencer, series, start, store, vectors, wal
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,8 @@ WORKLOADS: Mapping[str, Workload] = {
     "store": Workload(store.run, store.check),
     "series": Workload(partial(series.run, "synced"), partial(series.check, "synced")),
     "series-buffered": Workload(partial(series.run, "buffered"), partial(series.check, "buffered")),
+    "new-series": Workload(partial(new_series.run, "synced"), partial(series.check, "synced")),
+    "new-series-buffered": Workload(partial(new_series.run, "buffered"), partial(series.check, "buffered")),
     "log": Workload(logs.run, logs.check),
     "vectors": Workload(vectors.run, vectors.check),
     "start": Workload(start.run, start.check),

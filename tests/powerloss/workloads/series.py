@@ -89,7 +89,7 @@ def run(durability: str, root: Path, recorder: Recorder, chance: random.Random) 
         how = chance.random()
         if how < 0.62:
             samples = writer.samples(step)
-            recorder.act(["write", samples], partial(shard.write, _grouped(samples)))
+            recorder.act(["write", samples], partial(shard.write, grouped(samples)))
         elif how < 0.72:
             before_ms = chance.choice((NEVER, step // 10 * WINDOW_MS))
             recorder.act(
@@ -129,7 +129,7 @@ class _Writer:
         return samples
 
 
-def _grouped(samples: Sequence[tuple[str, int, float]]) -> list:
+def grouped(samples: Sequence[tuple[str, int, float]]) -> list:
     return [({"__name__": "m", "job": job}, [(at, value)]) for job, at, value in samples]
 
 
@@ -168,7 +168,7 @@ def check(durability: str, root: Path, history: History) -> None:
     require(not damage, f"it says that it is damaged: {damage}")
     held, held_exemplars = shard.held(), exemplars.held(shard.part)
     samples = [("job-0", 10**6, -1.0), ("job-new", 10**6, -2.0)]
-    shard.write(_grouped(samples))
+    shard.write(grouped(samples))
     shard.reopen()
     again, exemplars_again = shard.held(), exemplars.held(shard.part)
     shard.close()
