@@ -28,8 +28,12 @@ Sample = tuple[str, int, float]
 
 
 def run(durability: str, root: Path, recorder: Recorder, chance: random.Random) -> None:
-    sizes = dict.fromkeys(("WRITE_BUFFER_BYTES", "STREAM_BUFFER_BYTES", "COUNT_BUFFER_BYTES"), BUFFER_BYTES)
-    with mock.patch.multiple(opening, **sizes):
+    with mock.patch.multiple(
+        opening,
+        WRITE_BUFFER_BYTES=BUFFER_BYTES,
+        STREAM_BUFFER_BYTES=BUFFER_BYTES,
+        COUNT_BUFFER_BYTES=BUFFER_BYTES,
+    ):
         shard = Part(root, durability)
         recorder.settled()
         series = 0
