@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -15,8 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_an_interpreter_can_be_asked_whether_it_is_optimised() -> None:
     shown = subprocess.run(
-        ["make", "--eval", "show:; @printf '%s' '$(IS_OPTIMISED)'", "show"],
+        ["make", "--no-print-directory", "--eval", "show:; @printf '%s' '$(IS_OPTIMISED)'", "show"],
         cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))},
         capture_output=True,
         text=True,
         check=True,
