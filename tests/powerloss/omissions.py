@@ -61,7 +61,6 @@ UNNOTICED = {
     "worker.logs.part:load:sync": "what a start reads in the store was synced or written out before",
     "worker.logs.part:drop:durable": "the space is reclaimed next, which writes the store's memory out to the disk",
     "worker.series.loading:carry_out:durable": "the journal says it still; what releases that is a later write, synced",
-    "worker.series.loading:restore_series:sync": "the journal has the labels still, until a seal syncs the store",
     "worker.series.upkeep:_seal:sync": "the next write is synced, too; until then, only a store that has just begun "
     "another log may lose earlier rows and keep that write",
     "worker.series.index.registry:sweep:durable": "a sweep that is undone leaves the rows as they were, and is done "

@@ -41,19 +41,18 @@ class Replayed:
     deletions: list[Tombstone] = field(default_factory=list)
 
 
-def restore_series(journal: Journal, store: Rows) -> int:
+def restore_series(journal: Journal, store: Rows) -> None:
     """Write to the store the series that it has lost with the power. It is not synced when series are new, but their
     records in the journal are, before any reply. Each record is compared with the rows, because the store may have rows
-    of later series: it has several files, and any of them may lose its end. Call this after `journal.load` and before
-    the rows of series are read. Returns the number of restored series. Raises StoreDamaged, Unavailable."""
+    of later series: it has several files, and any of them may lose its end. The rows are not synced here either: the
+    journal keeps the records until a seal has synced the store. Call this after `journal.load` and before the rows of
+    series are read. Raises StoreDamaged, Unavailable."""
     registry = Registry(store)
     if registry.has_rows_from(registry.given()):
-        return 0  # the rows contradict each other, which the power does not do: `load_labels` refuses them
+        return  # the rows contradict each other, which the power does not do: `load_labels` refuses them
     restored = sum(registry.restore(record.first, record.labels, record.offsets) for record in journal.new_series())
     if restored:
-        store.sync()
         event(logging.INFO, "series restored from the journal", series=restored)
-    return restored
 
 
 def load_labels(registry: Registry, index: Index, permanent: GrowingArray, lock: Lock) -> None:

@@ -14,8 +14,8 @@ from worker.series.index.registry import IDS_MAX
 
 @dataclass(frozen=True, slots=True)
 class SeriesRecord:
-    """The series with the consecutive permanent ids from `first` on. Series `first` + i has the
-    canonical label bytes labels[offsets[i]:offsets[i + 1]], uint8; `offsets` int64[n + 1] begin with 0."""
+    """The series with the consecutive permanent ids from `first` on. Series `first` + i has the canonical label bytes
+    labels[offsets[i]:offsets[i + 1]], uint8; `offsets` int64[n + 1] begin with 0."""
 
     first: int
     labels: NDArray[np.uint8]
