@@ -4,13 +4,13 @@ A commit has a record for each of some shards: samples as packed columns, 20 byt
 
 - to the stores: a row of family `series` in the RocksDB of each shard, whose syncs wait for the disk side by side;
 - to a file: all records with one gathering write behind a checksum each, at the end of a file that grows;
-- to the log: `worker.storage.wal`, whose files are full of zeros before they are written.
+- to the log: `worker.storage.wal`, which allocates its files and fills those that wait with zeros.
 
 Medians and 99th percentiles are wall-clock time; CPU time is that of the whole process, including the store's
 background work. The three take turns, twice each.
 
-After that, commits of 100 kB follow one another while files of the log are prepared, as in the first minute of an
-installation: once with all zeros of a file synced together, and once as the log does it.
+After that, small and large commits follow one another while files of the log are prepared, as in the first minute of
+an installation: with zeros written without a pause, as the log does it, and without zeros.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ COMMITS = 500
 WARM_UP = 50
 """Commits before those that count: the log begins with a small file and goes on in larger ones."""
 
-PREPARING_COMMITS, PREPARING_BYTES, PAUSE_S = 1_500, 25_000, 0.002
+PREPARING_COMMITS, PREPARING_BYTES, PAUSE_S = 1_500, (500, 25_000), 0.002
+PAUSES_S = {"without a pause": 0.0, "with pauses": files.ZEROS_EVERY_S, "none": 3600.0}
 
 Commit = Callable[[int, bytes], None]
 
@@ -102,21 +103,23 @@ def in_log(directory: Path, record: bytes) -> None:
     log.close()
 
 
-def while_files_are_prepared(directory: Path, record: bytes, zeros_bytes: int) -> None:
+def while_files_are_prepared(directory: Path, record: bytes, zeros: str) -> None:
     log = WriteAheadLog(directory / "wal").open()
     streams = [log.stream(number, SERIES) for number in range(SHARDS)]
-    waits, files.ZEROS_BYTES = [], zeros_bytes
+    waits, files.ZEROS_EVERY_S = [], PAUSES_S[zeros]
+    began = time.perf_counter()
     for _ in range(PREPARING_COMMITS):
         started = time.perf_counter()
         log.write([(stream, [record]) for stream in streams])
         log.sync()
         waits.append(time.perf_counter() - started)
         time.sleep(PAUSE_S)
+    took_s = time.perf_counter() - began
     log.close()
     median, late, last = np.percentile(waits, [50, 99, 100]) * 1e3
     sys.stdout.write(
-        f"log, zeros by {zeros_bytes >> 10:>6,} kB: {median:.2f} ms until it is on the disk (p99 {late:.1f}, "
-        f"longest {last:.1f})\n"
+        f"log, {SHARDS} records of {len(record):>6,} bytes, zeros {zeros:<15}: {median:.2f} ms until it is on the disk "
+        f"(p99 {late:.1f}, longest {last:.1f}), {PREPARING_COMMITS / took_s:.0f} commits/s\n"
     )
 
 
@@ -127,8 +130,9 @@ if __name__ == "__main__":
             for work in (in_stores, in_file, in_log):
                 with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
                     work(Path(name), noise)
-    in_steps, noise = files.ZEROS_BYTES, np.random.default_rng(1).bytes(PREPARING_BYTES)
-    for _ in range(2):
-        for zeros_bytes in (files.FILE_BYTES, in_steps):
-            with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
-                while_files_are_prepared(Path(name), noise, zeros_bytes)
+    for size in PREPARING_BYTES:
+        noise = np.random.default_rng(1).bytes(size)
+        for _ in range(2):
+            for zeros in PAUSES_S:
+                with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
+                    while_files_are_prepared(Path(name), noise, zeros)

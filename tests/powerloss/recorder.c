@@ -232,6 +232,18 @@ int ftruncate(int fd, off_t size) {
 }
 int ftruncate64(int fd, off64_t size) { return ftruncate(fd, size); }
 
+/* Recorded as the growth of the file: the bytes that it adds are zeros. Returns an error number instead of errno. */
+int posix_fallocate(int fd, off_t at, off_t size) {
+  if (!follows(fd)) return REAL(posix_fallocate, int, off_t, off_t)(fd, at, size);
+  struct stat before;
+  pthread_mutex_lock(&lock);
+  int result = fstat(fd, &before) ? errno : REAL(posix_fallocate, int, off_t, off_t)(fd, at, size);
+  if (!result && at + size > before.st_size) emit(TRUNCATE, fd, (uint64_t)(at + size), NULL, 0, NULL, 0);
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+int posix_fallocate64(int fd, off64_t at, off64_t size) { return posix_fallocate(fd, at, size); }
+
 static int sync_any(const char *name, int fd) {
   int (*real)(int) = next(name);
   if (!follows(fd)) return real(fd);
@@ -265,8 +277,6 @@ static void unseen(const char *what) {
   }
 REFUSED(int, fallocate, (int fd, int mode, off_t at, off_t size), (fd, mode, at, size), fd)
 REFUSED(int, fallocate64, (int fd, int mode, off64_t at, off64_t size), (fd, mode, at, size), fd)
-REFUSED(int, posix_fallocate, (int fd, off_t at, off_t size), (fd, at, size), fd)
-REFUSED(int, posix_fallocate64, (int fd, off64_t at, off64_t size), (fd, at, size), fd)
 REFUSED(ssize_t, sendfile, (int out, int in, off_t *at, size_t size), (out, in, at, size), out)
 REFUSED(ssize_t, sendfile64, (int out, int in, off64_t *at, size_t size), (out, in, at, size), out)
 REFUSED(ssize_t, copy_file_range, (int in, off64_t *a, int out, off64_t *b, size_t n, unsigned f),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -25,33 +26,62 @@ def position_number(position: int) -> int:
     return position >> 40
 
 
-@pytest.mark.parametrize(
-    ("slow_s", "steps"),
-    [(60.0, [files.ZEROS_BYTES] * 16), (-1.0, [files.ZEROS_BYTES << n for n in range(4)] + [1 << 18])],
-)
-def test_a_file_reaches_the_disk_in_steps_that_are_larger_on_a_slow_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow_s: float, steps: list[int]
-) -> None:
-    synced: list[tuple[int, int]] = []
+def test_a_file_that_waits_is_filled_with_zeros_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
     sync = os.fdatasync
 
     def noted(descriptor: int) -> None:
-        status = os.fstat(descriptor)
-        synced.append((status.st_ino, status.st_size))
+        synced.append(os.fstat(descriptor).st_ino)
         sync(descriptor)
 
+    monkeypatch.setattr(files, "ZEROS_EVERY_S", 0.001)
     log = WriteAheadLog(tmp_path).open()
     try:
         assert log._files is not None
-        monkeypatch.setattr(files, "SLOW_S", slow_s)
         monkeypatch.setattr(os, "fdatasync", noted)
-        log._files.prepare()
-        prepared = log._files._prepared
-        assert prepared is not None and prepared.size == files.FIRST_BYTES * files.GROWTH
-        sizes = [size for number, size in synced if number == prepared.path.stat().st_ino]
+        log._files.want()
+        give_up = time.monotonic() + 10
+        while (prepared := log._files._prepared) is None or prepared.filled < prepared.size:
+            assert time.monotonic() < give_up, prepared
+            time.sleep(0.01)
+        assert prepared.size == files.FIRST_BYTES * files.GROWTH
+        assert synced.count(prepared.path.stat().st_ino) == prepared.size // files.ZEROS_BYTES
+        assert (
+            prepared.path.read_bytes()[record.FILE_HEADER_BYTES :].count(0) == prepared.size - record.FILE_HEADER_BYTES
+        )
     finally:
         log.close()
-    assert [size - before for before, size in zip([0, *sizes], sizes, strict=False)] == steps
+
+
+def test_a_file_that_is_needed_at_once_has_its_blocks_but_no_zeros(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "ZEROS_EVERY_S", 60.0)
+    log = WriteAheadLog(tmp_path).open()
+    try:
+        assert log._files is not None
+        log._files.prepare()
+        for _ in range(2):
+            log.stream(0, LOG).write([bytes(files.FIRST_BYTES * 3 // 4)])
+        status = log._used[-1].path.stat()
+        assert status.st_size == files.FIRST_BYTES * files.GROWTH <= status.st_blocks * 512
+        assert log._used[-1].filled == record.FILE_HEADER_BYTES
+    finally:
+        log.close()
+
+
+def test_no_record_is_overwritten_with_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "ZEROS_EVERY_S", 0.0)
+    monkeypatch.setattr(files, "ZEROS_BYTES", 512)
+    log = opened(tmp_path)
+    stream = log.stream(0, LOG)
+    records = [bytes([number % 251 + 1]) * 900 for number in range(400)]
+    for contents in records:
+        stream.write([contents])
+    log.close()
+    again = opened(tmp_path)
+    assert [bytes(contents) for contents in held(again.stream(0, LOG))] == records
+    again.close()
 
 
 def test_a_number_is_never_given_twice_also_when_all_files_are_released(tmp_path: Path) -> None:

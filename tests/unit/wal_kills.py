@@ -21,6 +21,7 @@ STEPS = (
     "fsync",
     "fdatasync",
     "ftruncate",
+    "posix_fallocate",
 )
 
 

@@ -1,8 +1,10 @@
 """The files of a write-ahead log: prepared before use, and reused afterwards.
 
-A file is filled with zeros and synced in the background. An fsync of its records then writes data only and no metadata
-of the file (`python -m loadtest.bench.journal`). The first file is small and later ones are larger, so that a log with
-few records needs little space.
+The blocks of a file are allocated before it takes records, so that a full disk is noticed then. Until it is needed, it
+is also filled with zeros in the background: an fsync of its records then writes data only and no metadata of the file
+(`python -m loadtest.bench.journal`). Busy logs need files before these are full of zeros, and are better off without:
+the zeros are as many bytes for the disk as the records. The first file is small and later ones are larger, so that a
+log with few records needs little space.
 
 A file is in use as long as it is listed (`register`). It is added to the list before it takes records, and removed from
 the list before it is reused or deleted. A file that was read at the start is never reused, because replays hold views
@@ -36,10 +38,9 @@ from worker.storage.wal.register import Register
 FILE_BYTES = 32 << 20
 FIRST_BYTES = 1 << 20
 GROWTH = 4
-ZEROS_BYTES, ZEROS_BYTES_MAX, SLOW_S = 256 << 10, 4 << 20, 0.002
-"""Zeros written and synced at a time: an fsync of records waits for other pending writes to the disk, which is up to
-15 ms for all zeros of a file. On a slow disk, where one step takes more than SLOW_S, the next step is twice as large,
-up to ZEROS_BYTES_MAX; otherwise a file would not be ready before the previous one is full."""
+ZEROS_BYTES, ZEROS_EVERY_S = 256 << 10, 0.064
+"""Zeros written and synced at a time, and the pause between two such steps: at most 4 MB/s. An fsync of records waits
+for other pending writes to the disk, which would be 15 ms for all zeros of a file."""
 PIECES_MAX = 1000
 """Pieces in one system call; the kernel accepts 1,024."""
 SPARES_MAX = 2
@@ -55,8 +56,9 @@ def position_of(number: int, offset: int) -> int:
 
 @dataclass(slots=True)
 class File:
-    """A file in use. `size`: its bytes when it was prepared, which are allocated unless it `is_sparse`. `last`: stream
-    → position of its last record in this file; `bytes_of`: stream → bytes of its records there. `descriptor` is −1 if
+    """A file in use. `size`: its bytes when it was prepared, which are allocated unless it `is_sparse`; `filled`: how
+    many of them had been written then, with zeros or old records. `last`: stream → position of its last record in this
+    file; `bytes_of`: stream → bytes of its records there. `descriptor` is −1 if
     the file takes no more records; they then end at `end`. `was_read`: the file was read at this start, so replays may
     hold views of it. `since`: Unix time when it was prepared, or last written if it was read. `held_up_since`:
     monotonic time since which only few of its records are needed."""
@@ -69,6 +71,7 @@ class File:
     last: dict[StreamKey, int] = field(default_factory=dict)
     since: float = field(default_factory=time.time)
     is_sparse: bool = False
+    filled: int = 0
     bytes_of: dict[StreamKey, int] = field(default_factory=dict)
     end: int = 0
     held_up_since: float | None = None
@@ -82,8 +85,8 @@ class File:
 class Files:
     """Prepares, hands out and takes back the files of one directory, which the owner has locked. Files get numbers
     above `highest`, each number once. A thread prepares the next file in the background, and about every LOOK_EVERY_S
-    calls `look`, which may raise OSError or Unavailable. While `is_sparing`, files are not filled and none is kept for
-    reuse."""
+    calls `look`, which may raise OSError or Unavailable. While `is_sparing`, files are neither allocated nor filled,
+    and none is kept for reuse."""
 
     def __init__(
         self, directory: Path, file_bytes: int, register: Register, highest: int, look: Callable[[], None]
@@ -132,11 +135,13 @@ class Files:
         target_size = min(self._file_bytes, self._size * GROWTH)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
-            size = os.fstat(descriptor).st_size
-            is_sparse = self.is_sparing and size < target_size
+            filled = os.fstat(descriptor).st_size
+            is_sparse = self.is_sparing and filled < target_size
             if is_sparse:
-                os.ftruncate(descriptor, size := target_size)
-            size = self._fill(descriptor, size, target_size)
+                os.ftruncate(descriptor, target_size)
+            elif filled < target_size:
+                os.posix_fallocate(descriptor, filled, target_size - filled)
+            size = max(filled, target_size)
             os.pwrite(descriptor, record.file_header(number, least_bytes=size), 0)
             os.fsync(descriptor)
             sync_directory(self._directory)
@@ -145,19 +150,19 @@ class Files:
             path.unlink()
             raise
         self._number, self._size = number, target_size
-        return File(number, path, descriptor, size, is_sparse=is_sparse)
+        return File(number, path, descriptor, size, is_sparse=is_sparse, filled=max(filled, record.FILE_HEADER_BYTES))
 
-    def _fill(self, descriptor: int, size: int, target_size: int) -> int:
-        """Append zeros to a file of `size` bytes until it has the target size, or until `close`. Returns its new size.
-        Raises OSError."""
-        step = ZEROS_BYTES
-        while size < target_size and not self._closing:
-            started = time.monotonic()
-            size += os.pwrite(descriptor, bytes(min(step, target_size - size)), size)
-            os.fdatasync(descriptor)
-            if time.monotonic() - started > SLOW_S:
-                step = min(2 * step, ZEROS_BYTES_MAX)
-        return size
+    def _fill(self) -> None:
+        """Fill the prepared file with zeros until it is full, in use or removed, or until there is other work. Raises
+        OSError."""
+        while not self._work.wait(ZEROS_EVERY_S):
+            with self._preparing:  # a file that takes records must not be filled
+                file = self._prepared
+                if file is None or file.is_sparse or file.filled == file.size:
+                    return
+                size = min(ZEROS_BYTES, file.size - file.filled)
+                file.filled += os.pwrite(file.descriptor, bytes(size), file.filled)
+                os.fdatasync(file.descriptor)
 
     def _prepare_listed(self) -> File:
         """Prepare a file, unless there is still one that could not be listed, and list it. Raises OSError."""
@@ -281,6 +286,7 @@ class Files:
                         self._prepared = self._prepare_listed()
                     else:
                         self._register.catch_up()
+                self._fill()
             except OSError as error:
                 # The next write that needs the file reports the failure.
                 event(logging.WARNING, "no room for a write-ahead log", reason=error.strerror)
