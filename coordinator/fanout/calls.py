@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shared import errors, tracing
-from shared.config import Settings
 from shared.frames.references import is_references
+from shared.settings import Settings
 from shared.wire import Frame, Reply, Request
 
 

@@ -28,8 +28,8 @@ from coordinator.fanout.membership import Membership
 from coordinator.fanout.prompt_futures import PromptFuture
 from coordinator.fanout.shards import Shard, unavailable
 from shared import errors, tracing, wire
-from shared.config import Settings
 from shared.measurements import Values
+from shared.settings import Settings
 from shared.telemetry import REQUEST_ID
 from shared.wire import Frame
 
@@ -167,6 +167,7 @@ class Links:
         frames: Sequence[Frame] = (),
         parts: Mapping[int, Sequence[Frame]] | None = None,
         timeout_s: float,
+        processor_s: float = 0.0,
     ) -> list[WorkerReply]:
         """As `fan_out`, but nothing is sent unless every shard is ready, and every shard must reply.
 
@@ -177,7 +178,8 @@ class Links:
             await self.barrier.passed(method)
         numbers = self._numbers(shards, parts)
         self.require(numbers)
-        return _all_replies(await self._ask(Question(method, timeout_s, body, frames, parts), numbers, {}))
+        question = Question(method, timeout_s, body, frames, parts, processor_s)
+        return _all_replies(await self._ask(question, numbers, {}))
 
     def submit(self, question: Question, then: Callable[[list[WorkerReply] | Exception], None]) -> MethodCall:
         """As `call`, but without waiting, to the shards for which the question has parts. Only while the barrier is

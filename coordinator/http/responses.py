@@ -20,9 +20,10 @@ from aiohttp.abc import AbstractStreamWriter
 
 from coordinator.headers.negotiation import JSON, accepts_gzip
 from coordinator.headers.request_ids import HEADER
+from coordinator.http import otlp_answers
 from coordinator.http.compression import compressed
 from coordinator.http.streaming import GZIP_BYTES_MIN, WRITE_BYTES, InPieces
-from coordinator.otlp import answers as otlp
+from coordinator.limits.request_kinds import OTLP_PATHS
 from shared.errors import TriptychError
 from shared.telemetry import REQUEST_ID
 
@@ -80,15 +81,15 @@ async def made_in_thread(request: web.Request, make: Callable[[], web.Response])
 
 def area_of(path: str) -> str:
     """The path in AREA_PATHS whose errors have the same envelope."""
-    if path in otlp.PATHS:
+    if path in OTLP_PATHS:
         return AREA_PATHS[1]
     return AREA_PATHS[0] if path.startswith(MESSAGE_AREAS) else AREA_PATHS[2]
 
 
 def error_answer(path: str, error: TriptychError) -> web.Response:
     """The error in the envelope of the area that `path` belongs to."""
-    if path in otlp.PATHS:
-        response = web.Response(body=otlp.status(error), status=error.status, content_type=JSON)
+    if path in OTLP_PATHS:
+        response = web.Response(body=otlp_answers.status(error), status=error.status, content_type=JSON)
     elif path.startswith(MESSAGE_AREAS):
         response = json_answer({"status": "error", "message": str(error)}, error.status)
     else:

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from coordinator.limits.clients import Client, share_name, share_of
 from coordinator.limits.limiter import AtWork
 from coordinator.limits.request_kinds import WRITE_PATHS, is_read, is_state
-from shared.config import Settings
 from shared.errors import Overloaded
+from shared.settings import Settings
 
 RESERVED_SHARE = 8
 """The reserve is 1/RESERVED_SHARE of the places of requests in flight and of the bytes of bodies. Its places are for

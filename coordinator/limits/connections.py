@@ -17,9 +17,9 @@ from typing import Protocol
 
 from coordinator.limits.admission import Admission, Holder
 from coordinator.limits.clients import Clients, share_name, share_of
-from shared.config import Settings
 from shared.errors import Overloaded
 from shared.process import open_files
+from shared.settings import Settings
 from shared.telemetry import event
 
 SWEEP_S = 1.0

@@ -30,9 +30,9 @@ from coordinator.fanout.calls import Waits
 from coordinator.limits.available_memory import Memory
 from coordinator.limits.limiter import AtWork
 from coordinator.limits.request_kinds import WRITE_PATHS, is_state
-from shared.config import Settings
 from shared.errors import Overloaded
 from shared.measurements import Latencies
+from shared.settings import Settings
 from shared.telemetry import event
 
 TICK_S = 0.1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from coordinator.otlp import answers as otlp
-
 STATUS_PATHS = tuple(
     f"/api/v1/status/{name}"
     for name in ("buildinfo", "runtimeinfo", "walreplay", "flags", "config", "settings", "memory")
@@ -11,13 +9,14 @@ STATUS_PATHS = tuple(
 """The paths under /api/v1/status/ that are answered at once. `tsdb` is not among them, since it counts all series."""
 STATE_PATHS = ("/-/", "/ui/", "/metrics", *STATUS_PATHS, "/api/v1/cluster", "/api/v1/queries", "/api/v1/debug/")
 PAGE_PATHS = frozenset(("/", "/graph", "/query"))
+OTLP_PATHS = frozenset(f"{prefix}/v1/{signal}" for prefix in ("", "/api/v1/otlp") for signal in ("metrics", "logs"))
 WRITE_PATHS = frozenset(
     (
         *(
             f"/api/v1/{name}"
             for name in ("write", "import", "import/csv", "log/append", "vector/write", "vector/update")
         ),
-        *otlp.PATHS,
+        *OTLP_PATHS,
     )
 )
 

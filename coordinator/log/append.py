@@ -22,11 +22,11 @@ from coordinator.log.records import Append
 from coordinator.log.sequencer import Sequencer
 from coordinator.log.state_writes import StateWrites
 from coordinator.log.waiting import HOLD_S, ORDER_WAIT_FACTOR, Deadlines, Queue, Waiting
-from shared.config import Settings
 from shared.errors import DeadlineExceeded, Overloaded, TriptychError, Unavailable
 from shared.hashing import shard_of
 from shared.log.blocks import EMPTY
 from shared.messages import log
+from shared.settings import Settings
 from shared.telemetry import event
 from shared.wire import Frame, pack
 

@@ -22,9 +22,11 @@ from coordinator.log.retention import Retention
 from coordinator.log.sequencer import Sequencer
 from coordinator.log.state_writes import StateWrites
 from coordinator.log.trims import Trims
-from shared.config import Settings
+from coordinator.log.turns import Turns
+from coordinator.queries.gate import Gate
 from shared.control import Control
 from shared.errors import DeadlineExceeded, TriptychError, Unavailable
+from shared.settings import Settings
 from shared.telemetry import event
 from shared.wall_clock import Ages
 
@@ -36,14 +38,15 @@ numbers."""
 class LogArea:
     """`start` before the first request, `stop` after the last one."""
 
-    def __init__(self, settings: Settings, links: Links, control: Control) -> None:
+    def __init__(self, settings: Settings, links: Links, control: Control, gate: Gate) -> None:
         self._settings = settings
         self._links = links
         self.sequencer = Sequencer(control, settings)
         self.frontier = Frontier(settings.log_visibility)
         self._writes = StateWrites(settings.write_timeout_ms / 1000)
         self.recovery = Recovery(settings, links, self.sequencer, self.frontier, self._writes)
-        self.reader = Reader(settings, links, self.sequencer, self.frontier, self.recovery)
+        turns = Turns(links, gate)
+        self.reader = Reader(settings, links, turns, self.sequencer, self.frontier, self.recovery)
         self.followers = Followers(settings.log_followers_max, self.frontier, self.reader)
         self.trims = Trims(settings, links, self.frontier, self.reader, self.followers)
         self._appender = Appender(settings, links, self.sequencer, self.frontier, self.recovery, self._writes)
@@ -58,7 +61,7 @@ class LogArea:
         )
         self.records_waiting = self._appender.records_waiting
         """How many records wait to be appended."""
-        self.groups = Groups(settings, links, self.reader, self.recovery, lambda: self.frontier.visible)
+        self.groups = Groups(settings, links, turns, self.reader, self.recovery, lambda: self.frontier.visible)
         self.frontier.publish, self.frontier.publish_gap = self._publish, self._publish_gap
         self.recovery.when_revoked = self._producers.forget
         self._tasks: list[asyncio.Task[None]] = []

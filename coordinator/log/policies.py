@@ -18,10 +18,10 @@ from coordinator.log.policy_document import Policy
 from coordinator.log.reads import KeySelection, Reader
 from coordinator.log.recovery import Recovery
 from coordinator.log.state_writes import StateWrites
-from shared.config import Settings
 from shared.control import Control
 from shared.errors import BadData, ConfigError, NotFound, TriptychError, Unavailable
 from shared.messages import log
+from shared.settings import Settings
 from shared.telemetry import event
 from shared.wall_clock import Ages
 from shared.wire import pack, unpack

@@ -17,10 +17,10 @@ from coordinator.fanout.links import Links
 from coordinator.log.records import Append
 from coordinator.log.recovery import Recovery
 from coordinator.log.waiting import ORDER_WAIT_FACTOR
-from shared.config import Settings
 from shared.errors import BadData, DeadlineExceeded, TriptychError, Unavailable
 from shared.hashing import shard_of
 from shared.messages import log
+from shared.settings import Settings
 from shared.wire import pack, unpack
 
 PRODUCERS_CACHED_MAX = 100_000

@@ -13,11 +13,12 @@ from coordinator.fanout.links import Links
 from coordinator.log.frontier import Frontier
 from coordinator.log.recovery import Recovery
 from coordinator.log.sequencer import Sequencer
-from shared.config import Settings
+from coordinator.log.turns import Turns
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.hashing import shard_of
 from shared.messages import log
 from shared.messages.log_pages import NO_NUMBERS, Page, Records, check_progress, merge_pages
+from shared.settings import Settings
 from shared.wire import pack, unpack
 
 PAGE_RECORDS = 8192
@@ -73,10 +74,17 @@ class Reader:
     """
 
     def __init__(
-        self, settings: Settings, links: Links, sequencer: Sequencer, frontier: Frontier, recovery: Recovery
+        self,
+        settings: Settings,
+        links: Links,
+        turns: Turns,
+        sequencer: Sequencer,
+        frontier: Frontier,
+        recovery: Recovery,
     ) -> None:
         self._settings = settings
         self._links = links
+        self._turns = turns
         self._sequencer = sequencer
         self._frontier = frontier
         self._recovery = recovery
@@ -142,12 +150,11 @@ class Reader:
             return Page(nothing, start if reverse else max(start, min(end, self.visible)), True)
         limit = min(limit, PAGE_RECORDS)
         body = log.ScanBody(span, limit, selection.key or b"", selection.prefix, reverse, selection.search)
-        method, timeout_s = ("log.scan", self._timeout_s)
-        if selection.key is None:
-            method, timeout_s = ("log.merge", self._query_timeout_s)
-        elif selection.search is not None:
-            method, timeout_s = ("log.search", self._query_timeout_s)
-        replies = await self._links.call(method, shards=shards, body=pack(body), timeout_s=timeout_s)
+        if selection.key is not None and selection.search is None:
+            replies = await self._links.call("log.scan", shards=shards, body=pack(body), timeout_s=self._timeout_s)
+        else:
+            method = "log.merge" if selection.key is None else "log.search"
+            replies = await self._turns.call(method, shards=shards, body=pack(body), timeout_s=self._query_timeout_s)
         if warnings is not None:
             warnings.add(replies)
         pages = []
@@ -219,7 +226,7 @@ class Reader:
         if following == 0:
             return above
         body = pack(log.FirstAtBody(segments[following - 1].id, time_ms))
-        replies = await self._links.call("log.first_at", shards=shards, body=body, timeout_s=self._query_timeout_s)
+        replies = await self._turns.call("log.first_at", shards=shards, body=body, timeout_s=self._query_timeout_s)
         if warnings is not None:
             warnings.add(replies)
         return min(above, *(unpack(reply.message.body, log.FirstAtReply).number for reply in replies))
@@ -259,7 +266,7 @@ class Reader:
         span.first_segment = max(span.first_segment, segments[0])
         span.last_segment = min(span.last_segment, segments[1] - 1)
         body = pack(log.KeysBody(span, prefix, after, limit + 1))
-        replies = await self._links.call("log.keys", shards=shards, body=body, timeout_s=self._query_timeout_s)
+        replies = await self._turns.call("log.keys", shards=shards, body=body, timeout_s=self._query_timeout_s)
         if warnings is not None:
             warnings.add(replies)
         keys = sorted(key for reply in replies for key in unpack(reply.message.body, log.KeysReply).keys)
@@ -273,7 +280,7 @@ class Reader:
         if span is None:
             return 0
         body = pack(log.CountBody(span, selection.key, selection.prefix, selection.search))
-        replies = await self._links.call("log.count", shards=shards, body=body, timeout_s=self._query_timeout_s)
+        replies = await self._turns.call("log.count", shards=shards, body=body, timeout_s=self._query_timeout_s)
         if warnings is not None:
             warnings.add(replies)
         return sum(unpack(reply.message.body, log.CountReply).records for reply in replies)

@@ -29,9 +29,9 @@ from coordinator.log.record_forms import ProtoRecord, Record, RecordColumns, col
 from coordinator.parsing.body_errors import explained
 from coordinator.parsing.large_bodies import SLICED_BYTES_MIN, LargeMessage, LargeObject, Slices
 from proto import log_pb2
-from shared.config import Settings
 from shared.errors import BadData, TooLarge
 from shared.messages.log import KEY_BYTES_MAX
+from shared.settings import Settings
 from shared.wire import Frame
 
 PRODUCER_BYTES_MAX = 256

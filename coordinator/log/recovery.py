@@ -21,9 +21,9 @@ from coordinator.fanout.links import Links
 from coordinator.log.frontier import Frontier
 from coordinator.log.sequencer import LOST_AHEAD, Revoked, Segment, Sequencer
 from coordinator.log.state_writes import StateWrites
-from shared.config import Settings
 from shared.errors import TriptychError, Unavailable
 from shared.messages import log
+from shared.settings import Settings
 from shared.telemetry import event
 from shared.wire import pack, unpack
 

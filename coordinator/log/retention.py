@@ -11,9 +11,9 @@ from coordinator.fanout.links import Links
 from coordinator.log.recovery import Recovery
 from coordinator.log.sequencer import Sequencer
 from coordinator.log.state_writes import StateWrites
-from shared.config import Settings
 from shared.errors import TriptychError
 from shared.messages import log
+from shared.settings import Settings
 from shared.telemetry import event
 from shared.wall_clock import Ages
 from shared.wire import pack

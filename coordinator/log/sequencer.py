@@ -15,10 +15,10 @@ from threading import Lock
 import msgspec
 
 from coordinator.log import checked_json
-from shared.config import Settings
 from shared.control import Control
 from shared.errors import ConfigError, Unavailable
 from shared.messages.log import Span
+from shared.settings import Settings
 
 RESERVE_AHEAD = 1 << 20
 """Numbers reserved at once: at a million records a second one small file a second, a gap of at most this in 2^64."""

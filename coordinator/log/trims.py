@@ -8,9 +8,9 @@ from coordinator.fanout.links import Links
 from coordinator.log.follow import Followers
 from coordinator.log.frontier import Frontier
 from coordinator.log.reads import KeySelection, Reader
-from shared.config import Settings
 from shared.hashing import shard_of
 from shared.messages import log
+from shared.settings import Settings
 from shared.wire import pack, unpack
 
 

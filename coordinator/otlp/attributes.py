@@ -75,10 +75,10 @@ def labels(attributes: Iterable[Any], names: Names) -> dict[str, str]:
 
 
 def joined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    labels_by_name: dict[str, str] = {}
+    texts_by_name: dict[str, list[str]] = {}
     for name, text in pairs:
-        labels_by_name[name] = f"{labels_by_name[name]};{text}" if name in labels_by_name else text
-    return labels_by_name
+        texts_by_name.setdefault(name, []).append(text)
+    return {name: ";".join(texts) for name, texts in texts_by_name.items()}
 
 
 def plain(attributes: Iterable[Any]) -> Mapping[str, str]:

@@ -19,8 +19,8 @@ from coordinator.otlp import attributes, walk
 from coordinator.otlp.names import Names
 from coordinator.series.label_sets import Limits, problem_of
 from coordinator.series.metadata import TYPES
-from shared.config import Settings
 from shared.labels import METRIC_NAME, encode
+from shared.settings import Settings
 
 IDENTIFYING = ("service.namespace", "service.name", "service.instance.id")
 TARGET_INFO = "target_info"

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import numpy as np
 import orjson
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
@@ -23,12 +22,11 @@ from coordinator.headers.negotiation import JSON
 from coordinator.log.columns import columns_of
 from coordinator.log.headers import packed
 from coordinator.log.records import Append
-from coordinator.otlp import attributes, bodies
-from coordinator.otlp.record_count import count_records
+from coordinator.otlp import attributes, bodies, message_counts
 from coordinator.otlp.refusals import Refusals
-from shared.config import Settings
-from shared.errors import TooLarge
+from shared.errors import BadData, TooLarge
 from shared.messages.log import KEY_BYTES_MAX, PRODUCER_ANSWERS_MAX
+from shared.settings import Settings
 
 NO_SERVICE = "unknown_service"
 """The key of records whose resource does not have it."""
@@ -37,6 +35,17 @@ VALUES_BYTES_MAX = 64 << 20
 """Total size of the values of one request."""
 RECORDS_MAX = 100_000
 """Records of one request. Each becomes an object of some 150 bytes, however few bytes it has in the body."""
+SCOPES_MAX = RESOURCES_MAX = 1 << 16
+"""The same as of metrics (coordinator.otlp.survey). Each takes some 2 µs of interpreted code, even if it is empty."""
+ATTRIBUTES_MAX = 1 << 19
+"""Attributes of one request, with the members and elements of nested values. Each takes some 1 µs of interpreted code.
+Usual ones take more than 16 bytes, so MESSAGE_BYTES_MAX is reached first."""
+_LIMITS = (
+    ("log records", message_counts.RECORDS, RECORDS_MAX),
+    ("resources", message_counts.RESOURCES, RESOURCES_MAX),
+    ("scopes", message_counts.SCOPES, SCOPES_MAX),
+    ("attributes and elements of values", message_counts.ATTRIBUTES, ATTRIBUTES_MAX),
+)
 _HEADERS = packed({}, JSON, "")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -169,11 +178,17 @@ def records_of(message: Any) -> Iterator[Any]:
             yield from scope.log_records
 
 
-def check_count(body: bytes) -> None:
-    """Raise TooLarge for a protobuf body with more than RECORDS_MAX records."""
-    count = count_records(np.frombuffer(body, np.uint8))
-    if count > RECORDS_MAX:
-        raise TooLarge(f"the request has {count} log records; the limit is {RECORDS_MAX}, send it in smaller ones")
+def check_counts(body: bytes) -> None:
+    """Raise TooLarge for a protobuf body above one of the limits of this module, BadData for one that has a field that
+    is not whole."""
+    counts, is_whole = message_counts.counted(body, message_counts.LOGS_REQUEST)
+    for name, place, limit in _LIMITS:
+        if counts[place] > limit:
+            raise TooLarge(f"the request has {counts[place]} {name}; the limit is {limit}, send it in smaller ones")
+    if not is_whole:
+        raise BadData(
+            "the body is not a protobuf ExportLogsServiceRequest: a field is not whole, or a value is nested too deeply"
+        )
 
 
 def message_of_json(body: bytes) -> Any:
@@ -181,5 +196,5 @@ def message_of_json(body: bytes) -> Any:
 
 
 def message_of(body: bytes) -> Any:
-    check_count(body)
+    check_counts(body)
     return bodies.message_of(body, ExportLogsServiceRequest)

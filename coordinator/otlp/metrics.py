@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.otlp import exemplars, known_sets, label_sets, native, point_walk, walk
+from coordinator.otlp import exemplars, known_sets, label_sets, message_counts, native, point_walk, walk
 from coordinator.otlp.known_sets import BEGIN, END, SETS, SIZES, Sets
 from coordinator.otlp.label_sets import LabelSets, Metric, NotValid, Target, Translation
 from coordinator.otlp.refusals import Refusals
@@ -32,10 +32,23 @@ NEW_SERIES_MAX = 100_000
 """Series of one request whose labels are not known yet, at some 30 µs each."""
 NEW_BYTES_MAX = 64 << 20
 """Bytes of the labels of new series, of which there are several copies until the request is split."""
+ATTRIBUTES_MAX = 1 << 21
+"""Attributes of one request that Python code reads, with the members and elements of nested values: those of resources
+and scopes, and of points that are new, have exemplars or are read by hand. Each takes some 1 µs, and two bytes or
+more."""
 BY_HAND_MAX = 20_000
 BY_HAND_BYTES_MAX = 4 << 20
 """Points of one request that the protobuf library reads (`point_walk.BY_HAND`), at some 70 µs each, and their bytes."""
 ITEMS = "data points"
+
+_POINTS = {
+    walk.GAUGE: message_counts.NUMBER,
+    walk.SUM: message_counts.NUMBER,
+    walk.HISTOGRAM: message_counts.HISTOGRAM,
+    walk.EXPONENTIAL: message_counts.EXPONENTIAL,
+    walk.SUMMARY: message_counts.SUMMARY,
+}
+"""Kind of metric → kind of its points' messages."""
 
 T = TypeVar("T")
 
@@ -115,6 +128,7 @@ class _Preparation:
         self._survey = survey
         self._rules = translation
         self._bytes_left = min(bytes_max, NEW_BYTES_MAX)
+        self._attributes_left = ATTRIBUTES_MAX
         self._series = 0
         self._refusals = Refusals()
         self._targets: dict[int, Target | NotValid] = {}
@@ -199,7 +213,20 @@ class _Preparation:
 
     def _point(self, point: NDArray[np.int64], kind: int) -> Any:
         data = self._survey.message(point, point_walk.POINT_BEGIN)
+        self._count_attributes(data, _POINTS[kind], "a data point")
         return label_sets.message(label_sets.POINTS[kind], data, "a data point")
+
+    def _count_attributes(self, data: bytes, kind: int, what: str) -> None:
+        """Raises TooLarge if the request has too many attributes with those of this message, NotValid."""
+        counts, is_whole = message_counts.counted(data, kind)
+        self._attributes_left -= counts[message_counts.ATTRIBUTES]
+        if self._attributes_left < 0:
+            raise TooLarge(
+                f"the request has more than {ATTRIBUTES_MAX} attributes and elements of values in resources, scopes "
+                "and new points, the limit; send it in smaller ones"
+            )
+        if not is_whole:
+            raise NotValid(f"{what} is not valid: a field is not whole, or a value is nested too deeply")
 
     def _metric(self, row: int) -> Metric:
         """Raises NotValid."""
@@ -214,7 +241,9 @@ class _Preparation:
 
     def _read_scope(self, row: int) -> dict[str, str]:
         scope = self._survey.scopes[row]
-        message = label_sets.scope_message(self._survey.message(scope, walk.SCOPE_BEGIN))
+        data = self._survey.message(scope, walk.SCOPE_BEGIN)
+        self._count_attributes(data, message_counts.SCOPE, "its scope")
+        message = label_sets.scope_message(data)
         return label_sets.scope_labels(message, self._survey.text(scope, walk.URL_BEGIN), self._rules)
 
     def _description(self, metric: NDArray[np.int64]) -> tuple[str, str, int, int, bool]:
@@ -229,6 +258,7 @@ class _Preparation:
 
     def _read_target(self, row: int) -> Target:
         data = self._survey.message(self._survey.resources[row], walk.RESOURCE_BEGIN)
+        self._count_attributes(data, message_counts.RESOURCE, "its resource")
         return label_sets.target_of(label_sets.resource_message(data), self._rules)
 
     def _new_sets(self) -> Sets:

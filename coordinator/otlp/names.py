@@ -38,7 +38,7 @@ class Names:
 
     @classmethod
     def of(cls, strategy: str) -> Names:
-        """`strategy`: one of `shared.config.OTLP_STRATEGIES`."""
+        """`strategy`: one of `shared.settings.OTLP_STRATEGIES`."""
         return cls(strategy.startswith("Underscore"), strategy.endswith("WithSuffixes"))
 
     def metric(self, name: str, unit: str, *, is_counter: bool = False, is_gauge: bool = False) -> str:

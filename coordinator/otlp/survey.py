@@ -19,6 +19,10 @@ METRICS_MAX = 1 << 17
 SCOPES_MAX = RESOURCES_MAX = 1 << 16
 """Limits of one request. Exporters send up to some thousands of points in one."""
 
+STEP_BYTES = 64
+"""Bytes of resources, scopes and points that count as one more step: they may have half as many attributes, at some
+2 µs each."""
+
 _TABLES = (
     ("resources", walk.RESOURCE_COLUMNS, RESOURCES_MAX, 2),
     ("scopes", walk.SCOPE_COLUMNS, SCOPES_MAX, 2),
@@ -48,8 +52,19 @@ class Survey:
 
     @property
     def steps(self) -> int:
-        """How many items Python code reads one by one."""
-        return len(self.missing) + len(self.without_metadata) + 3 * len(self.others) + self.exemplars
+        """How many items Python code reads one by one, with one more for each STEP_BYTES of them."""
+        items = len(self.missing) + len(self.without_metadata) + 3 * len(self.others) + self.exemplars
+        if not items:
+            return 0
+        points = self.points
+        is_read = points[:, point_walk.OWN_EXEMPLARS] > 0
+        is_read[self.missing] = is_read[self.others] = True
+        read_bytes = (
+            _bytes_of(points[is_read], point_walk.POINT_BEGIN)
+            + _bytes_of(self.resources, walk.RESOURCE_BEGIN)
+            + _bytes_of(self.scopes, walk.SCOPE_BEGIN)
+        )
+        return items + read_bytes // STEP_BYTES
 
     def of_state(self, state: int) -> NDArray[np.int64]:
         """The rows of the `others` that are in this state."""
@@ -65,6 +80,12 @@ class Survey:
 
     def message(self, row: NDArray[np.int64], column: int) -> bytes:
         return self.body[row[column] : row[column + 1]].tobytes()
+
+
+def _bytes_of(rows: NDArray[np.int64], begin: int) -> int:
+    """The bytes of the messages that begin and end at the offsets in these columns. (Points of `target_info` have no
+    message.)"""
+    return int(np.maximum(rows[:, begin + 1] - rows[:, begin], 0).sum())
 
 
 def survey(

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from coordinator.log.area import LogArea
-from shared.config import Settings
+from shared.settings import Settings
 from tests.simulation.disk import Disk, Files, StoreDisk, WalDisk
 from tests.simulation.network import Network
 from tests.simulation.processes import ClientCall, Coordinator, Worker

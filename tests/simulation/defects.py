@@ -127,8 +127,10 @@ def _page_without_progress() -> Replaced:
     """An entry below the range is looked at, and the page ends with it."""
     of_entry = reading._of_entry
 
-    def looks_below(part: Any, view: Any, span: Any, row: bytes, entry: Any, prefix: bytes) -> Iterator[Any]:
-        yield from of_entry(part, view, span, row, entry, prefix)
+    def looks_below(
+        part: Any, view: Any, span: Any, row: bytes, entry: Any, prefix: bytes, *rest: Any
+    ) -> Iterator[Any]:
+        yield from of_entry(part, view, span, row, entry, prefix, *rest)
         if len(entry.numbers) and not len(reading._chosen(entry, view, span, prefix)):
             nothing = Records.of(np.zeros(0, np.uint64), ())
             yield nothing, int(entry.numbers[-1]) + 1, len(entry.numbers)

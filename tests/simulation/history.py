@@ -8,10 +8,10 @@ from typing import Any
 
 from coordinator.log.area import LogArea
 from coordinator.log.reads import KeySelection
-from shared.config import Settings
 from shared.errors import Overloaded, Unavailable
 from shared.hashing import shard_of
 from shared.messages.log import SEQUENCE_MAX
+from shared.settings import Settings
 from tests.simulation.choices import Choices
 from tests.simulation.clients import LONG_S, Clients
 from tests.simulation.cluster import Cluster, Disconnected, Refused

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 
 from coordinator.fanout.links import Links
 from coordinator.log.area import LogArea
+from coordinator.queries.gate import Gate
 from proto import cluster_pb2
-from shared.config import Settings
 from shared.errors import ConfigError
+from shared.settings import Settings
 from shared.wire import CANCEL, GOODBYE, REGISTER
 from tests.simulation.disk import Disk, Files, FilesControl, Store, StoreDisk, WalDisk, WriteAheadLog
 from tests.simulation.network import Endpoint, Network, Packet
@@ -99,7 +100,8 @@ class Coordinator:
         self.links = Links(settings, CLUSTER_ID, "")
         self.links._socket, self.links._control, self.links._loop = self.endpoint, self.control, self.loop
         self.links._sweeper = asyncio.create_task(self.links._sweep())
-        self.area = LogArea(settings, self.links, FilesControl(self.cluster.files, "/sequencer"))  # type: ignore[arg-type]
+        control = FilesControl(self.cluster.files, "/sequencer")
+        self.area = LogArea(settings, self.links, control, Gate(2))  # type: ignore[arg-type]
         try:
             await self.area.start()
         except ConfigError as error:

@@ -7,7 +7,6 @@ left out.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterator
 from itertools import chain
 
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from shared.log.slots import SlotFilter
 from shared.messages.log import Range
 from shared.messages.log_pages import NO_NUMBERS, Page, Records
+from shared.process.processor_time import UNBOUNDED, ProcessorTime
 from worker.logs import entries, rows
 from worker.logs.entries import GatheringEntry
 from worker.logs.examination import Examination
@@ -31,6 +31,9 @@ LOOKED_AT_MAX = 50_000
 """A merged page ends after examining this many records, however few of them had the prefix."""
 RECENT_RUN_RECORDS = 1024
 """Recent records are read in runs of this size, so that a read copies few records that it does not return."""
+LIGHT_PIECE_RECORDS = 32
+"""A page whose CPU time is bounded is read in pieces of this size at first, each twice as large as the one before it,
+so that it exceeds the bound by little: a record of a key of its own takes up to 0.4 ms."""
 
 Check = Callable[[], None]
 """Raises when the request's time is up."""
@@ -60,7 +63,7 @@ def _key_runs(part: LogPart, view: LogView, span: Range, key: bytes, reverse: bo
     span_start = max(span.start, view.starts.get(key, 0))
     for segment in reversed(segments) if reverse else segments:
         recent = view.segments.get(segment, ())
-        older = _stored_runs(part, segment, key, span_start, min(span.end, view.gathered), reverse)
+        older = stored_runs(part, segment, key, span_start, min(span.end, view.gathered), reverse)
         snapshots = reversed(recent) if reverse else recent
         newer = (run for recent in snapshots for run in _recent_runs(recent, span_start, span.end, key, reverse))
         for run in chain(newer, older) if reverse else chain(older, newer):
@@ -76,7 +79,7 @@ def _recent_runs(recent: RecentSnapshot, start: int, end: int, key: bytes, rever
         yield recent.run(record_rows[start : start + RECENT_RUN_RECORDS])
 
 
-def _stored_runs(part: LogPart, segment: int, key: bytes, start: int, end: int, reverse: bool = False) -> Runs:
+def stored_runs(part: LogPart, segment: int, key: bytes, start: int, end: int, reverse: bool = False) -> Runs:
     """The key's runs in the store, cut to start ≤ number < end; a run may be empty."""
     if start >= end:
         return
@@ -91,12 +94,21 @@ def _stored_runs(part: LogPart, segment: int, key: bytes, start: int, end: int, 
         yield unpacked(packed).between(start, end)
 
 
-def search_key(part: LogPart, span: Range, key: bytes, limit: int, reverse: bool, search: Examination) -> Page:
-    """As `scan`, but only the records that the search finds. The page may end early, and says how far it has come."""
+def search_key(
+    part: LogPart,
+    span: Range,
+    key: bytes,
+    limit: int,
+    reverse: bool,
+    search: Examination,
+    processor: ProcessorTime = UNBOUNDED,
+) -> Page:
+    """As `scan`, but only the records that the search finds. The page may end early, and says how far it has come; it
+    does when the time of `processor` is used up."""
     page_records: list[Records] = []
     records = size = 0
-    for run in _key_runs(part, part.view(), span, key, reverse):
-        examined = joined([run.reversed() if reverse else run])
+    runs = _key_runs(part, part.view(), span, key, reverse)
+    for examined in _pieces(runs, reverse, LIGHT_PIECE_RECORDS if processor.is_bounded else 0):
         matching = search.matching(examined)
         fitting = _fitting(matching, limit - records, PAGE_BYTES_MAX - size)
         page_records.append(matching.cut(0, fitting))
@@ -104,12 +116,23 @@ def search_key(part: LogPart, span: Range, key: bytes, limit: int, reverse: bool
         size += int(page_records[-1].value_lengths.sum())
         if records >= limit or size >= PAGE_BYTES_MAX:
             last = int(matching.sequences[fitting - 1])
-        elif search.is_over:
+        elif search.is_over or processor.is_over():
             last = int(examined.sequences[-1])
         else:
             continue
         return Page(Records.joined(page_records), last if reverse else last + 1, False)
     return Page(Records.joined(page_records), span.start if reverse else span.end, True)
+
+
+def _pieces(runs: Runs, reverse: bool, size: int) -> Iterator[Records]:
+    """The records of the runs, in reverse if they descend: run by run, or in pieces of `size` records at first, each
+    twice as large as the one before it (0: whole runs)."""
+    for run in runs:
+        records, low = joined([run.reversed() if reverse else run]), 0
+        while low < len(records):
+            high = low + size if size else len(records)
+            yield records.cut(low, high)
+            low, size = high, 2 * size
 
 
 def merge(
@@ -121,13 +144,17 @@ def merge(
     search: Examination | None = None,
     slots: SlotFilter | None = None,
     page_bytes: int = PAGE_BYTES_MAX,
+    processor: ProcessorTime = UNBOUNDED,
 ) -> Page:
     """As `scan`, for all keys with the prefix, ascending by sequence number. With `search`, only what it finds; with
-    `slots`, only what they let through."""
+    `slots`, only what they let through. The page ends early when the time of `processor` is used up."""
     view = part.view()
     page_records: list[Records] = []
     records = size = looked_at = 0
-    for piece, upto, seen in _merged(part, view, span, prefix, check, search, slots, limit):
+    piece_records = RECENT_RUN_RECORDS if search else limit
+    if processor.is_bounded:
+        piece_records = min(piece_records, LIGHT_PIECE_RECORDS)
+    for piece, upto, seen in _merged(part, view, span, prefix, check, search, slots, piece_records):
         looked_at += seen
         fitting = _fitting(piece, limit - records, page_bytes - size)
         page_records.append(piece.cut(0, fitting))
@@ -136,7 +163,7 @@ def merge(
         if fitting < len(piece):
             return Page(Records.joined(page_records), int(piece.sequences[fitting]), False)
         is_over = search.is_over if search else looked_at >= LOOKED_AT_MAX
-        if records >= limit or size >= page_bytes or is_over:
+        if records >= limit or size >= page_bytes or is_over or processor.is_over():
             return Page(Records.joined(page_records), upto, False)
     return Page(Records.joined(page_records), span.end, True)
 
@@ -154,33 +181,32 @@ def _merged(
     check: Check,
     search: Examination | None = None,
     slots: SlotFilter | None = None,
-    wanted_records: int = 0,
+    size: int = RECENT_RUN_RECORDS,
 ) -> Iterator[tuple[Records, int, int]]:
     """(records with the prefix, the number below which they are complete, how many records were examined), ascending.
     Each number is above the one before it and within the range. With `search`, only the records that it finds; with
-    `slots`, only what they let through. `wanted_records`: the caller needs no more than this; 0: unknown."""
-    size = RECENT_RUN_RECORDS if search else wanted_records or RECENT_RUN_RECORDS
+    `slots`, only what they let through. `size`: how many records are read at once, at first."""
     stored = _stored(view, span)
     segments = span.first_segment, span.last_segment
     for row, entry in entries.scan(part.store, segments, stored.start, stored.end):
         pieces = _of_entry(part, view, stored, row, entry, prefix, slots, size)
         if search is not None:
-            pieces = _matching_of_entry(part, view, stored, row, entry, prefix, search)
+            pieces = _matching_of_entry(part, view, stored, row, entry, prefix, search, size)
         for page_records, upto, seen in pieces:
             check()
             yield page_records, upto, seen
     for segment in range(span.first_segment, span.last_segment + 1):
         for recent in view.segments.get(segment, ()):
             check()
-            recent_rows = _recent_rows(recent, view, span, prefix, slots)
-            for first in range(0, len(recent_rows), size):
-                piece = recent_rows[first : first + size]
+            chosen = recent_rows(recent, view, span, prefix, slots)
+            for first in range(0, len(chosen), size):
+                piece = chosen[first : first + size]
                 page_records = recent.records(piece)
                 page_records = search.matching(page_records) if search else page_records
                 yield page_records, int(recent.numbers[piece[-1]]) + 1, len(piece)
 
 
-def _recent_rows(
+def recent_rows(
     recent: RecentSnapshot, view: LogView, span: Range, prefix: bytes, slots: SlotFilter | None = None
 ) -> NDArray[np.int64]:
     """The rows of the range whose keys have the prefix and which `slots` let through, without those that are hidden or
@@ -205,20 +231,22 @@ def _of_entry(
     entry: GatheringEntry,
     prefix: bytes,
     slots: SlotFilter | None = None,
-    size: int = 0,
+    size: int = RECENT_RUN_RECORDS,
 ) -> Iterator[tuple[Records, int, int]]:
-    """As `_merged`, for one entry, in pieces of `size` records; nothing if the entry is outside of the range."""
+    """As `_merged`, for one entry, in pieces of `size` records at first, each twice as large as the one before it;
+    nothing if the entry is outside of the range."""
     low, high = np.searchsorted(entry.numbers, np.array([span.start, span.end], np.uint64)).tolist()
     if low >= high:
         return
     chosen = _chosen(entry, view, span, prefix, slots)
-    size = size or RECENT_RUN_RECORDS
-    for first in range(0, len(chosen), size):
+    first = 0
+    while first < len(chosen):
         piece = chosen[first : first + size]
         records, examined = _in_runs(part, rows.segment_of(row), entry, piece)
         if examined < len(piece):
             _note_lost(part, row, np.setdiff1d(entry.numbers[piece], records.sequences))
         yield records, int(entry.numbers[piece[-1]]) + 1, len(piece)
+        first, size = first + size, 2 * size
     # Records without the prefix count too: otherwise a rare prefix would make a page read the whole log.
     yield Records.of(NO_NUMBERS, ()), int(entry.numbers[high - 1]) + 1, high - low - len(chosen)
 
@@ -231,15 +259,16 @@ def _matching_of_entry(
     entry: GatheringEntry,
     prefix: bytes,
     search: Examination,
+    size: int,
 ) -> Iterator[tuple[Records, int, int]]:
-    """As `_of_entry`, but only the records that the search finds. A piece is twice as large as the last one if the
-    search found little there."""
+    """As `_of_entry`, but only the records that the search finds. A piece is twice as large as the last one, the first
+    of which has `size` records, if the search found little there."""
     low, high = np.searchsorted(entry.numbers, np.array([span.start, span.end], np.uint64)).tolist()
     if low >= high:
         return
     chosen = _chosen(entry, view, span, prefix)
     segment = rows.segment_of(row)
-    first, size = 0, RECENT_RUN_RECORDS
+    first = 0
     while first < len(chosen):
         piece = chosen[first : first + size]
         matching, examined = _in_runs(part, segment, entry, piece, search)
@@ -268,7 +297,7 @@ def _in_runs(
     examined = 0
     numbers = entry.numbers[piece]
     for code in np.unique(entry.codes[piece]).tolist():
-        for run in _stored_runs(part, segment, entry.keys[code], int(numbers[0]), int(numbers[-1]) + 1):
+        for run in stored_runs(part, segment, entry.keys[code], int(numbers[0]), int(numbers[-1]) + 1):
             is_chosen = numbers[np.searchsorted(numbers, run.sequences)] == run.sequences
             records = joined([run])
             records = records if is_chosen.all() else records.taking(np.flatnonzero(is_chosen))
@@ -308,53 +337,6 @@ def _chosen(
     return np.flatnonzero(matching)
 
 
-def keys(part: LogPart, span: Range, prefix: bytes, after: bytes | None, limit: int, check: Check) -> list[bytes]:
-    """Distinct keys with records in the range, ascending, at most `limit`."""
-    page_keys: list[bytes] = []
-    view = part.view()
-    sources = [
-        _keys_of(part, view, span, segment, prefix, after, check)
-        for segment in range(span.first_segment, span.last_segment + 1)
-    ]
-    for key in heapq.merge(*sources):
-        if not page_keys or page_keys[-1] != key:
-            if len(page_keys) == limit:
-                break
-            page_keys.append(key)
-    return page_keys
-
-
-def _keys_of(
-    part: LogPart, view: LogView, span: Range, segment: int, prefix: bytes, after: bytes | None, check: Check
-) -> Iterator[bytes]:
-    """The keys that have a record of the segment in the range, ascending; a key may occur twice."""
-    recent: set[bytes] = set()
-    for snapshot in view.segments.get(segment, ()):
-        check()
-        recent.update(snapshot.keys(_recent_rows(snapshot, view, span, prefix)))
-    end = min(span.end, view.gathered)
-    for key in heapq.merge(
-        sorted(key for key in recent if after is None or key > after),
-        _stored_keys(part, segment, prefix, after),
-    ):
-        check()
-        if key in recent or any(
-            len((run.without(span.hidden) if span.hidden else run).sequences)
-            for run in _stored_runs(part, segment, key, max(span.start, view.starts.get(key, 0)), end)
-        ):
-            yield key
-
-
-def _stored_keys(part: LogPart, segment: int, prefix: bytes, after: bytes | None) -> Iterator[bytes]:
-    at, end = rows.prefix_range(segment, prefix)
-    if after is not None:
-        at = max(at, rows.past_key(segment, after))
-    while (row := next(part.store.keys("log", at, end), None)) is not None:
-        key = rows.key_of(row)
-        yield key
-        at = rows.past_key(segment, key)
-
-
 def count_key(part: LogPart, span: Range, key: bytes, check: Check) -> int:
     """How many records of the key lie in the range, exactly."""
     return count_view(part, part.view(), span, key, check)
@@ -380,7 +362,7 @@ def count_prefix(part: LogPart, span: Range, prefix: bytes, check: Check, slots:
     for segment in range(span.first_segment, span.last_segment + 1):
         for recent in view.segments.get(segment, ()):
             check()
-            total += len(_recent_rows(recent, view, span, prefix, slots))
+            total += len(recent_rows(recent, view, span, prefix, slots))
     return total
 
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from shared import identity
 from shared.durable import DAMAGED, DIRECTORY_MODE
-from shared.errors import DeadlineExceeded, Unavailable
+from shared.errors import Unavailable
 from shared.manifest import shard_directory
 from shared.messages.backup import VIEWS, ViewBody
 from shared.wire import Reply, Request, unpack
-from worker.methods.method import Method
+from worker.methods.method import Method, check
 from worker.series.blocks.archive import BLOCK
 from worker.series.blocks.block import SUFFIX as BLOCK_SUFFIX
 from worker.shard import Shard
@@ -65,7 +65,7 @@ def prepare(shards: Shards, request: Request) -> Reply:
     """Flush the stores, and link blocks and indexes, most of which will not change before the moment. Raises
     Unavailable, DeadlineExceeded."""
     paths = _ViewPaths(shards, request)
-    _require_time(request)
+    check(request)
     if not paths.view.is_dir():
         raise Unavailable(f"the view {paths.view.name} has been given up")
     try:
@@ -78,7 +78,7 @@ def prepare(shards: Shards, request: Request) -> Reply:
     except OSError as error:
         raise _failed(error) from error
     for shard in shards.values():
-        _require_time(request)
+        check(request)
         shard.store.flush_all()
     return Reply()
 
@@ -91,7 +91,7 @@ def freeze(shards: Shards, request: Request) -> Reply:
     try:
         listing = paths.log.freeze(lambda path: os.link(path, paths.log_view / path.name))
         for number, shard in shards.items():
-            _require_time(request)
+            check(request)
             source, target = paths.of_shard(number)
             shard.store.make_image(target / "store")
             _link_blocks(source / "blocks", target / "blocks")
@@ -108,7 +108,7 @@ def finish(shards: Shards, request: Request) -> Reply:
     try:
         _finish_log(paths)
         for number, shard in shards.items():
-            _require_time(request)
+            check(request)
             warnings += [f"shard {number}: {text}" for text in _finish_shard(paths, number, shard)]
             source, target = paths.of_shard(number)
             _link_present(source / identity.NAME, target / identity.NAME)
@@ -225,11 +225,6 @@ def _copy_first(source: Path, target: Path, size: int) -> None:
                 raise OSError(0, f"{source} ends {size} bytes before its records do")
             target_file.write(piece)
             size -= len(piece)
-
-
-def _require_time(request: Request) -> None:
-    if request.time_left == 0:
-        raise DeadlineExceeded(f"{request.method} took longer than its deadline")
 
 
 def _failed(error: OSError) -> Unavailable:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from shared.errors import DeadlineExceeded, Unavailable
+from shared.errors import Unavailable
 from shared.messages import log
 from shared.messages.log_pages import Page, check_progress, merge_pages
 from shared.wire import Reply, Request, pack, unpack
-from worker.logs import cursors, policies, reading, times, trimming, writing
+from worker.logs import cursors, key_lists, policies, reading, times, trimming, writing
 from worker.logs.examination import Examination
 from worker.logs.keeper import Keeper
 from worker.logs.part import LogPart
-from worker.methods.method import Method
+from worker.methods.method import Method, check, require_time
 from worker.shard import Shard
 
 Shards = Mapping[int, Shard]
@@ -91,12 +91,15 @@ def scan(shards: Shards, request: Request) -> Reply:
 
 
 def search(shards: Shards, request: Request) -> Reply:
-    """As `scan`, with a search, which belongs in the lane of queries."""
+    """As `scan`, with a search, which belongs in the lanes of queries. The page of a light request ends when its CPU
+    time is used up."""
     body = unpack(request.body, log.ScanBody)
-    examination = _examination(body.search or log.Search(), _deadline_check(request))
+    examination = _examination(body.search or log.Search(), partial(require_time, request))
     assert examination is not None
     (shard,) = shards.values()
-    page = reading.search_key(shard.logs, body.range, body.key, body.limit, body.reverse, examination)
+    page = reading.search_key(
+        shard.logs, body.range, body.key, body.limit, body.reverse, examination, request.processor
+    )
     return _page_reply(body, page, examination)
 
 
@@ -105,10 +108,14 @@ def _examination(search: log.Search | None, check: Callable[[], None]) -> Examin
 
 
 def merge(shards: Shards, request: Request) -> Reply:
+    """The page of a light request ends when its CPU time is used up."""
     body = unpack(request.body, log.ScanBody)
-    check = _deadline_check(request)
-    search = _examination(body.search, check)
-    pages = [reading.merge(shard.logs, body.range, body.prefix, body.limit, check, search) for shard in shards.values()]
+    in_time = partial(require_time, request)
+    search = _examination(body.search, in_time)
+    pages = [
+        reading.merge(shard.logs, body.range, body.prefix, body.limit, in_time, search, processor=request.processor)
+        for shard in shards.values()
+    ]
     return _page_reply(body, merge_pages(pages, body.limit), search)
 
 
@@ -120,46 +127,46 @@ def _page_reply(body: log.ScanBody, page: Page, search: Examination | None = Non
 
 def keys(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.KeysBody)
-    check = _deadline_check(request)
+    is_allowed = partial(check, request)
     distinct_keys: set[bytes] = set()
     for shard in shards.values():
-        distinct_keys.update(reading.keys(shard.logs, body.range, body.prefix, body.after, body.limit, check))
+        distinct_keys.update(key_lists.keys(shard.logs, body.range, body.prefix, body.after, body.limit, is_allowed))
     return Reply(pack(log.KeysReply(sorted(distinct_keys)[: body.limit])))
 
 
 def count(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.CountBody)
-    check = _deadline_check(request)
-    search = _examination(body.search, check)
+    is_allowed = partial(check, request)
+    search = _examination(body.search, is_allowed)
     total = 0
     for shard in shards.values():
         if search is not None:
-            total += reading.count_found(shard.logs, body.range, body.key, body.prefix, search, check)
+            total += reading.count_found(shard.logs, body.range, body.key, body.prefix, search, is_allowed)
         elif body.key is not None:
-            total += reading.count_key(shard.logs, body.range, body.key, check)
+            total += reading.count_key(shard.logs, body.range, body.key, is_allowed)
         else:
-            total += reading.count_prefix(shard.logs, body.range, body.prefix, check)
+            total += reading.count_prefix(shard.logs, body.range, body.prefix, is_allowed)
     return Reply(pack(log.CountReply(total)), warnings=sorted(search.left_out) if search else ())
 
 
 def trim(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.TrimBody)
     (shard,) = shards.values()
-    records = trimming.trim(shard.logs, body.range, body.key, body.closed, _deadline_check(request))
+    records = trimming.trim(shard.logs, body.range, body.key, body.closed, partial(check, request))
     return Reply(pack(log.TrimReply(records)))
 
 
 def first_at(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.FirstAtBody)
-    check = _deadline_check(request)
-    first = min(times.first_at(shard.logs, body.segment, body.time_ms, check) for shard in shards.values())
+    is_allowed = partial(check, request)
+    first = min(times.first_at(shard.logs, body.segment, body.time_ms, is_allowed) for shard in shards.values())
     return Reply(pack(log.FirstAtReply(first)))
 
 
 def apply_policies(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.PoliciesBody)
     (shard,) = shards.values()
-    _deadline_check(request)()
+    check(request)
     return Reply(pack(log.PoliciesReply(policies.run(shard.logs, body))))
 
 
@@ -172,14 +179,14 @@ def cursor_get(shards: Shards, request: Request) -> Reply:
 def cursor_put(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.CursorBody)
     (shard,) = shards.values()
-    cursors.move(shard.logs, body.name, body.moves, _deadline_check(request))
+    cursors.move(shard.logs, body.name, body.moves, partial(check, request))
     return Reply()
 
 
 def cursor_delete(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.CursorBody)
     (shard,) = shards.values()
-    cursors.remove(shard.logs, body.name, _deadline_check(request))
+    cursors.remove(shard.logs, body.name, partial(check, request))
     return Reply()
 
 
@@ -187,16 +194,6 @@ def producer(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.ProducerBody)
     (shard,) = shards.values()
     return Reply(pack(log.ProducerReply(shard.logs.producer_answers(body.producer))))
-
-
-def _deadline_check(request: Request) -> Callable[[], None]:
-    """A function that raises DeadlineExceeded once the request's time is up."""
-
-    def check() -> None:
-        if request.time_left == 0:
-            raise DeadlineExceeded(f"{request.method} took longer than its deadline")
-
-    return check
 
 
 METHODS: dict[str, Method] = {

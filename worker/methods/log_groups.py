@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 import numpy as np
 
-from shared.errors import DeadlineExceeded
 from shared.log.slots import SlotFilter, slot_of
 from shared.messages import log, log_groups
 from shared.messages.log_pages import check_progress
 from shared.wire import Reply, Request, pack, unpack
-from worker.logs import cursors, groups, reading
-from worker.methods.method import Method
+from worker.logs import cursors, groups, key_lists, reading
+from worker.methods.method import Method, check, require_time
 from worker.shard import Shard
 
 Shards = Mapping[int, Shard]
@@ -28,14 +28,14 @@ def get(shards: Shards, request: Request) -> Reply:
 def put(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log_groups.GroupPutBody)
     (shard,) = shards.values()
-    groups.put(shard.logs, body.name, body.expected, body.group, _deadline_check(request))
+    groups.put(shard.logs, body.name, body.expected, body.group, partial(check, request))
     return Reply()
 
 
 def delete(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log_groups.GroupBody)
     (shard,) = shards.values()
-    groups.delete(shard.logs, body.name, _deadline_check(request))
+    groups.delete(shard.logs, body.name, partial(check, request))
     return Reply()
 
 
@@ -54,12 +54,22 @@ def cursor_names(shards: Shards, request: Request) -> Reply:
 
 
 def read(shards: Shards, request: Request) -> Reply:
+    """The pages of a light request end when its CPU time is used up."""
     body = unpack(request.body, log_groups.SlotsBody)
-    check, slots = _deadline_check(request), _slots(body)
+    slots = _slots(body)
     reply, frames = log_groups.SlotsReply([]), []
     for number, shard in shards.items():
         limit = body.limits[number]
-        page = reading.merge(shard.logs, body.range, body.prefix, limit, check, None, slots, body.page_bytes)
+        page = reading.merge(
+            shard.logs,
+            body.range,
+            body.prefix,
+            limit,
+            partial(require_time, request),
+            slots=slots,
+            page_bytes=body.page_bytes,
+            processor=request.processor,
+        )
         check_progress(page, body.range.start, body.range.end)
         reply.pages.append((page.next, page.done))
         frames += page.records.frames()
@@ -68,39 +78,29 @@ def read(shards: Shards, request: Request) -> Reply:
 
 def count(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log_groups.SlotsBody)
-    check, slots = _deadline_check(request), _slots(body)
-    counts = (reading.count_prefix(shard.logs, body.range, body.prefix, check, slots) for shard in shards.values())
+    is_allowed, slots = partial(check, request), _slots(body)
+    counts = (reading.count_prefix(shard.logs, body.range, body.prefix, is_allowed, slots) for shard in shards.values())
     return Reply(pack(log.CountReply(sum(counts))))
 
 
 def lag(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log_groups.LagBody)
-    check, slots = _deadline_check(request), _slots(body)
+    is_allowed, slots = partial(check, request), _slots(body)
     keys: list[tuple[bytes, Shard]] = []
     for shard in shards.values():
-        page = reading.keys(shard.logs, body.range, body.prefix, body.after, body.limit, check)
+        page = key_lists.keys(shard.logs, body.range, body.prefix, body.after, body.limit, is_allowed)
         keys += [(key, shard) for key in page]
     keys.sort(key=lambda row: row[0])
     rows = []
     for key, shard in keys[: body.limit]:
         start = max(body.range.start, int(slots.starts[slot_of(key, body.shards)]))
         span = msgspec.structs.replace(body.range, start=start)
-        rows.append((key, reading.count_key(shard.logs, span, key, check) if start < span.end else 0))
+        rows.append((key, reading.count_key(shard.logs, span, key, is_allowed) if start < span.end else 0))
     return Reply(pack(log_groups.LagReply(rows)))
 
 
 def _slots(body: log_groups.SlotsBody | log_groups.LagBody) -> SlotFilter:
     return SlotFilter(np.frombuffer(body.starts, "<u8").astype(np.uint64, copy=False), body.shards)
-
-
-def _deadline_check(request: Request) -> Callable[[], None]:
-    """A function that raises DeadlineExceeded once the request's time is up."""
-
-    def check() -> None:
-        if request.time_left == 0:
-            raise DeadlineExceeded(f"{request.method} took longer than its deadline")
-
-    return check
 
 
 METHODS: dict[str, Method] = {

@@ -37,10 +37,15 @@ def begin(request: Request) -> None:
     REQUEST_ID.set(request.http_request)
 
 
-def check(request: Request, late: str) -> None:
-    """Raise DeadlineExceeded with the text `late` if the request is past its deadline or cancelled, TooHeavy if a light
-    request has used up its CPU time."""
+def require_time(request: Request, late: str = "") -> None:
+    """Raise DeadlineExceeded if the request is past its deadline or cancelled, with the text `late` or one that names
+    the method."""
     if request.time_left == 0:
-        raise DeadlineExceeded(late)
+        raise DeadlineExceeded(late or f"{request.method} was not done by its deadline")
+
+
+def check(request: Request, late: str = "") -> None:
+    """As `require_time`. Raise TooHeavy if a light request has used up its CPU time."""
+    require_time(request, late)
     if request.processor.is_over():
         raise TooHeavy(f"{request.method} has had the processor time of a light request")

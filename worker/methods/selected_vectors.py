@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -29,10 +29,6 @@ from worker.vectors.part import VectorPart
 from worker.vectors.selection import Selection
 
 
-def _checks(request: Request) -> Callable[[], None]:
-    return lambda: check(request, f"{request.method} was not done by its deadline")
-
-
 def selection_of(
     shards: Shards, request: Request, collection: Collection, condition: Condition | None
 ) -> Selection | None:
@@ -41,7 +37,7 @@ def selection_of(
     worker_collection = engine_of(shards).find(collection.id)
     if worker_collection is None:
         return None
-    return Selection(worker_collection, shards, condition, _checks(request))
+    return Selection(worker_collection, shards, condition, partial(check, request))
 
 
 R = TypeVar("R", bound=SelectionReply)

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 import msgspec
 
 from shared import wire
-from shared.errors import DeadlineExceeded
 from shared.messages.vectors import HighlightBody, VectorCountReply, pack_blobs, unpack_blobs
 from shared.wire import Reply, Request
-from worker.methods.method import Method
+from worker.methods.method import Method, check
 from worker.shard import Shard
 from worker.vectors.highlights import Highlighter
 
@@ -34,8 +33,7 @@ def highlight(shards: Mapping[int, Shard], request: Request) -> Reply:
             for vector_id, content in zip(batch_ids, collection.contents(number, batch_ids), strict=True):
                 if content is None:
                     continue
-                if request.time_left == 0:
-                    raise DeadlineExceeded(f"{request.method} was not done by its deadline")
+                check(request)
                 attributes = msgspec.msgpack.decode(content[1]) if content[1] else {}
                 ids.append(vector_id)
                 highlights.append(msgspec.json.encode(highlighter.fragments(attributes)))

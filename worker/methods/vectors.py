@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shared import wire
-from shared.errors import DeadlineExceeded, TooLarge, Unavailable
+from shared.errors import TooLarge, Unavailable
 from shared.messages.vectors import (
     READ_WHOLE,
     VECTOR_FIELD,
@@ -29,7 +30,7 @@ from shared.messages.vectors import (
 )
 from shared.wire import Frame, Reply, Request
 from worker.methods import vector_text
-from worker.methods.method import Method
+from worker.methods.method import Method, check
 from worker.shard import Shard
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.engine import Engine
@@ -138,7 +139,7 @@ def get(shards: Shards, request: Request) -> Reply:
             continue
         shard_ids = unpack_blobs(frames[0], frames[1])
         for start in range(0, len(shard_ids), READ_AT_ONCE):
-            _check(request)
+            check(request)
             batch_ids = shard_ids[start : start + READ_AT_ONCE]
             for vector_id, content in zip(batch_ids, collection.contents(shard.vectors.shard, batch_ids), strict=True):
                 if content is not None:
@@ -191,23 +192,18 @@ def search(shards: Shards, request: Request) -> Reply:
             body.expansion or expansion_of(collection.curve, body.recall, body.k),
             exhaustive=body.exact,
             bits=bits,
-            check=lambda: _check(request),
+            check=partial(check, request),
         )
     if body.text is None and body.fields == ():
         return _ids_and_scores(view, ranking, reply)
     hits = _Hits(ranking.counts, ranking.near, view.ids.take(ranking.rows), view.shards[ranking.rows].tolist())
     if body.text is not None:
-        selection = Selection(collection, shards, body.filter, lambda: _check(request))
+        selection = Selection(collection, shards, body.filter, partial(check, request))
         hits.add(rank_text(selection, body.text, body.k))
         if body.text.statistics is None and body.shards_asked > len(shards):
             assert collection.text is not None
             reply.words = collection.text.statistics(body.text)
     return _hits_reply(collection, body, hits, reply)
-
-
-def _check(request: Request) -> None:
-    if request.time_left == 0:
-        raise DeadlineExceeded(f"{request.method} was not done by its deadline")
 
 
 def _ids_and_scores(view: TableView, ranking: Ranking, reply: SearchReply) -> Reply:

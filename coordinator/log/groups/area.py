@@ -23,9 +23,10 @@ from coordinator.log.groups.store import GroupStore
 from coordinator.log.groups.waiting import Waiter, Waiters
 from coordinator.log.reads import Reader, Warnings
 from coordinator.log.recovery import Recovery
-from shared.config import Settings
+from coordinator.log.turns import Turns
 from shared.errors import BadData, NotFound, TriptychError
 from shared.log.slots import NOT_OWNED, slot_count
+from shared.settings import Settings
 from shared.telemetry import event
 
 SWEEP_S = 0.2
@@ -56,13 +57,19 @@ class Groups:
     or a generation that is over, and Unavailable for a missing shard."""
 
     def __init__(
-        self, settings: Settings, links: Links, reader: Reader, recovery: Recovery, visible: Callable[[], int]
+        self,
+        settings: Settings,
+        links: Links,
+        turns: Turns,
+        reader: Reader,
+        recovery: Recovery,
+        visible: Callable[[], int],
     ) -> None:
         self.shards = links.shards
         self._slots = slot_count(links.shards)
         self._write_timeout_s = settings.write_timeout_ms / 1000
         self.store = GroupStore(links, self._write_timeout_s)
-        self.reader = GroupReader(links, reader, recovery, settings.query_timeout_ms / 1000)
+        self.reader = GroupReader(links, turns, reader, recovery, settings.query_timeout_ms / 1000)
         self.waiters = Waiters(settings.log_followers_max, links.shards)
         self._visible = visible
         self._recovery = recovery

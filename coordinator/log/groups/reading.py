@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from coordinator.fanout.links import Links
 from coordinator.log.reads import Reader, Warnings
 from coordinator.log.recovery import Recovery
+from coordinator.log.turns import Turns
 from shared.log.slots import NOT_OWNED, slots_per_shard
 from shared.messages import log
 from shared.messages.log_groups import LagBody, LagReply, SlotsBody, SlotsReply
@@ -43,8 +44,9 @@ class GroupPage(NamedTuple):
 class GroupReader:
     """Raises Unavailable when a shard that is needed is missing, like `Reader`."""
 
-    def __init__(self, links: Links, reader: Reader, recovery: Recovery, timeout_s: float) -> None:
+    def __init__(self, links: Links, turns: Turns, reader: Reader, recovery: Recovery, timeout_s: float) -> None:
         self._links = links
+        self._turns = turns
         self._reader = reader
         self._recovery = recovery
         self._timeout_s = timeout_s
@@ -69,7 +71,7 @@ class GroupReader:
         page_bytes = max(SHARD_BYTES_MIN, PAGE_BYTES_MAX // len(shards))
         limits = {shard: shares[shard] for shard in shards}
         body = SlotsBody(span, prefix, starts.astype("<u8").tobytes(), self._links.shards, limits, page_bytes)
-        replies = await self._links.call("log.group_read", shards=shards, body=pack(body), timeout_s=self._timeout_s)
+        replies = await self._turns.call("log.group_read", shards=shards, body=pack(body), timeout_s=self._timeout_s)
         warnings.add(replies)
         pages = []
         for reply in replies:
@@ -89,7 +91,7 @@ class GroupReader:
         if span is None:
             return 0
         body = pack(SlotsBody(span, prefix, starts.astype("<u8").tobytes(), self._links.shards))
-        replies = await self._links.call("log.group_count", shards=shards, body=body, timeout_s=self._timeout_s)
+        replies = await self._turns.call("log.group_count", shards=shards, body=body, timeout_s=self._timeout_s)
         warnings.add(replies)
         return sum(unpack(reply.message.body, log.CountReply).records for reply in replies)
 
@@ -104,7 +106,7 @@ class GroupReader:
         if span is None:
             return [], False
         body = LagBody(span, prefix, starts.astype("<u8").tobytes(), self._links.shards, after, limit + 1)
-        replies = await self._links.call("log.group_lag", shards=shards, body=pack(body), timeout_s=self._timeout_s)
+        replies = await self._turns.call("log.group_lag", shards=shards, body=pack(body), timeout_s=self._timeout_s)
         warnings.add(replies)
         keys = sorted(row for reply in replies for row in unpack(reply.message.body, LagReply).keys)
         return keys[:limit], len(keys) > limit

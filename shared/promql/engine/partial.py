@@ -143,7 +143,7 @@ def merge(
     if node.op == "quantile":
         q = aggregation_parameters.scalar_of(param)
         series = without_empty(_series_of(combined))
-        groups, ids, values, present = selection.quantiles(node, series, q)
+        groups, ids, values, present = selection.quantiles(node, series, q, context)
         is_dropped = _is_dropped(series.drop_name, [series.present], ids, groups.size)
         return without_empty(_series_of(_named(groups, {"value": values}, present, is_dropped, {})))
     if node.op in SERIES_OPERATORS:

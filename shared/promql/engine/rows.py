@@ -9,6 +9,7 @@ import numpy as np
 from shared.errors import NotExecutable
 from shared.histograms.references import is_reference, stacked
 from shared.labels import LabelFrame, Rows, Symbols, concat, in_order, row_ids
+from shared.promql.engine.kernels.aggregation import occupy, unite_groups
 from shared.promql.model import METADATA_LABELS, Bool, Matrix
 
 SAME_LABELS = "vector cannot contain metrics with the same labelset"
@@ -92,16 +93,12 @@ def united(matrix: Matrix, *, message: str = SAME_LABELS, occupied: Bool | None 
     if len(first) == matrix.labels.size:
         return matrix
     steps = matrix.present.shape[1]
-    rows, columns = np.nonzero(matrix.present if occupied is None else occupied)
-    cells = ids[rows] * steps + columns
-    if len(np.unique(cells)) != len(cells):
+    counted = np.ascontiguousarray(matrix.present if occupied is None else occupied)
+    if occupy(counted, ids, np.zeros((len(first), steps), dtype=np.bool_)):
         raise NotExecutable(message)
-    if occupied is not None:
-        rows, columns = np.nonzero(matrix.present)
     ids, first = in_order(*row_ids([ids.astype(np.int32), matrix.drop_name.astype(np.int32)], len(ids)))
-    values, present = matrix.values[first].copy(), np.zeros((len(first), steps), dtype=np.bool_)
-    values[ids[rows], columns] = matrix.values[rows, columns]
-    present[ids[rows], columns] = True
+    values, present = matrix.values[first], np.zeros((len(first), steps), dtype=np.bool_)
+    unite_groups(np.ascontiguousarray(matrix.values), np.ascontiguousarray(matrix.present), ids, values, present)
     return Matrix(matrix.labels.take(first), values, present, matrix.drop_name[first], matrix.histograms)
 
 

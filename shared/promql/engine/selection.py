@@ -7,6 +7,8 @@ limitk and limit_ratio sample by the hash of the label set.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,7 +20,7 @@ from shared.histograms.text import plain_texts
 from shared.labels import METRIC_NAME, Codes, LabelFrame, Rows, Symbols
 from shared.promql.ast import Aggregate
 from shared.promql.engine.context import EvalContext
-from shared.promql.engine.kernels.aggregation import STEP_BLOCK, quantile_groups, select_groups
+from shared.promql.engine.kernels.aggregation import quantile_groups, select_groups
 from shared.promql.engine.numbers import plain
 from shared.promql.engine.rows import take, without_empty
 from shared.promql.model import Bool, Float, Int, Matrix
@@ -29,8 +31,9 @@ TEXTS_AT_ONCE = 1 << 13
 BUCKET_TEXTS_AT_ONCE = 1 << 13
 """Buckets of histograms written as texts between two checks of the deadline, or those of one histogram: about 10 ms."""
 
-VALUES_AT_ONCE = 1 << 21
-"""Values from which topk and bottomk choose between two checks of the deadline: about 0.3 s if they choose half."""
+VALUES_AT_ONCE = 1 << 19
+"""Values that are read between two checks of the deadline, but one step at least: about 0.1 s if topk chooses half of
+them, or if count_values finds many distinct ones."""
 
 _CHARACTERS_PER_CELL = 8
 """The texts of histograms count towards the samples that the query holds: so many characters as one sample."""
@@ -47,10 +50,13 @@ def hashes(labels: LabelFrame, context: EvalContext) -> NDArray[np.uint64]:
     """uint64[size]: xxh64 of each label set's canonical bytes, the hash that places series on shards."""
     columns = []
     for name in sorted(labels.columns, key=str.encode):
-        context.check()
         codes, inverse = np.unique(labels.columns[name], return_inverse=True)
-        texts = labels.symbols.texts(codes)
-        columns.append(([label_sets.encode(((name, text),)) if text else b"" for text in texts], inverse))
+        encoded: list[bytes] = []
+        for start in range(0, len(codes), TEXTS_AT_ONCE):
+            context.check()
+            texts = labels.symbols.texts(codes[start : start + TEXTS_AT_ONCE])
+            encoded += [label_sets.encode(((name, text),)) if text else b"" for text in texts]
+        columns.append((encoded, inverse))
     hashed = np.full(labels.size, hash64(b""), dtype=np.uint64)
     for start in range(0, labels.size if columns else 0, TEXTS_AT_ONCE):
         context.check()
@@ -58,6 +64,15 @@ def hashes(labels: LabelFrame, context: EvalContext) -> NDArray[np.uint64]:
         parts = ([encoded[i] for i in inverse[rows].tolist()] for encoded, inverse in columns)
         hashed[rows] = [hash64(b"".join(pieces)) for pieces in zip(*parts, strict=True)]
     return hashed
+
+
+def step_slices(matrix: Matrix, context: EvalContext) -> Iterator[slice]:
+    """All steps of the matrix, in slices of about VALUES_AT_ONCE values. The deadline is checked before each."""
+    series, steps = matrix.present.shape
+    at_once = max(1, VALUES_AT_ONCE // max(1, series))
+    for first in range(0, steps, at_once):
+        context.check()
+        yield slice(first, min(first + at_once, steps))
 
 
 def extremes(node: Aggregate, matrix: Matrix, k: Int, context: EvalContext) -> Matrix:
@@ -72,10 +87,7 @@ def extremes(node: Aggregate, matrix: Matrix, k: Int, context: EvalContext) -> M
     capacities = np.minimum(sizes, k.max())
     chosen = np.zeros(matrix.present.shape, dtype=np.bool_)
     ranks, is_ranked = np.arange(len(ids), dtype=np.int64), False
-    at_once = max(STEP_BLOCK, VALUES_AT_ONCE // len(ids))
-    for first in range(0, len(k), at_once):
-        context.check()
-        steps = slice(first, first + at_once)
+    for steps in step_slices(matrix, context):
         values, present = (np.ascontiguousarray(plane[:, steps]) for plane in (matrix.values, matrix.present))
         part = np.zeros_like(present)
         terms = k[steps], capacities, node.op == "topk"
@@ -83,6 +95,7 @@ def extremes(node: Aggregate, matrix: Matrix, k: Int, context: EvalContext) -> M
             # Label sets are sorted only if some values are equal, because sorting is expensive.
             ranks[matrix.labels.sort_order()] = np.arange(len(ids), dtype=np.int64)
             is_ranked = True
+            context.check()
             part[:] = False
             select_groups(values, present, ids, ranks, *terms, part)
         chosen[:, steps] = part
@@ -104,12 +117,15 @@ def first_by_hash(node: Aggregate, matrix: Matrix, k: Int, context: EvalContext)
     """limitk: at each step, the k (int64[steps]) present series of each group with the smallest hashes."""
     ids, groups = grouped(matrix.labels, node)
     order = np.lexsort((hashes(matrix.labels, context), ids))
-    starts = np.searchsorted(ids[order], np.arange(groups.size))
-    rank = np.cumsum(matrix.present[order], axis=0, dtype=np.int32)
-    before = np.zeros((groups.size, rank.shape[1]), dtype=np.int32)
-    before[1:] = rank[starts[1:] - 1]
+    ordered_ids = ids[order]
+    starts = np.searchsorted(ordered_ids, np.arange(groups.size))
     chosen = np.empty_like(matrix.present)
-    chosen[order] = matrix.present[order] & (rank - before[ids[order]] <= k)
+    for steps in step_slices(matrix, context):
+        present = matrix.present[order, steps]
+        rank = np.cumsum(present, axis=0, dtype=np.int32)
+        before = np.zeros((groups.size, rank.shape[1]), dtype=np.int32)
+        before[1:] = rank[starts[1:] - 1]
+        chosen[order, steps] = present & (rank - before[ordered_ids] <= k[steps])
     return without_empty(Matrix(matrix.labels, matrix.values, chosen, matrix.drop_name, matrix.histograms))
 
 
@@ -123,7 +139,7 @@ def sampled_by_hash(matrix: Matrix, ratio: Float, context: EvalContext) -> Matri
     return without_empty(Matrix(matrix.labels, matrix.values, present, matrix.drop_name, matrix.histograms))
 
 
-def quantiles(node: Aggregate, matrix: Matrix, q: Float) -> tuple[LabelFrame, Rows, Float, Bool]:
+def quantiles(node: Aggregate, matrix: Matrix, q: Float, context: EvalContext) -> tuple[LabelFrame, Rows, Float, Bool]:
     """The q-quantile (float64[steps]) of every group: (groups, group of each series, values, presence)."""
     ids, groups = grouped(matrix.labels, node)
     order = np.argsort(ids, kind="stable")
@@ -131,7 +147,9 @@ def quantiles(node: Aggregate, matrix: Matrix, q: Float) -> tuple[LabelFrame, Ro
     shape = (groups.size, matrix.present.shape[1])
     out, seen = np.zeros(shape), np.zeros(shape, dtype=np.bool_)
     values, present = np.ascontiguousarray(matrix.values), np.ascontiguousarray(matrix.present)
-    quantile_groups(values, present, order, offsets, np.ascontiguousarray(q), out, seen)
+    q = np.ascontiguousarray(q)
+    for steps in step_slices(matrix, context):
+        quantile_groups(values, present, order, offsets, q, steps.start, steps.stop, out, seen)
     return groups, ids, out, seen
 
 
@@ -145,34 +163,75 @@ def value_counts(node: Aggregate, matrix: Matrix, label: str, context: EvalConte
     """
     has_value_label = not (node.without and label in (*node.grouping, METRIC_NAME))
     ids, groups = grouped(matrix.labels.without((label,)), node)
-    rows, columns = np.nonzero(matrix.present)
-    # Equal texts are equal values: one NaN, but two zeros.
-    bits = matrix.values[rows, columns]
-    is_nan = np.isnan(bits) if matrix.histograms is None else np.isnan(bits) & ~is_reference(bits)
-    bits[is_nan] = np.nan
-    distinct, value_index = np.unique(bits.view(np.int64), return_inverse=True)
-    codes = None
-    if matrix.histograms is not None:
-        # Equal histograms may be in several rows, so they are distinguished by their texts.
-        texts = _text_codes(distinct.view(np.float64), matrix.histograms, matrix.labels.symbols, context)
-        codes, text_index = np.unique(texts, return_inverse=True)
-        value_index = text_index[value_index]
+    total_steps = matrix.present.shape[1]
+    distinct, codes, text_index = np.zeros(1, np.int64), None, None
+    if has_value_label:
+        # Each distinct float is in a cell at least. Equal histograms may be in several rows, so their texts distinguish
+        # them.
+        cells_each = total_steps if matrix.histograms is None else 0
+        bits = (_bits(matrix, steps)[0] for steps in step_slices(matrix, context))
+        distinct = _union(bits, cells_each, context)
+        if matrix.histograms is not None:
+            texts = _text_codes(distinct.view(np.float64), matrix.histograms, matrix.labels.symbols, context)
+            codes, text_index = np.unique(texts, return_inverse=True)
     value_count = max(len(distinct) if codes is None else len(codes), 1)
-    cells, cell_index = np.unique(
-        ids[rows] * value_count + (value_index if has_value_label else 0), return_inverse=True
-    )
-    steps = matrix.present.shape[1]
-    context.require(len(cells) * steps)
-    places, shape = cell_index * steps + columns, (len(cells), steps)
-    counts = np.bincount(places, minlength=len(cells) * steps).astype(np.float64)
-    dropped = np.bincount(places, weights=matrix.drop_name[rows], minlength=len(cells) * steps) > 0
-    origin = cells // value_count
-    named = groups.take(origin)
+
+    def placed(steps: slice) -> tuple[NDArray[np.int64], Rows, Rows]:
+        """(group · value_count + value, row and column) of each present value at these steps."""
+        bits, rows, columns = _bits(matrix, steps)
+        if not has_value_label:
+            return ids[rows], rows, columns
+        value_index = np.searchsorted(distinct, bits)
+        return ids[rows] * value_count + (value_index if text_index is None else text_index[value_index]), rows, columns
+
+    cells = _union((placed(steps)[0] for steps in step_slices(matrix, context)), total_steps, context)
+    counts = np.zeros((len(cells), total_steps))
+    dropped = np.zeros(counts.shape, dtype=np.bool_)
+    for steps in step_slices(matrix, context):
+        keys, rows, columns = placed(steps)
+        shape = len(cells), steps.stop - steps.start
+        places, size = np.searchsorted(cells, keys) * shape[1] + columns, shape[0] * shape[1]
+        counts[:, steps] = np.bincount(places, minlength=size).reshape(shape)
+        if label != METRIC_NAME:
+            dropped[:, steps] = np.bincount(places, matrix.drop_name[rows], size).reshape(shape) > 0
+    named = groups.take(cells // value_count)
     if has_value_label:
         if codes is None:
             codes = _text_codes(distinct.view(np.float64), None, matrix.labels.symbols, context)
         named = named.with_column(label, codes[cells % value_count])
-    return named, counts.reshape(shape), dropped.reshape(shape) & (label != METRIC_NAME)
+    return named, counts, dropped
+
+
+def _bits(matrix: Matrix, steps: slice) -> tuple[NDArray[np.int64], Rows, Rows]:
+    """(bits, row, column within `steps`) of each present value at these steps. Values have equal texts if they have
+    equal bits: there is one NaN, but two zeros."""
+    rows, columns = np.nonzero(matrix.present[:, steps])
+    values = matrix.values[rows, columns + steps.start]
+    is_nan = np.isnan(values) if matrix.histograms is None else np.isnan(values) & ~is_reference(values)
+    values[is_nan] = np.nan
+    return values.view(np.int64), rows, columns
+
+
+def _union(parts: Iterable[NDArray[np.int64]], cells_each: int, context: EvalContext) -> NDArray[np.int64]:
+    """The distinct numbers of all parts, ascending. Raises OverBudget if the query may not hold `cells_each` cells for
+    each of them."""
+    union, later, later_count = np.zeros(0, np.int64), list[NDArray[np.int64]](), 0
+    for part in parts:
+        later.append(_distinct(part))
+        later_count += len(later[-1])
+        # Uniting waits until the later parts are as large as the union, so the total work is nearly linear.
+        if later_count >= len(union):
+            union, later, later_count = _distinct(np.concatenate([union, *later])), [], 0
+            context.require(len(union) * cells_each)
+    union = _distinct(np.concatenate([union, *later]))
+    context.require(len(union) * cells_each)
+    return union
+
+
+def _distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The distinct numbers, ascending. (np.unique hashes, which takes up to fifty times as long.)"""
+    numbers = np.sort(numbers)
+    return numbers[np.concatenate(([True], numbers[1:] != numbers[:-1]))] if len(numbers) else numbers
 
 
 def _text_codes(values: Float, histograms: HistogramBatch | None, symbols: Symbols, context: EvalContext) -> Codes:

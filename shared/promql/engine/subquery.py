@@ -27,8 +27,7 @@ def inner_grid(node: Subquery, grid: Grid, context: EvalContext) -> Grid:
     """The times at which `node`'s expression is evaluated for `grid`: the multiples of the step from the start of the
     first window (exclusive) to the end of the last."""
     windows = windows_of(node, grid, context)
-    step = resolved(node.step) if node.step is not None else DEFAULT_STEP_MS
-    step = step or DEFAULT_STEP_MS
+    step = DEFAULT_STEP_MS if node.step is None else resolved(node.step)
     before = windows.first - windows.range_ms
     return Grid((before // step + 1) * step, windows.last, step)
 

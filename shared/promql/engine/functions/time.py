@@ -20,6 +20,9 @@ from shared.promql.model import Float, Grid, Matrix, Scalar, Value
 
 Seconds = NDArray[np.datetime64]
 
+DATES_AT_ONCE = 1 << 20
+"""Dates computed between two checks of the deadline: about 0.15 s."""
+
 DATE_MAX_S = 1e15
 """Dates are computed within 30 million years of 1970; beyond that, and for NaN, the result is NaN."""
 
@@ -55,9 +58,20 @@ def _date(part: Callable[[Seconds], NDArray[np.int64]]) -> Function:
             matrix = Matrix(
                 LabelFrame(context.symbols, 1), now, np.ones(now.shape, dtype=np.bool_), np.zeros(1, dtype=np.bool_)
             )
-        return mapped(matrix, _part_of(matrix.values, part))
+        return mapped(matrix, _parts_of(matrix.values, part, context))
 
     return evaluate
+
+
+def _parts_of(values: Float, part: Callable[[Seconds], NDArray[np.int64]], context: EvalContext) -> Float:
+    """`_part_of` of values[series, steps]. The deadline is checked between slices."""
+    parts = np.empty(values.shape)
+    rows_at_once = max(1, DATES_AT_ONCE // max(1, values.shape[1]))
+    for first in range(0, len(values), rows_at_once):
+        context.check()
+        rows = slice(first, first + rows_at_once)
+        parts[rows] = _part_of(values[rows], part)
+    return parts
 
 
 def _part_of(values: Float, part: Callable[[Seconds], NDArray[np.int64]]) -> Float:

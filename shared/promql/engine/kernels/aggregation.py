@@ -43,6 +43,31 @@ def count_groups(present: Bool, ids: Int, counts: Int) -> None:
             counts[g, t] += present[i, t]
 
 
+@kernel(types.boolean(_PRESENT, _IDS, _MASK), error_model="numpy")
+def occupy(present: Bool, ids: Int, occupied: Bool) -> bool:
+    """Mark in `occupied`, initially false, the steps at which a series of each group is present. Returns whether two
+    series of a group are present at the same step; the marks are then incomplete."""
+    for i in range(present.shape[0]):
+        g = ids[i]
+        for t in range(present.shape[1]):
+            if present[i, t]:
+                if occupied[g, t]:
+                    return True
+                occupied[g, t] = True
+    return False
+
+
+@kernel(types.void(_VALUES, _PRESENT, _IDS, _PLANE, _MASK), error_model="numpy")
+def unite_groups(values: Float, present: Bool, ids: Int, united: Float, united_present: Bool) -> None:
+    """Copy the present values of each series into the row of its group. `united_present` is initially false."""
+    for i in range(values.shape[0]):
+        g = ids[i]
+        for t in range(values.shape[1]):
+            if present[i, t]:
+                united[g, t] = values[i, t]
+                united_present[g, t] = True
+
+
 @kernel(types.void(_IDS, types.int64[::1], types.int64[::1]), error_model="numpy")
 def place_in_order(keys: Int, next_place: Int, order: Int) -> None:
     """A stable counting sort: fill `order` with the indices of `keys`, by ascending key. `next_place`: int64[keys],
@@ -135,11 +160,47 @@ def extreme_groups(values: Float, present: Bool, ids: Int, greatest: bool, extre
                 counts[g, t] += 1
 
 
+@kernel(types.void(_BUFFER, types.int64, types.int64, types.int64), error_model="numpy")
+def _sift(buffer: Float, first: int, at: int, size: int) -> None:
+    """Restore the order of the heap buffer[first:first + size], greatest value on top, below position `at` of it."""
+    value = buffer[first + at]
+    while 2 * at + 1 < size:
+        child = 2 * at + 1
+        if child + 1 < size and buffer[first + child + 1] > buffer[first + child]:
+            child += 1
+        if buffer[first + child] <= value:
+            break
+        buffer[first + at] = buffer[first + child]
+        at = child
+    buffer[first + at] = value
+
+
+@kernel(types.void(_BUFFER, types.int64, types.int64), error_model="numpy")
+def _heap_sort(buffer: Float, first: int, size: int) -> None:
+    """Sort buffer[first:first + size], in which there is no NaN."""
+    for at in range(size // 2 - 1, -1, -1):
+        _sift(buffer, first, at, size)
+    for last in range(size - 1, 0, -1):
+        buffer[first], buffer[first + last] = buffer[first + last], buffer[first]
+        _sift(buffer, first, 0, last)
+
+
 @kernel(types.float64(_BUFFER, types.int64, types.int64), error_model="numpy")
 def nth_smallest(buffer: Float, size: int, n: int) -> float:
-    """Hoare's selection: afterwards buffer[n] is in its sorted place, with smaller values before and larger after."""
+    """Hoare's selection: afterwards buffer[n] is in its sorted place, with smaller values before and larger after.
+
+    There are values for which it would take n² steps, and a client can write them. After 2 log n rounds, the rest is
+    therefore sorted (introselect: Musser 1997).
+    """
     low, high = 0, size - 1
+    rounds_left = 2
+    while size >> rounds_left // 2 > 0:
+        rounds_left += 2
     while low < high:
+        if rounds_left == 0:
+            _heap_sort(buffer, low, high + 1 - low)
+            break
+        rounds_left -= 1
         middle = (low + high) // 2
         a, b, c = buffer[low], buffer[middle], buffer[high]
         pivot = max(min(a, b), min(max(a, b), c))
@@ -175,11 +236,22 @@ def _quantile(buffer: Float, size: int, nans: int, q: float) -> float:
     return interpolated(buffer, nans, size, q)
 
 
-@kernel(types.void(_VALUES, _PRESENT, _IDS, _IDS, _FLOATS, _PLANE, _MASK), error_model="numpy")
+@kernel(
+    types.void(_VALUES, _PRESENT, _IDS, _IDS, _FLOATS, types.int64, types.int64, _PLANE, _MASK), error_model="numpy"
+)
 def quantile_groups(
-    values: Float, present: Bool, order: Int, offsets: Int, quantiles: Float, out: Float, seen: Bool
+    values: Float,
+    present: Bool,
+    order: Int,
+    offsets: Int,
+    quantiles: Float,
+    begin: int,
+    end: int,
+    out: Float,
+    seen: Bool,
 ) -> None:
-    """The quantile of each group at each step, interpolated between the two nearest ranks; NaN sorts below all.
+    """The quantile of each group at the steps begin ≤ t < end, interpolated between the two nearest ranks; NaN sorts
+    below all.
 
     Group g has the rows order[offsets[g]:offsets[g + 1]]; `quantiles`: float64[steps].
     """
@@ -189,10 +261,9 @@ def quantile_groups(
     columns = np.empty((STEP_BLOCK, largest))
     sizes = np.empty(STEP_BLOCK, dtype=np.int64)
     nans = np.empty(STEP_BLOCK, dtype=np.int64)
-    steps = values.shape[1]
     for g in range(len(offsets) - 1):
-        for first in range(0, steps, STEP_BLOCK):
-            last = min(first + STEP_BLOCK, steps)
+        for first in range(begin, end, STEP_BLOCK):
+            last = min(first + STEP_BLOCK, end)
             sizes[:] = 0
             nans[:] = 0
             for p in range(offsets[g], offsets[g + 1]):

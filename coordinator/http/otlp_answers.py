@@ -10,7 +10,6 @@ import orjson
 from shared.errors import TriptychError
 from shared.protobuf_fields import delimited_head, varint
 
-PATHS = frozenset(f"{prefix}/v1/{signal}" for prefix in ("", "/api/v1/otlp") for signal in ("metrics", "logs"))
 PROTOBUF = "application/x-protobuf"
 
 _CODES = {400: 3, 401: 16, 403: 7, 404: 5, 405: 12, 413: 8, 415: 3, 429: 8, 500: 13, 503: 14}
