@@ -61,12 +61,14 @@ UNNOTICED = {
     "worker.logs.part:load:sync": "what a start reads in the store was synced or written out before",
     "worker.logs.part:drop:durable": "the space is reclaimed next, which writes the store's memory out to the disk",
     "worker.series.loading:carry_out:durable": "the journal says it still; what releases that is a later write, synced",
-    "worker.series.upkeep:_seal:sync": "the next write is synced, too; until then, only a store that has just begun "
+    "worker.series.sealing:_seal:sync": "the next write is synced, too; until then, only a store that has just begun "
     "another log may lose earlier rows and keep that write",
     "worker.series.index.registry:sweep:durable": "a sweep that is undone leaves the rows as they were, and is done "
     "again",
     "worker.storage.rows.store:close:sync": "the families are flushed next, to files that the store syncs itself",
     "worker.storage.objects:put_by_path:fsync": "a snapshot that fails its checksum is built anew from the store",
+    "worker.vectors.part:open:durable": "the vectors are synced, too; until then, only a store that has just begun "
+    "another log may lose the description and keep vectors",
     "worker.vectors.indexing:save:sync": "a snapshot that names more than its store has given is discarded, or its "
     "vectors are not used",
     "worker.storage.rows.marker:open:fsync": "a marker asks for less, or nothing, after the loss of power: it tells "

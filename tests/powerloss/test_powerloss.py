@@ -28,7 +28,7 @@ LEFT_OUT = {
     "worker.storage.rows.store:sync:sync": "store",
     "worker.logs.writing:append:sync": "log",
     "worker.series.ingest:_make_durable:sync": "series",
-    "worker.series.upkeep:_seal:durable": "series",
+    "worker.series.sealing:_seal:durable": "series",
     "worker.storage.objects:finish:fsync": "series",
     "coordinator.backup.directory:settle:sync_directory": "backup",
     "shared.durable:sync_tree:fsync": "backup",

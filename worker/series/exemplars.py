@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.config import Settings
 from shared.kernels import kernel, types
+from shared.settings import Settings
 from shared.xxh64 import Bytes, copy_bytes, equal_bytes
 from worker.series.exemplar_record import ExemplarRecord, decode
 from worker.series.growing_array import GrowingArray

@@ -37,6 +37,7 @@ _HEADER = struct.Struct("<BBHIQQ")
 bytes, so that the columns are aligned."""
 assert _HEADER.size == 8 * ROOM_WORDS
 _RANGE = struct.Struct("<qq")
+_FIRST = struct.Struct("<Q")
 _SAMPLES, _DELETION, _EXEMPLARS, _EXTENDED_SAMPLES, _SERIES = 1, 2, 3, 4, 5
 """Kinds of records. Extended samples have start timestamps or histograms."""
 _SERIES_KIND = bytes([_SERIES])
@@ -75,8 +76,9 @@ def encode(record: Record | NumberedSamples, sequence: int) -> list[Frame]:
         header = _HEADER.pack(_EXEMPLARS, _VERSION, 0, len(record), len(record.labels), sequence)
         return [header, *record.frames()]
     if isinstance(record, SeriesRecord):
+        assert record.lengths.all(), "new series have labels"
         header = _HEADER.pack(_SERIES, _VERSION, 0, len(record), len(record.labels), sequence)
-        return [header, *record.frames()]
+        return [header, _FIRST.pack(record.first), *record.columns()]
     if isinstance(record, Deletion):
         header = _HEADER.pack(_DELETION, _VERSION, 0, len(record.series), 0, sequence)
         return [header, _RANGE.pack(record.start_ms, record.end_ms), record.series.astype(np.int32).data]
@@ -93,7 +95,7 @@ def decode(data: Frame) -> tuple[int, Record]:
     if kind == _EXEMPLARS:
         return sequence, exemplar_record.decode(columns, runs, samples)
     if kind == _SERIES:
-        return sequence, series_record.decode(columns, runs, samples)
+        return sequence, _decode_series(columns, runs, samples)
     if kind in (_SAMPLES, _EXTENDED_SAMPLES):
         return sequence, sample_record.decode(columns, runs, samples, is_extended=kind == _EXTENDED_SAMPLES)
     if kind != _DELETION:
@@ -104,6 +106,19 @@ def decode(data: Frame) -> tuple[int, Record]:
     start_ms, end_ms = _RANGE.unpack_from(columns)
     series = np.frombuffer(columns, dtype=np.int32, count=runs, offset=_RANGE.size)
     return sequence, Deletion(series.astype(np.int64), start_ms, end_ms)
+
+
+def _decode_series(columns: memoryview, count: int, label_bytes: int) -> SeriesRecord:
+    size = _FIRST.size + 4 * count + label_bytes
+    if size != columns.nbytes:
+        raise ValueError(
+            f"it has {columns.nbytes} bytes; {count} series with labels of {label_bytes} bytes have {size}"
+        )
+    (first,) = _FIRST.unpack_from(columns)
+    record = series_record.decode(first, count, columns[_FIRST.size :])
+    if not record.lengths.all():
+        raise ValueError(f"one of its {count} series has no labels")
+    return record
 
 
 def decode_next(row: bytes) -> int:

@@ -50,7 +50,7 @@ def restore_series(journal: Journal, store: Rows) -> None:
     registry = Registry(store)
     if registry.has_rows_from(registry.given()):
         return  # the rows contradict each other, which the power does not do: `load_labels` refuses them
-    restored = sum(registry.restore(record.first, record.labels, record.offsets) for record in journal.new_series())
+    restored = sum(map(registry.restore, journal.new_series()))
     if restored:
         event(logging.INFO, "series restored from the journal", series=restored)
 

@@ -361,12 +361,11 @@ class SeriesPart:
             if series > len(contents.permanent):
                 contents.extend(series, self._registry.next_id - self._series_saved)
             new_labels = contents.index.label_bytes(self._series_saved) if series > self._series_saved else None
-        new_series = []
+        new_series: list[SeriesRecord] = []
         if new_labels is not None:
             batch = self._store.batch()
-            self._registry.put(batch, *new_labels)
+            new_series = [self._registry.put(batch, *new_labels)]
             self._store.write(batch)
-            new_series = [SeriesRecord(self._registry.next_id, *new_labels)]
         permanent = contents.permanent.data
         written, exemplars = joined(arrivals if series < series_max else accepted(arrivals, self._registry.full))
         parts = [part for part in (written, exemplars) if part is not None]

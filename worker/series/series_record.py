@@ -1,4 +1,5 @@
-"""New series as columns: a record of the journal with the labels that the store may lose with the power."""
+"""The labels of series with consecutive ids as columns, which the store has as rows and, as long as it may lose these
+with the power, the journal as records."""
 
 from __future__ import annotations
 
@@ -9,20 +10,27 @@ from numpy.typing import NDArray
 
 from shared.wire import Frame
 from worker.series.arena import BEFORE
-from worker.series.index.registry import IDS_MAX
+
+IDS_MAX = 1 << 31
+"""Records and blocks have 4 bytes, signed, for each id."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesRecord:
-    """The series with the consecutive permanent ids from `first` on. Series `first` + i has the canonical label bytes
-    labels[offsets[i]:offsets[i + 1]], uint8; `offsets` int64[n + 1] begin with 0."""
+    """The series with the consecutive permanent ids from `first` on. `lengths` int32[n]: how many of the canonical
+    label bytes `labels`, uint8, each series has; 0 for a hole, which is an id without a series."""
 
     first: int
+    lengths: NDArray[np.int32]
     labels: NDArray[np.uint8]
-    offsets: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, first: int, labels: NDArray[np.uint8], offsets: NDArray[np.int64]) -> SeriesRecord:
+        """Series `first` + i has the labels labels[offsets[i]:offsets[i + 1]]. `offsets` begin with 0."""
+        return cls(first, np.diff(offsets).astype(np.int32), labels)
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self.lengths)
 
     @property
     def end(self) -> int:
@@ -34,24 +42,30 @@ class SeriesRecord:
         """BEFORE, because sealing syncs the store, which has had these series since before the record was written."""
         return BEFORE
 
-    def frames(self) -> list[Frame]:
-        """The record without its header; `decode` reads it."""
-        lengths = np.diff(self.offsets).astype(np.int32)
-        return [self.first.to_bytes(8, "little"), lengths.data, np.ascontiguousarray(self.labels).data]
+    def between(self, first: int, end: int) -> SeriesRecord:
+        """The series with the ids from `first` on, below `end`."""
+        assert self.first <= first <= end <= self.end
+        lengths = self.lengths[first - self.first : end - self.first]
+        start = int(self.lengths[: first - self.first].sum(dtype=np.int64))
+        return SeriesRecord(first, lengths, self.labels[start : start + int(lengths.sum(dtype=np.int64))])
+
+    def columns(self) -> list[Frame]:
+        """The lengths, then the label bytes; `decode` reads them."""
+        assert self.lengths.dtype == np.int32
+        return [self.lengths.data, np.ascontiguousarray(self.labels).data]
 
 
-def decode(data: Frame, count: int, label_bytes: int) -> SeriesRecord:
-    """The inverse of `frames`, for `count` series. Raises ValueError."""
-    octets = memoryview(data).cast("B")
-    size = 8 + 4 * count + label_bytes
-    if octets.nbytes != size:
-        raise ValueError(f"it has {octets.nbytes} bytes; {count} series with labels of {label_bytes} bytes have {size}")
-    first = int.from_bytes(octets[:8], "little")
-    lengths = np.frombuffer(octets, dtype=np.int32, count=count, offset=8)
-    if lengths.min(initial=1) < 1 or lengths.sum(dtype=np.int64) != label_bytes:
-        raise ValueError(f"the labels of {count} series have {label_bytes} bytes; the lengths are wrong")
+def decode(first: int, count: int, columns: Frame) -> SeriesRecord:
+    """The inverse of `SeriesRecord.columns`, for `count` series with ids from `first` on. Raises ValueError."""
+    octets = memoryview(columns).cast("B")
     if first + count > IDS_MAX:
         raise ValueError(f"its series have ids up to {first + count}, and ids end at {IDS_MAX}")
-    offsets = np.zeros(count + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return SeriesRecord(first, np.frombuffer(octets, dtype=np.uint8, count=label_bytes, offset=8 + 4 * count), offsets)
+    if octets.nbytes < 4 * count:
+        raise ValueError(f"it has {octets.nbytes} bytes for {count} series, whose lengths alone have {4 * count}")
+    lengths = np.frombuffer(octets[: 4 * count], dtype=np.int32)
+    labels = np.frombuffer(octets[4 * count :], dtype=np.uint8)
+    if (shortest := lengths.min(initial=0)) < 0:
+        raise ValueError(f"one of its {count} series has {shortest} bytes of labels")
+    if (label_bytes := lengths.sum(dtype=np.int64)) != len(labels):
+        raise ValueError(f"its {count} series have {label_bytes} bytes of labels, not {len(labels)}")
+    return SeriesRecord(first, lengths, labels)

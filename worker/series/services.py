@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Lock
 
-from shared.config import Settings
+from shared.settings import Settings
 from worker.background import Background
 from worker.series.index.texts import TextTable
 from worker.series.ingest import Rounds

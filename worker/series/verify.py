@@ -76,11 +76,11 @@ def series_rows(reader: StoreReader) -> SeriesRows:
     end = 0
     for key, value in reader.scan("series"):
         try:
-            first, lengths, _ = registry.parsed(key, value)
-            if first < end:
-                raise ValueError(f"series {first} is twice in the store")
-            end = first + len(lengths)
-            ids.append(np.flatnonzero(lengths) + first)
+            row = registry.parsed(key, value)
+            if row.first < end:
+                raise ValueError(f"series {row.first} is twice in the store")
+            end = row.end
+            ids.append(np.flatnonzero(row.lengths) + row.first)
         except DECODING_ERRORS as error:
             problems.append(_invalid_row("series", key, error))
     next_id_row = reader.get("meta", registry.GIVEN)

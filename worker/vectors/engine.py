@@ -9,9 +9,9 @@ import threading
 import time
 from collections.abc import Iterator
 
-from shared.config import Settings
 from shared.errors import Unavailable
 from shared.messages.vectors import Collection, CollectionStats
+from shared.settings import Settings
 from shared.telemetry import event
 from worker.background import Background
 from worker.damage import DamageReport

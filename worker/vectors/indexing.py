@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from shared.config import Settings
 from shared.process import huge_pages
+from shared.settings import Settings
 from shared.telemetry import event
 from worker.storage.faces import Objects
 from worker.vectors import calibration, snapshot, verification

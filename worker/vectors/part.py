@@ -79,8 +79,9 @@ class VectorPart:
         return self.engine.find(collection.id) if collection.id in self._known else None
 
     def open(self, collection: Collection) -> WorkerCollection:
-        """The collection; its description is first written to the store if it is new in this shard. Raises NotFound if
-        the collection was dropped, Unavailable if the store refuses the write."""
+        """The collection; its description is first written to the store, durably, if it is new in this shard: after a
+        loss of power, vectors without it would be left out of deletions, and come back with the next write. Raises
+        NotFound if the collection was dropped, Unavailable if the store refuses the write."""
         opened = self.find(collection)
         if opened is not None:
             return opened
@@ -91,7 +92,7 @@ class VectorPart:
             if opened is None:
                 batch = self._store.batch()
                 batch.put(META, _key(collection), msgspec.msgpack.encode(collection))
-                self._store.write(batch)
+                self._store.write(batch, durable=True)
                 opened = self.engine.open(self.shard, self._damage, collection)
                 self._known[collection.id] = collection
                 self._undescribed.discard(_key(collection))

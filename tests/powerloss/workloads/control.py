@@ -6,10 +6,10 @@ import random
 from pathlib import Path
 
 from coordinator.vectors.catalogue import Catalogue
-from shared.config import Settings
 from shared.control import LocalControl
 from shared.manifest import FORMAT, open_manifest
 from shared.messages.vectors import Collection
+from shared.settings import Settings
 from tests.earlier_format import formats_of, put_back
 from tests.powerloss.history import History, require
 from tests.powerloss.recording import Recorder

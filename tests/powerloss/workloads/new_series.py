@@ -47,7 +47,7 @@ def run(durability: str, root: Path, recorder: Recorder, chance: random.Random) 
                 else:
                     recorder.act(["write", samples], partial(shard.write, grouped(samples)))
             elif how < 0.86:
-                recorder.act(["seal", None], partial(shard.part._upkeep._seal, NEVER))
+                recorder.act(["seal", None], partial(shard.part._upkeep.sealing._seal, NEVER))
             else:
                 recorder.act(["stop"], chance.choice((shard.close, shard.kill)))
                 shard.open()

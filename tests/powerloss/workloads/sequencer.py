@@ -6,8 +6,8 @@ import random
 from pathlib import Path
 
 from coordinator.log.sequencer import RESERVE_AHEAD, Revoked, Sequencer
-from shared.config import Settings
 from shared.control import LocalControl
+from shared.settings import Settings
 from tests.powerloss.history import History, require
 from tests.powerloss.recording import Recorder
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from coordinator.series import remote_write
 from loadtest.harness.remote_write_bodies import UNLIMITED, Series
-from shared.config import Settings
 from shared.promql.ast import Matcher
+from shared.settings import Settings
 from tests.powerloss.history import Act, History, Violation, require, some
 from tests.powerloss.recording import Recorder
 from tests.powerloss.workloads import buffered, exemplars, histograms
@@ -59,7 +59,7 @@ class Part(Shard):
             LocalObjects(self.path / "blocks"),
             self.log.stream(0, SERIES),
         )
-        self.part._upkeep._tick = lambda now_ms: None  # type: ignore[method-assign]
+        self.part._upkeep.sealing.tick = lambda now_ms: None  # type: ignore[method-assign]
         self.part.load()
 
     def kill(self) -> None:
@@ -69,9 +69,9 @@ class Part(Shard):
         killed_log(self.log)
 
     def compact(self) -> None:
-        while self.part._upkeep._compact(FAR_MS):
+        while self.part._upkeep.blocks._compact(FAR_MS):
             pass
-        self.part._upkeep._bury()
+        self.part._upkeep.blocks._bury()
 
     def write(self, series: list[Series]) -> int:
         split_request = remote_write.split(exemplars.body(series), 1, UNLIMITED)
@@ -92,9 +92,8 @@ def run(durability: str, root: Path, recorder: Recorder, chance: random.Random) 
             recorder.act(["write", samples], partial(shard.write, grouped(samples)))
         elif how < 0.72:
             before_ms = chance.choice((NEVER, step // 10 * WINDOW_MS))
-            recorder.act(
-                ["seal", None if before_ms == NEVER else before_ms], partial(shard.part._upkeep._seal, before_ms)
-            )
+            seal = partial(shard.part._upkeep.sealing._seal, before_ms)
+            recorder.act(["seal", None if before_ms == NEVER else before_ms], seal)
         elif how < 0.8:
             recorder.act(["compact"], shard.compact)
         elif how < 0.88:
@@ -146,7 +145,6 @@ def _delete(shard: Part, recorder: Recorder, chance: random.Random, step: int) -
 
 def _drop(shard: Part, recorder: Recorder, step: int) -> None:
     """What retention drops, told by block, since others may have samples of the same time."""
-    upkeep = shard.part._upkeep
     oldest_ms = step * 100 - RETENTION_MS
     blocks = [block for block in shard.part.contents.layers.blocks if block.row.latest_ms < oldest_ms]
     if not blocks:
@@ -155,7 +153,7 @@ def _drop(shard: Part, recorder: Recorder, step: int) -> None:
     windows = [(block.row.earliest_ms, block.row.latest_ms) for block in blocks]
     # Exactly what is gone is known when it is; until then anything of these times may be.
     done = recorder.begin(["drop", windows])
-    upkeep._replace(blocks, [])
+    shard.part._upkeep.blocks._replace(blocks, [])
     after = shard.held()
     done([[job, at] for job, at in before if (job, at) not in after])
 

@@ -17,7 +17,6 @@ from coordinator.series import remote_write
 from coordinator.vectors.catalogue import Catalogue
 from loadtest.harness.remote_write_bodies import UNLIMITED, body
 from shared import identity
-from shared.config import Settings
 from shared.control import LocalControl
 from shared.hashing import hash64
 from shared.labels import Symbols
@@ -26,6 +25,7 @@ from shared.manifest import open_manifest, shard_control
 from shared.messages import log as log_messages
 from shared.messages import vectors as messages
 from shared.messages.vectors import Collection
+from shared.settings import Settings
 from shared.wire import Frame, Request, pack
 from tests.powerloss.history import History, require, some
 from tests.powerloss.recording import Recorder
@@ -71,7 +71,7 @@ class Data:
         identity.claim({n: shard_control(control, n) for n in range(SHARDS)}, self.cluster_id, identity.SHARD)
         identity.claim({n: layout.control_of(control, n) for n in range(workers)}, self.cluster_id, identity.LOG)
         for shard in self.shards:
-            shard.series._upkeep._tick = lambda now_ms: None  # type: ignore[method-assign]
+            shard.series._upkeep.sealing.tick = lambda now_ms: None  # type: ignore[method-assign]
 
     def close(self) -> None:
         for shard in self.shards:
@@ -123,7 +123,7 @@ class Data:
         self.call("log.cursor_put", shards, log_messages.CursorBody("c", [log_messages.CursorMove(b"k", number, None)]))
 
     def seal(self, shard: int, number: int) -> None:
-        self.shards[shard].series._upkeep._seal(1 << 60)
+        self.shards[shard].series._upkeep.sealing._seal(1 << 60)
         self.shards[shard].logs.gather()
         self.shards[shard].logs.flush()
 

@@ -22,7 +22,7 @@ from threading import Lock
 
 import msgspec
 
-from shared.config import Settings
+from shared.settings import Settings
 from shared.telemetry import event
 from worker.series.blocks.block import SUFFIX, Block, BlockRow
 from worker.series.blocks.cache import DecodedCache

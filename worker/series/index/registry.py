@@ -1,10 +1,10 @@
-"""The series of a shard as rows of its store: family "series", first id (8 bytes, big-endian) → the label bytes of the
-series with consecutive ids from it.
+"""The series of a shard as rows of its store: family "series", first id (8 bytes, big-endian) → number of series (8
+bytes, little-endian) and the columns of a `SeriesRecord` with consecutive ids from it.
 
 Ids are permanent: journal and blocks name series by them. A series without samples is removed when the rows are next
 swept, and leaves a hole. No id is given twice: row `series/ids` of family "meta" has the end of the ids given so far.
 It is written with each of the rows. They may be lost with the power until the store is synced, and are then written
-again from the journal, which has the same series (`worker.series.series_record`).
+again from the journal, which has the same series.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.errors import Unavailable
+from worker.series import series_record
+from worker.series.series_record import IDS_MAX, SeriesRecord
 from worker.storage.faces import RowBatch, Rows
 from worker.storage.rows.damage import StoreDamaged
 
 _KEY = struct.Struct(">Q")
 _COUNT = struct.Struct("<Q")
 GIVEN = b"series/ids"
-IDS_MAX = 1 << 31
-"""Records and blocks have 4 bytes, signed, for each id."""
 BULK_BYTES = 8 << 20
 """Label bytes that `load` yields at a time, approximately, and so the size of a row after a sweep."""
 BULK_SERIES = 1 << 16
@@ -64,26 +64,24 @@ class Registry:
             f"the shard has had {self.next_id} series, and may have {IDS_MAX}: it takes no more new ones"
         )
 
-    def put(self, batch: RowBatch, label_bytes: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
+    def put(self, batch: RowBatch, label_bytes: NDArray[np.uint8], offsets: NDArray[np.int64]) -> SeriesRecord:
         """Add to `batch` the series with ids from `next_id` on; their labels are
-        label_bytes[offsets[i]:offsets[i + 1]]. There must be `room` for them."""
-        end = self.next_id + len(offsets) - 1
-        assert end <= IDS_MAX, f"series up to id {end} are to be saved, and ids end at {IDS_MAX}"
-        batch.put("series", _KEY.pack(self.next_id), _row(np.diff(offsets), label_bytes))
-        batch.put("meta", GIVEN, _KEY.pack(end))
+        label_bytes[offsets[i]:offsets[i + 1]]. There must be `room` for them. Returns them for the journal."""
+        record = SeriesRecord.of(self.next_id, label_bytes, offsets)
+        assert record.end <= IDS_MAX, f"series up to id {record.end} are to be saved, and ids end at {IDS_MAX}"
+        _put_row(batch, record)
+        batch.put("meta", GIVEN, _KEY.pack(record.end))
+        return record
 
-    def restore(self, first: int, label_bytes: NDArray[np.uint8], offsets: NDArray[np.int64]) -> int:
-        """Write those of the series with ids from `first` on that no row has, with labels as for `put`. They are not
-        synced. Returns how many there were. Raises StoreDamaged, Unavailable."""
-        end = first + len(offsets) - 1
-        assert end <= IDS_MAX, f"series up to id {end} are to be restored, and ids end at {IDS_MAX}"
+    def restore(self, record: SeriesRecord) -> int:
+        """Write those of the record's series that no row has. They are not synced. Returns how many there were. Raises
+        StoreDamaged, Unavailable."""
         batch, restored = self._store.batch(), 0
-        for begin, stop in self._without_rows(first, end):
-            own = offsets[begin - first : stop - first + 1]
-            batch.put("series", _KEY.pack(begin), _row(np.diff(own), label_bytes[own[0] : own[-1]]))
-            restored += stop - begin
+        for first, end in self._without_rows(record.first, record.end):
+            _put_row(batch, record.between(first, end))
+            restored += end - first
         if restored:
-            batch.put("meta", GIVEN, _KEY.pack(max(self.given(), end)))
+            batch.put("meta", GIVEN, _KEY.pack(max(self.given(), record.end)))
             self._store.write(batch)
         return restored
 
@@ -96,10 +94,10 @@ class Registry:
         before = islice(self._store.scan("series", end=_KEY.pack(first + 1), reverse=True), 1)
         for key, value in chain(before, self._store.scan("series", _KEY.pack(first + 1), _KEY.pack(end))):
             with self._store.decoding("series", key):
-                row_first, lengths, _ = parsed(key, value)
-            self._row = row_first, row_first + len(lengths)
-            if row_first > at:
-                runs.append((at, row_first))
+                row = parsed(key, value)
+            self._row = row.first, row.end
+            if row.first > at:
+                runs.append((at, row.first))
             at = max(at, self._row[1])
         return [*runs, (at, end)] if at < end else runs
 
@@ -108,20 +106,20 @@ class Registry:
         the end, or cannot be decoded."""
         ids: list[NDArray] = []
         lengths: list[NDArray] = []
-        texts: list[bytes] = []
+        texts: list[NDArray[np.uint8]] = []
         gathered = 0
         for key, value in self._store.scan("series"):
             with self._store.decoding("series", key):
-                first, series_lengths, text = parsed(key, value)
-                if first < self.next_id:
-                    raise ValueError(f"series {first} is twice in the store")
-            self.next_id = first + len(series_lengths)
+                row = parsed(key, value)
+                if row.first < self.next_id:
+                    raise ValueError(f"series {row.first} is twice in the store")
+            self.next_id = row.end
             self.rows += 1
-            alive = np.flatnonzero(series_lengths)
-            ids.append(alive + first)
-            lengths.append(series_lengths[alive])
-            texts.append(text)
-            gathered += len(text)
+            alive = np.flatnonzero(row.lengths)
+            ids.append(alive + row.first)
+            lengths.append(row.lengths[alive])
+            texts.append(row.labels)
+            gathered += len(row.labels)
             if gathered >= BULK_BYTES:
                 yield _joined(ids, lengths, texts)
                 ids, lengths, texts, gathered = [], [], [], 0
@@ -169,25 +167,25 @@ class Registry:
                     _put_sparse(batch, ids[rows], label_bytes, offsets[rows], offsets[rows + 1])
                     last = int(ids[rows[-1]]) + 1
         if last < end:  # so that the ids of the last series are not given again
-            batch.put("series", _KEY.pack(end - 1), _row(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.uint8)))
+            _put_row(batch, SeriesRecord(end - 1, np.zeros(1, dtype=np.int32), np.zeros(0, dtype=np.uint8)))
         self._store.write(batch, durable=True)
         return dead_count
 
 
-def parsed(key: bytes, value: bytes) -> tuple[int, NDArray[np.int32], bytes]:
-    """(first id, int32[n] bytes of each series' labels, all label bytes). A length of 0 is a hole. Raises ValueError,
-    struct.error."""
+def parsed(key: bytes, value: bytes) -> SeriesRecord:
+    """The series of a row, and its holes. Raises ValueError, struct.error."""
     (first,) = _KEY.unpack(key)
     (count,) = _COUNT.unpack_from(value)
-    lengths = np.frombuffer(value, dtype=np.int32, count=count, offset=_COUNT.size)
-    text = value[_COUNT.size + lengths.nbytes :]
-    if (lengths < 0).any() or int(lengths.sum(dtype=np.int64)) != len(text):
-        raise ValueError(f"its {count} series have {lengths.sum(dtype=np.int64)} bytes of labels, not {len(text)}")
-    return first, lengths, text
+    return series_record.decode(first, count, memoryview(value)[_COUNT.size :])
 
 
-def _row(lengths: NDArray, label_bytes: NDArray[np.uint8]) -> bytes:
-    return b"".join((_COUNT.pack(len(lengths)), lengths.astype(np.int32).data, label_bytes.data))
+def _row(record: SeriesRecord) -> bytes:
+    """The value of the record's row; `parsed` reads it."""
+    return b"".join((_COUNT.pack(len(record)), *record.columns()))
+
+
+def _put_row(batch: RowBatch, record: SeriesRecord) -> None:
+    batch.put("series", _KEY.pack(record.first), _row(record))
 
 
 def _put_sparse(batch: RowBatch, ids: NDArray, label_bytes: NDArray, starts: NDArray, ends: NDArray) -> None:
@@ -196,13 +194,12 @@ def _put_sparse(batch: RowBatch, ids: NDArray, label_bytes: NDArray, starts: NDA
     cuts = [0, *(np.flatnonzero(np.diff(ids) > HOLE_MAX) + 1).tolist(), len(ids)]
     for begin, end in pairwise(cuts):
         row_ids, row_starts, sizes = ids[begin:end], starts[begin:end], (ends - starts)[begin:end]
-        lengths = np.zeros(int(row_ids[-1] - row_ids[0]) + 1, dtype=np.int64)
+        lengths = np.zeros(int(row_ids[-1] - row_ids[0]) + 1, dtype=np.int32)
         lengths[row_ids - row_ids[0]] = sizes
         places = np.repeat(row_starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
-        batch.put("series", _KEY.pack(int(row_ids[0])), _row(lengths, label_bytes[places]))
+        _put_row(batch, SeriesRecord(int(row_ids[0]), lengths, label_bytes[places]))
 
 
-def _joined(ids: list[NDArray], lengths: list[NDArray], texts: list[bytes]) -> Labels:
-    data = np.frombuffer(b"".join(texts), dtype=np.uint8)
+def _joined(ids: list[NDArray], lengths: list[NDArray], texts: list[NDArray[np.uint8]]) -> Labels:
     offsets = np.concatenate(([0], np.cumsum(np.concatenate(lengths), dtype=np.int64)))
-    return np.concatenate(ids).astype(np.int64), data, offsets
+    return np.concatenate(ids).astype(np.int64), np.concatenate(texts), offsets

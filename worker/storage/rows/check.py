@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rocksdict import AccessType, Options, Rdict, ReadOptions
+from rocksdict import AccessType, Rdict, ReadOptions
 
 from worker.storage.rows import damage as store_damage
 from worker.storage.rows import files as store_files
+from worker.storage.rows import opening
 from worker.storage.rows.damage import StoreDamaged, StoreLocked
 from worker.storage.rows.marker import WRITES, Claim, Marker
 from worker.storage.rows.reading import StoreReader
@@ -54,19 +55,25 @@ def check(path: Path, check_rows: RowCheck = no_rows) -> list[str]:
 @contextmanager
 def opened(path: Path) -> Iterator[StoreReader]:
     """The rows of a store that no process has open. Raises StoreDamaged if it cannot be opened, OSError."""
-    options = Options(raw_mode=True)
-    options.set_paranoid_checks(True)
     with tempfile.TemporaryDirectory() as links:
         _link(path, links)
         try:
-            families = Rdict.list_cf(links)
-            db = Rdict(links, options, dict.fromkeys(families, options), AccessType.read_only())
+            db, families = _open(links)
         except Exception as error:  # the library raises plain Exception
             raise store_damage.of_opening(path, error) from error
         try:
             yield StoreReader(path, db, families, int.from_bytes(db.get(WRITES) or b"", "big"))
         finally:
             db.close()
+
+
+def _open(links: str) -> tuple[Rdict, list[str]]:
+    """(the database, which is open for reading only, the names of its families). Raises plain Exception."""
+    # Without these options, RocksDB ends the process with SIGSEGV if the manifest names a log.
+    options = opening.tracking_options()
+    options.set_paranoid_checks(True)
+    families = Rdict.list_cf(links)
+    return Rdict(links, options, dict.fromkeys(families, options), AccessType.read_only()), families
 
 
 def _link(path: Path, links: str) -> None:
@@ -86,11 +93,8 @@ def _cut_as_a_start_does(store: Path, links: Path, claim: Claim | None) -> None:
 
 def _damage(store: Path, path: str, writes: int, check_rows: RowCheck) -> Iterator[str]:
     """The texts of `check` for the store, opened at `path`. `writes`: the number of writes that it must contain."""
-    options = Options(raw_mode=True)
-    options.set_paranoid_checks(True)
     try:
-        families = Rdict.list_cf(path)
-        db = Rdict(path, options, dict.fromkeys(families, options), AccessType.read_only())
+        db, families = _open(path)
     except Exception as error:  # the library raises plain Exception
         yield f"the store {path} cannot be opened: {error}"
         return

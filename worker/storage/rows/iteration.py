@@ -8,9 +8,13 @@ long as its reader, because the reader refers to the bounds in them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from rocksdict import RdictIter, ReadOptions, Snapshot
+
+from shared.errors import Unavailable
+from worker.storage.rows import damage as store_damage
 
 Check = Callable[[RdictIter], None]
 """Returns if the reader has stopped at the end of its range, and raises if it has stopped earlier."""
@@ -18,6 +22,16 @@ Check = Callable[[RdictIter], None]
 FEW_ROWS = 16
 """The first rows are read one by one. The library's own loop is faster per row, but takes longer to start and to
 check."""
+
+
+def check_end(path: Path, reader: RdictIter) -> None:
+    """The `Check` of the store at `path`. Raises StoreDamaged, Unavailable."""
+    try:
+        reader.status()
+    except Exception as error:  # the library raises plain Exception
+        raise store_damage.of_reading(path, error) from error
+    if reader.valid():
+        raise Unavailable(f"the store {path} could not be read on from {reader.key()!r}; try again later")
 
 
 def ascending(snapshot: Snapshot, start: bytes, options: ReadOptions, check: Check) -> Iterator[tuple[bytes, bytes]]:

@@ -33,6 +33,8 @@ SLOWDOWN_FILES = 40
 """From this number of level-0 files on, the store delays writes: twice RocksDB's default."""
 LOG_FILES_KEPT = 2
 """How many of RocksDB's message logs are kept: those of this start and of the one before."""
+_TRACKING = Path(__file__).with_name("tracking")
+"""The directory with a file of options in RocksDB's format."""
 
 
 def verify_files(path: Path, claim: Claim | None) -> None:
@@ -59,11 +61,11 @@ def cut_torn_manifest(path: Path, claim: Claim | None) -> None:
 def open_database(path: Path) -> Rdict:
     """The database with all families, which are created if they do not exist. Raises StoreLocked, StoreDamaged,
     OSError."""
-    db = None
+    db, options = None, _options()
     try:
         existing = set(Rdict.list_cf(str(path))) if (path / "CURRENT").exists() else set()
         families = {name: _options(name) for name in existing - {"default"}}
-        db = Rdict(str(path), _options(), column_families=families, access_type=AccessType.read_write())
+        db = Rdict(str(path), options, column_families=families, access_type=AccessType.read_write())
         for name in FAMILIES:
             if name not in existing:
                 db.create_column_family(name, _options(name))
@@ -75,8 +77,18 @@ def open_database(path: Path) -> Rdict:
     return db
 
 
+def tracking_options() -> Options:
+    """Options of a database, raw mode, which record the size of each full and synced log in the manifest. A database
+    that lacks such a log or its end is then damaged. Otherwise it would be opened with the writes of later logs only,
+    and the count of its writes would be right. Raises OSError."""
+    try:
+        return Options.load_latest(str(_TRACKING))[0]
+    except Exception as error:  # the library raises plain Exception
+        raise OSError(f"{_TRACKING} cannot be read: {error}") from error
+
+
 def _options(family: str = "default") -> Options:
-    options = Options(raw_mode=True)
+    options = tracking_options() if family == "default" else Options(raw_mode=True)
     options.create_if_missing(True)
     buffer_bytes = STREAM_BUFFER_BYTES if family in STREAMS else WRITE_BUFFER_BYTES
     options.set_write_buffer_size(COUNT_BUFFER_BYTES if family == "default" else buffer_bytes)

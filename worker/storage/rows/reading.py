@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rocksdict import Rdict, RdictIter, ReadOptions
+from rocksdict import Rdict, ReadOptions
 
-from shared.errors import Unavailable
 from worker.storage.rows import damage as store_damage
 from worker.storage.rows import iteration as store_rows
 
@@ -39,13 +39,5 @@ class StoreReader:
         options.set_verify_checksums(True)
         if end is not None:
             options.set_iterate_upper_bound(end)
-        return store_rows.ascending(self._families[family].snapshot(), start, options, self._check_end)
-
-    def _check_end(self, reader: RdictIter) -> None:
-        """Raise StoreDamaged or Unavailable if the reader is not at the end of its range."""
-        try:
-            reader.status()
-        except Exception as error:  # the library raises plain Exception
-            raise store_damage.of_reading(self.path, error) from error
-        if reader.valid():
-            raise Unavailable(f"the store {self.path} could not be read on from {reader.key()!r}; try again later")
+        check = partial(store_rows.check_end, self.path)
+        return store_rows.ascending(self._families[family].snapshot(), start, options, check)

@@ -303,13 +303,12 @@ class Store:
         return store_rows.keys(reader, options, self._check_end)
 
     def _check_end(self, reader: RdictIter) -> None:
-        """Raise StoreDamaged or Unavailable if the reader is not at the end of its range."""
+        """`check_end` that records damage. Raises StoreDamaged, Unavailable."""
         try:
-            reader.status()
-        except Exception as error:  # the library raises plain Exception
-            raise self._recorded(store_damage.of_reading(self._path, error)) from error
-        if reader.valid():
-            raise Unavailable(f"the store {self._path} could not be read on from {reader.key()!r}; try again later")
+            store_rows.check_end(self._path, reader)
+        except StoreDamaged as error:
+            self._recorded(error)
+            raise
 
     def reclaim(self, family: str, start: bytes, end: bytes) -> None:
         """Free the space of a deleted range now, instead of at its next compaction. Raises Unavailable."""

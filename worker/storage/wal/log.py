@@ -13,12 +13,10 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import cast
-
-import xxhash
 
 from shared.durable import make_directory
 from shared.errors import Unavailable
@@ -26,9 +24,9 @@ from shared.telemetry import event
 from shared.wire import Frame
 from worker.storage.faces import JournalState, JournalStream
 from worker.storage.group_sync import GroupSync
-from worker.storage.wal import files, losses, reading, record, setting_aside
+from worker.storage.wal import files, reading, record, setting_aside
 from worker.storage.wal.files import FILE_BYTES, File, Files, position_of
-from worker.storage.wal.losses import Loss, StreamKey
+from worker.storage.wal.losses import KnownLosses, StreamKey
 from worker.storage.wal.pauses import Pauses
 from worker.storage.wal.register import Listing, Register, this_boot
 from worker.storage.wal.releases import Releases
@@ -41,8 +39,6 @@ REST_BYTES = 64 << 10
 """When the log becomes idle, it begins a new file if the last one is larger than this."""
 RECOVERY_FREE_BYTES = 2 * FILE_BYTES
 """Free space on the disk that a failed log needs before it is opened again."""
-ASIDE_BYTES_MAX = 64 << 20
-"""Records set aside in one call are copied up to about this size; the report counts the bytes of all of them."""
 
 
 class WriteAheadLog:
@@ -56,7 +52,6 @@ class WriteAheadLog:
         """`file_bytes`: the size of a full file. `former`: the directory with the records of damage that was found
         while the logs were laid out anew."""
         self._directory = directory
-        self._former = former
         self._file_bytes = file_bytes
         self._opening = Lock()
         self._lock = Lock()  # guards everything below; held for one write at most
@@ -67,7 +62,7 @@ class WriteAheadLog:
         self._used: list[File] = []  # ascending; records are appended to the last one
         self._streams: dict[StreamKey, Stream] = {}
         self._releases = Releases()
-        self._losses: list[Loss] = []
+        self._losses = KnownLosses(directory, former)
         self._offset = 0
         self._synced = 0  # offset in the last file below which everything is on the disk
         self._failed = ""
@@ -95,10 +90,7 @@ class WriteAheadLog:
     def _open(self) -> None:
         survey = reading.survey(self._directory)
         setting_aside.set_aside(survey, self._directory)
-        directories = [self._directory, *([self._former] if self._former else [])]
-        self._losses = [loss for directory in directories for aside in losses.known(directory) for loss in aside.losses]
-        for loss in self._losses:
-            event(logging.ERROR, "write-ahead log damaged", what=loss.text())
+        self._losses.load()
         survey.log_cuts()
         highest, listing = survey.highest, survey.listing
         if listing is not None and not listing.is_whole:
@@ -168,26 +160,11 @@ class WriteAheadLog:
 
     def losses_of(self, shard: int) -> list[tuple[int, str]]:
         """(area, what is missing) for each known loss of one shard that no operator has accepted yet."""
-        return [(area, loss.text()) for loss in self._losses for area in (SERIES, LOG) if loss.concerns(shard, area)]
+        return self._losses.of(shard, (SERIES, LOG))
 
     def set_aside(self, key: StreamKey, payloads: Sequence[Frame], what: str) -> str:
-        """Keep a copy of records that a stream's area could not decode. Each start reports the loss until the copy is
-        deleted, even after the records have been released. Returns the text of the report. Raises nothing: a failure
-        to store the copy is logged."""
-        # The name depends on the newest record only, because older ones are released first and positions change at a
-        # start.
-        name = f"records-{xxhash.xxh3_64_hexdigest(payloads[-1])}"
-        for known_loss in self._losses:
-            if known_loss.file == name and key in (known_loss.streams or ()):
-                return known_loss.text()
-        loss = Loss(name, 0, sum(memoryview(payload).nbytes for payload in payloads), what, (key,))
-        with self._lock:
-            self._losses = [*self._losses, loss]
-        try:
-            losses.remember(self._directory / name, [loss], _up_to_size(payloads, ASIDE_BYTES_MAX))
-        except OSError as error:
-            event(logging.ERROR, "damage is not remembered", what=loss.text(), reason=error.strerror)
-        return loss.text()
+        """See `JournalStream.set_aside`."""
+        return self._losses.set_aside(key, payloads, what)
 
     def stream(self, shard: int, area: int) -> Stream:
         """The records of one area of one shard."""
@@ -411,12 +388,3 @@ class WriteAheadLog:
             os.close(file.descriptor)
             self._register.close()
             os.close(self._lock_descriptor)
-
-
-def _up_to_size(payloads: Sequence[Frame], size_bytes: int) -> Iterator[Frame]:
-    """The first payloads, up to and including the one that takes their total size above `size_bytes`."""
-    for payload in payloads:
-        yield payload
-        size_bytes -= memoryview(payload).nbytes
-        if size_bytes < 0:
-            return

@@ -7,15 +7,21 @@ record of the loss.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 import msgspec
 import xxhash
 
 from shared.durable import DAMAGED, damaged_name, write_atomically
+from shared.telemetry import event
 from shared.wire import Frame
+
+ASIDE_BYTES_MAX = 64 << 20
+"""Records set aside in one call are copied up to about this size; the report counts the bytes of all of them."""
 
 StreamKey = tuple[int, int]
 """(shard, area)."""
@@ -79,3 +85,54 @@ def remember(path: Path, losses: Sequence[Loss], data: Iterable[Frame]) -> None:
     assert b"\n" not in line, "the damaged bytes begin after the first line"
     content = b"".join([xxhash.xxh3_64_hexdigest(line).encode(), b" ", line, b"\n", *data])
     write_atomically(damaged_name(path), content)
+
+
+class KnownLosses:
+    """The losses of one log that no operator has accepted yet. Safe to use from many threads once `load` has
+    returned."""
+
+    def __init__(self, directory: Path, former: Path | None) -> None:
+        """`former`: the directory with the records of damage that was found while the logs were laid out anew."""
+        self._directory = directory
+        self._former = former
+        self._lock = Lock()
+        self._losses: list[Loss] = []
+
+    def load(self) -> None:
+        """Read the losses that are recorded beside the log, and log them. Raises OSError."""
+        directories = [self._directory, *([self._former] if self._former else [])]
+        self._losses = [loss for directory in directories for aside in known(directory) for loss in aside.losses]
+        for loss in self._losses:
+            event(logging.ERROR, "write-ahead log damaged", what=loss.text())
+
+    def of(self, shard: int, areas: Sequence[int]) -> list[tuple[int, str]]:
+        """(area, what is missing) for each loss that concerns one of these areas of the shard."""
+        return [(area, loss.text()) for loss in self._losses for area in areas if loss.concerns(shard, area)]
+
+    def set_aside(self, key: StreamKey, payloads: Sequence[Frame], what: str) -> str:
+        """Keep a copy of records that a stream's area could not decode. Each start reports the loss until the copy is
+        deleted, even after the records have been released. Returns the text of the report. Raises nothing: a failure
+        to store the copy is logged."""
+        # The name depends on the newest record only, because older ones are released first and positions change at a
+        # start.
+        name = f"records-{xxhash.xxh3_64_hexdigest(payloads[-1])}"
+        for known_loss in self._losses:
+            if known_loss.file == name and key in (known_loss.streams or ()):
+                return known_loss.text()
+        loss = Loss(name, 0, sum(memoryview(payload).nbytes for payload in payloads), what, (key,))
+        with self._lock:
+            self._losses = [*self._losses, loss]
+        try:
+            remember(self._directory / name, [loss], _up_to_size(payloads, ASIDE_BYTES_MAX))
+        except OSError as error:
+            event(logging.ERROR, "damage is not remembered", what=loss.text(), reason=error.strerror)
+        return loss.text()
+
+
+def _up_to_size(payloads: Sequence[Frame], size_bytes: int) -> Iterator[Frame]:
+    """The first payloads, up to and including the one that takes their total size above `size_bytes`."""
+    for payload in payloads:
+        yield payload
+        size_bytes -= memoryview(payload).nbytes
+        if size_bytes < 0:
+            return

@@ -42,8 +42,8 @@ Power = Literal["kept", "lost", "unknown"]
 class Listing:
     """The content of the list. `highest`: the highest file number ever given. `ends`: number of a file in use → offset
     at which its records end, 0 if that is not known. `changes`: number of changes so far. `boot`: the system's boot
-    during which the records without a known end were written, 0 if that is not known. `is_whole`: both copies were
-    good."""
+    during which the records without a known end were written, 0 if that is not known, as in the copy of a backup.
+    `is_whole`: both copies were good."""
 
     highest: int = 0
     ends: dict[int, int] = field(default_factory=dict)
@@ -83,9 +83,10 @@ def read(path: Path) -> Listing | None:
 
 
 def this_boot() -> int:
-    """A number that identifies the current boot of the system; 0 if that is not known."""
-    boot = boot_id()
-    return xxhash.xxh64_intdigest(boot) if boot else 0
+    """A number that identifies the current boot of the system. If the system does not report its boot, the number is a
+    new one each time, so the log is read as after a loss of power: otherwise records could count although records
+    before them have been lost."""
+    return xxhash.xxh64_intdigest(boot_id() or os.urandom(16))
 
 
 def _decode(copy: bytes) -> Listing | None:
