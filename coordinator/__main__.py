@@ -22,7 +22,7 @@ import uvloop
 
 from coordinator import warm
 from coordinator.app import serve
-from shared import config, confinement, environment, listen_address, manifest, no_arguments, telemetry, tracing
+from shared import confinement, environment, listen_address, manifest, no_arguments, setting_sources, telemetry, tracing
 from shared.control import LocalControl
 from shared.durable import FILE_UMASK
 from shared.errors import ConfigError
@@ -34,7 +34,7 @@ def main() -> None:
     no_arguments.require("python -m coordinator", "the cluster's HTTP interface")
     os.umask(FILE_UMASK)
     try:
-        settings = config.load()
+        settings = setting_sources.load()
         allocator.keep_pages()
         interpreter.collect_seldom()
         interpreter.switch_often()

@@ -65,7 +65,6 @@ from coordinator.watching.self_scrape import SelfScrape
 from coordinator.watching.telemetry import Telemetry
 from shared import tracing
 from shared.catalogue_file import DIRECTORY as VECTOR
-from shared.config import Settings
 from shared.control import Control
 from shared.errors import ConfigError
 from shared.listen_address import cannot_be_bound, host_and_port
@@ -74,6 +73,7 @@ from shared.messages.settling import settle
 from shared.process import open_files
 from shared.process.allocator import TRIM_INTERVAL_S, Trimmer
 from shared.promql import parser
+from shared.settings import Settings
 from shared.telemetry import event
 
 STOP_GRACE_S = 2.0
@@ -167,14 +167,15 @@ async def _started(settings: Settings, control: Control, identity: Manifest, add
     access = Gatekeeper(settings)
     links = Links(settings, identity.cluster_id, address)
     await links.open()
+    gate = Gate(heavy_places(settings.query_bytes_max, settings.queries_bytes_max))
     context = Context(
         settings,
         links,
         Telemetry(),
-        LogArea(settings, links, control.within(SEQUENCER)),
+        LogArea(settings, links, control.within(SEQUENCER), gate),
         VectorArea(settings, links, control.within(VECTOR)),
         SampleWrites(settings, links),
-        Gate(heavy_places(settings.query_bytes_max, settings.queries_bytes_max)),
+        gate,
         access,
     )
     # Builds the parser's tables, which would block the event loop during the first query.

@@ -22,6 +22,7 @@ from typing import TextIO
 import msgspec
 
 from coordinator.log import policy_document, sequencer
+from coordinator.plurals import counted
 from shared import identity
 from shared.control import LocalControl
 from shared.data_files import (
@@ -36,17 +37,23 @@ from shared.data_files import (
     numbered,
 )
 from shared.manifest import HOLDS_DATA, NAME, Manifest, copy_of
+from shared.process import modules
 
 WELL, DAMAGED, CANNOT_CHECK = 0, 1, 2
 """Exit codes."""
 LOCKS = ("coordinator.lock", "workers.lock")
 STATE, POLICIES = "sequencer/state", "sequencer/policies"
 _RESTORE = "restore it from a copy"
+_WRITTEN_AGAIN = "nothing: the next start writes it again"
 _NAMED = ("shards", identity.SHARD), ("wal", identity.LOG)
 
 
 class CannotCheck(Exception):
     """The directory cannot be checked. The message, one line, says why."""
+
+
+class InUse(CannotCheck):
+    """A process uses the directory."""
 
 
 @dataclass(slots=True)
@@ -71,7 +78,7 @@ def check(data: Path, *, with_workers: bool = True) -> Report:
     Raises CannotCheck if it is not a data directory, is in use, or cannot be read.
     """
     if not any((data / name).exists() for name in (NAME, *HOLDS_DATA)):
-        raise CannotCheck(f"{data} is no data directory: it has no {NAME}")
+        raise CannotCheck(f"{data} is not a data directory: it has no {NAME}")
     try:
         with _locked(data):
             report = Report()
@@ -101,12 +108,12 @@ def _locked(data: Path) -> Iterator[None]:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
-                raise CannotCheck(f"{data} is in use: {name} is held; stop the cluster first") from None
+                raise InUse(f"{data} is in use: a process holds {name}; stop the cluster first") from None
         yield
 
 
 def _ask_workers(data: Path) -> WorkersReport:
-    process = subprocess.run([sys.executable, "-m", "worker.check", str(data)], capture_output=True, check=False)
+    process = subprocess.run(modules.command("worker.check", str(data)), capture_output=True, check=False)
     if process.returncode:
         reason = process.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
         raise CannotCheck(f"the workers' files of {data} cannot be checked: {reason[-1]}")
@@ -121,8 +128,8 @@ def _check_manifest(data: Path, findings: list[Finding]) -> int | None:
     manifest, copy = (_read_manifest(data, path, findings) for path in (data / NAME, copy_of(data / NAME)))
     if manifest is not None and copy is not None and manifest != copy:
         what = (
-            f"it says cluster {copy.cluster_id} with {copy.shards} shards, "
-            f"and {NAME} {manifest.cluster_id}, {manifest.shards}"
+            f"it names cluster {copy.cluster_id} with {counted(copy.shards, 'shards')}, but {NAME} names "
+            f"{manifest.cluster_id} with {manifest.shards}"
         )
         remedy = "remove the one that does not belong to this directory"
         findings.append(Finding(_copy_name(data), what, "everything: a start refuses", remedy))
@@ -136,14 +143,15 @@ def _copy_name(data: Path) -> str:
 
 def _read_manifest(data: Path, path: Path, findings: list[Finding]) -> Manifest | None:
     name = path.relative_to(data).as_posix()
-    depends, remedy = "everything: a start refuses", f"cp {copy_of(data / NAME)} {path}, if that is whole"
+    depends = "everything: a start refuses"
+    remedy = f"restore it from its copy, if that is intact: cp {copy_of(data / NAME)} {path}"
     if path != data / NAME:
-        depends, remedy = "nothing, as long as the manifest itself is whole", "nothing: the next start writes it again"
+        depends, remedy = "nothing, as long as the manifest itself is intact", _WRITTEN_AGAIN
     try:
         content = path.read_bytes()
         manifest = Manifest.decode(content)
         if content != manifest.encode():
-            raise ValueError("its content is not as it was written")
+            raise ValueError("its content differs from what was written")
     except FileNotFoundError:
         findings.append(Finding(name, "it is missing", depends, remedy))
         return None
@@ -155,22 +163,24 @@ def _read_manifest(data: Path, path: Path, findings: list[Finding]) -> Manifest 
 
 def _check_state(path: Path, shards: Sequence[LogFacts]) -> Iterator[Finding]:
     above = max((facts.above for facts in shards), default=0)
-    depends = "the order of numbers: the log refuses to start"
-    remedy = f"{_RESTORE}, or remove it: numbers then go on above the highest that the shards hold"
+    depends = "the log's sequence numbers: the log refuses to start"
+    remedy = f"{_RESTORE}, or remove it: sequence numbers then continue above the highest one in the shards"
     try:
         state = sequencer.decode(path.read_bytes())
     except FileNotFoundError:
         if any(facts.records for facts in shards):
-            depends = "segments' start times, and which revoked batches are not removed yet: they may be read again"
-            yield Finding(STATE, f"it is missing, and the shards hold records up to {above - 1}", depends, _RESTORE)
+            depends = "the start times of segments; records of revoked batches may become readable again"
+            yield Finding(
+                STATE, f"it is missing, but the shards have records up to number {above - 1}", depends, _RESTORE
+            )
         return
     except ValueError as error:
         yield Finding(STATE, str(error), depends, remedy)
         return
     following = state.limit if state.next is None else state.next
     if following < above:
-        what = f"its next number is {following}, and the shards hold records up to {above - 1}"
-        yield Finding(STATE, what, "sequence numbers: they would be given twice", remedy)
+        what = f"its next sequence number is {following}, but the shards have records up to {above - 1}"
+        yield Finding(STATE, what, "sequence numbers: some would be assigned twice", remedy)
     known_segments = {segment[0] for segment in state.segments}
     for facts in shards:
         unknown_segments = [
@@ -179,7 +189,7 @@ def _check_state(path: Path, shards: Sequence[LogFacts]) -> Iterator[Finding]:
             if number not in known_segments and number >= min(known_segments, default=0)
         ]
         if unknown_segments:
-            what = f"shard {facts.shard} holds records of the segments {unknown_segments}, which it does not have"
+            what = f"it lacks the segments {unknown_segments}, of which shard {facts.shard} has records"
             yield Finding(STATE, what, "these records: they may not be found", remedy)
 
 
@@ -187,10 +197,10 @@ def _check_policies(path: Path) -> Iterator[Finding]:
     try:
         policy_document.decode(path.read_bytes())
     except FileNotFoundError:
-        return  # a log without policies has none
+        return  # a log without policies has no such file
     except ValueError as error:
-        remedy = f"{_RESTORE}, or remove it: the log then has no policies until they are put again"
-        yield Finding(POLICIES, str(error), "which records of the log are kept: a start refuses", remedy)
+        remedy = f"{_RESTORE}, or remove it: the log then has no policies until they are set again"
+        yield Finding(POLICIES, str(error), "which records the log retains: a start refuses", remedy)
 
 
 def _check_shards(directory: Path, count: int | None) -> Iterator[Finding]:
@@ -202,8 +212,10 @@ def _check_shards(directory: Path, count: int | None) -> Iterator[Finding]:
         depends = "all data of the shard: a start refuses"
         yield Finding(f"shards/{number:04d}", "it is missing", depends, _RESTORE)
     for number in sorted(present - set(range(count))):
-        what = f"the manifest has {count} shards, 0 to {count - 1}"
-        yield Finding(f"shards/{number:04d}", what, "nothing: it is not read", "find out where it belongs")
+        what = f"the manifest has only {counted(count, 'shards')}, from 0 to {count - 1}"
+        yield Finding(
+            f"shards/{number:04d}", what, "nothing: it is not read", "move it to the data directory to which it belongs"
+        )
 
 
 def _check_identities(data: Path) -> Iterator[Finding]:
@@ -214,10 +226,10 @@ def _check_identities(data: Path) -> Iterator[Finding]:
         (path / identity.NAME).exists() for path, _ in directories
     )  # an identity is written when a directory is first used
     if has_identities and not any(folder.exists() for folder in data.glob("wal*")):
-        depends = "records that were acknowledged and not in stores and blocks yet: a start refuses"
+        depends = "acknowledged records that were not in stores and blocks yet: a start refuses"
         yield Finding("wal", "it is missing", depends, _RESTORE)
     for directory, kind in directories:
-        file, harmless = directory / identity.NAME, ("nothing", "nothing: the next start writes it again")
+        file, harmless = directory / identity.NAME, ("nothing", _WRITTEN_AGAIN)
         try:
             stored = identity.read(LocalControl(directory))
         except ValueError as error:
@@ -230,8 +242,8 @@ def _check_identities(data: Path) -> Iterator[Finding]:
         if stored is None and has_identities and any(directory.iterdir()):
             yield Finding(file.relative_to(data).as_posix(), "it is missing", *harmless)
         elif stored is not None and stored != (cluster_id or stored[0], kind, int(directory.name)):
-            what = f"it is {stored[1]} {stored[2]} of cluster {stored[0]}"
-            what += f", and this is cluster {cluster_id}" if cluster_id not in (None, stored[0]) else ""
+            what = f"it is the directory of {stored[1]} {stored[2]} of cluster {stored[0]}"
+            what += f", but this is cluster {cluster_id}" if cluster_id not in (None, stored[0]) else ""
             remedy = "put each directory back where it was"
             yield Finding(directory.relative_to(data).as_posix(), what, "everything: a start refuses", remedy)
 
@@ -251,12 +263,10 @@ def _sort_files(data: Path, report: Report) -> None:
         if path in reported_paths:
             continue
         if kind == SET_ASIDE:
-            what, remedy = "it was damaged, and is set aside", "delete it to accept the loss"
-            report.findings.append(Finding(path, what, "what it held", remedy))
+            what, remedy = "it was damaged and is set aside", "delete it to accept the loss"
+            report.findings.append(Finding(path, what, "its content", remedy))
         elif kind in (LEFT_OVER, UNKNOWN):
-            what = (
-                "left over from a write that was not finished" if kind == LEFT_OVER else "it is no file of this service"
-            )
+            what = "left over from an interrupted operation" if kind == LEFT_OVER else "not a file of this service"
             report.findings.append(Finding(path, what, "nothing", is_damage=False))
 
 
@@ -264,28 +274,29 @@ def _sort_files(data: Path, report: Report) -> None:
 
 
 def write_text(report: Report, output: TextIO) -> None:
-    """Write the findings by kind of file, and the totals in the last line."""
+    """Write the number of intact files and the findings by kind of file, and the totals in the last line."""
     ordered = sorted(report.findings, key=lambda finding: (finding.kind, finding.path))
     by_kind = {kind: list(findings) for kind, findings in groupby(ordered, key=lambda finding: finding.kind)}
     damaged = Counter(kind_of(path) for path in report.damaged_paths if path)
     for kind in sorted(report.files.keys() | by_kind.keys()):
         intact = max(0, report.files[kind] - damaged[kind])
-        output.write(f"{kind}: {intact} of {max(report.files[kind], intact + damaged[kind])} files are well\n")
+        total = max(report.files[kind], intact + damaged[kind])
+        output.write(f"{kind}: {intact} of {counted(total, 'files')} intact\n")
         for finding in by_kind.get(kind, ()):
             _write_finding(finding, output)
-    files, kinds = sum(report.files.values()), len(report.files)
-    if not report.damage:
-        output.write(f"{files} files of {kinds} kinds are well\n")
-        return
-    output.write(f"{len(report.damaged_paths)} places are damaged, in a directory of {files} files of {kinds} kinds\n")
+    files = counted(sum(report.files.values()), "files")
+    if report.damage:
+        output.write(f"{counted(len(report.damaged_paths), 'places')} damaged; {files} checked\n")
+    else:
+        output.write(f"no damage found; {files} checked\n")
 
 
 def _write_finding(finding: Finding, output: TextIO) -> None:
     output.write(f"  {finding.path}: {finding.what}\n")
     if finding.is_damage:
-        output.write(f"    concerned: {finding.depends}\n")
+        output.write(f"    affected: {finding.depends}\n")
         if finding.good:
-            output.write(f"    still good: {finding.good}\n")
+            output.write(f"    still intact: {finding.good}\n")
         output.write(f"    to do: {finding.remedy}\n")
 
 

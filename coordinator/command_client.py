@@ -136,7 +136,7 @@ class Client:
             return Answer(answer.status, answer.read(), texts.get("date", ""), texts)
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
-            raise Away(f"{self._url} does not answer: {error}") from error
+            raise Away(f"{self._url} does not answer: {_reason(error)}") from error
 
     def content(self, answer: Answer) -> Any:
         """The JSON of a response. Raises Away for status 429 and 503, for any other 5xx without JSON, and for truncated
@@ -182,7 +182,7 @@ class Client:
                 yield piece
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
-            raise CommandError(f"{self._url} does not answer: {error}") from error
+            raise CommandError(f"{self._url} does not answer: {_reason(error)}") from error
 
     def get(self, path: str, bytes_max: int, timeout_s: float) -> Answer:
         """Send one GET request over a new connection. Returns the response, whatever its status is. At most `bytes_max`
@@ -221,6 +221,11 @@ def _target(path: str, parameters: Mapping[str, str | int]) -> str:
     return f"{path}?{urllib.parse.urlencode(parameters)}" if parameters else path
 
 
+def _reason(error: Exception) -> str:
+    """What an exception says, without the number and the file that the text of an OSError begins and ends with."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
 def authorization(token_file: Path | None) -> str:
     """The Authorization header for the token, or the user and password, in this file or in TRIPTYCH_TOKEN. Empty if
     there is neither."""
@@ -230,7 +235,7 @@ def authorization(token_file: Path | None) -> str:
             with open(token_file) as file:
                 text = file.read(TOKEN_BYTES_MAX)
         except (OSError, UnicodeDecodeError) as error:
-            raise CommandError(f"--token-file is {token_file}, which cannot be read: {error}") from None
+            raise CommandError(f"--token-file is {token_file}, which cannot be read: {_reason(error)}") from None
     text = text.strip()
     if not text and token_file is not None:
         raise CommandError(f"--token-file is {token_file}, which is empty")

@@ -43,7 +43,7 @@ from coordinator.vectors.area import VectorArea
 from coordinator.watching.self_scrape import SelfScrape
 from coordinator.watching.telemetry import Telemetry
 from coordinator.watching.watch import Watch
-from shared.config import Settings
+from shared.settings import Settings
 
 
 @dataclass(slots=True)

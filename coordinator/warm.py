@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from shared import telemetry
+from shared.process import modules
 
 BESIDE_REQUESTS = "--beside-requests"
 
@@ -36,7 +37,7 @@ def _started(module: str, *arguments: str) -> subprocess.Popen[bytes]:
     """Start a process that writes missing bytecode of the modules it imports, even if this process was told to write
     none. Without bytecode, each start takes half a second more CPU time in each process."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return subprocess.Popen([sys.executable, "-m", module, *arguments], env=environ)
+    return subprocess.Popen(modules.command(module, *arguments), env=environ)
 
 
 def import_kernels() -> None:

@@ -9,9 +9,9 @@ import resource
 import stat
 from pathlib import Path
 
-from shared.config import Settings
 from shared.durable import DIRECTORY_MODE
 from shared.manifest import HOLDS_DATA, NAME
+from shared.settings import Settings
 from shared.telemetry import event
 
 PR_SET_DUMPABLE = 4

@@ -7,8 +7,8 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from shared import config
 from shared.errors import ConfigError
+from shared.settings import variables
 
 PREFIX = "TRIPTYCH_"
 NAME_CHARS_MAX = 100
@@ -20,7 +20,7 @@ _OF_KUBERNETES = re.compile(r"TRIPTYCH_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TC
 
 def unknown_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Unknown variable with the prefix TRIPTYCH_ → the most similar known variable, or "" if none is similar."""
-    known = [*config.variables(), *OTHER_VARIABLES]
+    known = [*variables(), *OTHER_VARIABLES]
     return {
         name: _nearest(name, known)
         for name in sorted(environ)

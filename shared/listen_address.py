@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 
-from shared.config import Settings
 from shared.errors import ConfigError
+from shared.settings import Settings
 
 
 def require_free(settings: Settings) -> None:
@@ -22,7 +23,8 @@ def require_free(settings: Settings) -> None:
 
 def cannot_be_bound(settings: Settings, error: OSError) -> ConfigError:
     """The error for an address that cannot be bound."""
-    reason = error.strerror or str(error)
+    # `create_server` adds the address to the system's text.
+    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
     return ConfigError(f"TRIPTYCH_LISTEN is {settings.listen}, which cannot be bound: {reason}")
 
 

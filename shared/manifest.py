@@ -16,11 +16,11 @@ from typing import Any
 import xxhash
 
 from shared import identity
-from shared.config import Settings
 from shared.control import Control, Lease, Locked
 from shared.data_files import numbered
 from shared.durable import DIRECTORY_MODE
 from shared.errors import ConfigError
+from shared.settings import Settings
 from shared.telemetry import event
 
 FORMAT = 5
@@ -179,6 +179,7 @@ def _read_or_write(control: Control, settings: Settings, creating: Callable[[], 
             creating()
         manifest = Manifest(uuid.uuid4().hex, settings.shard_count())
         control.replace(NAME, manifest.encode())
+        _warn_of_unusual_shards(settings)
         return manifest
     try:
         return Manifest.decode(control.read(NAME))
@@ -188,6 +189,18 @@ def _read_or_write(control: Control, settings: Settings, creating: Callable[[], 
         ) from error
     except ValueError as error:
         raise ConfigError(f"{location} is damaged ({error}); {_remedy(control)}") from error
+
+
+def _warn_of_unusual_shards(settings: Settings) -> None:
+    """Log a warning if the number of workers gives the new directory more shards than usual."""
+    if settings.has_unusual_shards():
+        event(
+            logging.WARNING,
+            f"TRIPTYCH_WORKERS is {settings.workers}, so the new data directory has {settings.shard_count()} shards, "
+            "and this number cannot be changed later; to choose another one, remove the directory and set "
+            "TRIPTYCH_SHARDS",
+            directory=settings.data,
+        )
 
 
 def _refuse_without(control: Control) -> None:
@@ -296,8 +309,8 @@ def lock(control: Control, role: str) -> Lease:
             return control.lock(f"{role}.lock")
     except Locked as error:
         raise ConfigError(
-            f"TRIPTYCH_DATA is {control.location()}, which another cluster is using (its {role} has process id "
-            f"{error.holder})"
+            f"TRIPTYCH_DATA is {control.location()}, which another cluster is using (process {error.holder} "
+            f"holds the lock of its {role})"
         ) from None
     except OSError as error:
         raise _unusable(control.location(), error) from error

@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import os
 import sys
+import tempfile
 import time
 
 from shared.kernels import cache as kernel_cache
@@ -17,18 +18,22 @@ from shared.telemetry import event
 LOWEST_PRIORITY = 19
 POLL_S = 0.2
 PROGRESS_S = 5.0
+TRIAL_BYTES = 1 << 20
+"""Larger than the files of any kernel."""
 
 _fork = multiprocessing.get_context("fork")
 
 
 def fill(role: str) -> None:
     """Compile all kernels of the modules imported so far into the disk cache, with a process for each CPU, and print
-    the progress. Exits the process if one of them fails. Call this before the process has threads."""
+    the progress. Exits the process with an error if one of them cannot be compiled or stored. Call this before the
+    process has threads."""
     started = reported_at = time.monotonic()
     ready, count = ready_count()
     if ready == count:
         sys.stdout.write(f"{count} kernels of the {role} are compiled already\n")
         return
+    _require_writable_cache(role)
     sys.stdout.write(f"{count - ready} of {count} kernels of the {role} are compiled now, once for this version\n")
     sys.stdout.flush()  # otherwise forked processes would write it again
     children = [_fork.Process(target=_compile) for _ in range(len(os.sched_getaffinity(0)))]
@@ -42,8 +47,30 @@ def fill(role: str) -> None:
             sys.stdout.flush()
     if any(child.exitcode != 0 for child in children):
         sys.exit(f"kernels of the {role} could not be compiled")
+    stored, _ = ready_count()
+    if stored < count:
+        _require_writable_cache(role)
+        sys.exit(
+            f"{count - stored} of {count} kernels of the {role} are missing from {kernel_cache.directory()} although "
+            "they were compiled; run this again"
+        )
     sys.stdout.write(f"{count} kernels of the {role} are compiled, in {time.monotonic() - started:.1f} s\n")
     kernel_cache.tidy()
+
+
+def _require_writable_cache(role: str) -> None:
+    """Exit with an error if the cache cannot be written: a kernel that cannot be stored is compiled at each start."""
+    directory = kernel_cache.directory()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(bytes(TRIAL_BYTES))
+    except OSError as error:
+        sys.exit(
+            f"kernels of the {role} cannot be stored: the kernel cache {directory} cannot be written "
+            f"({error.strerror}); correct this, or set {kernel_cache.VARIABLE} to another directory, here and for the "
+            "service"
+        )
 
 
 def _compile() -> None:

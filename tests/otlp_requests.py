@@ -16,8 +16,8 @@ from coordinator.otlp.label_sets import NotValid, Translation
 from coordinator.otlp.metrics import Prepared
 from proto import remote_write_pb2
 from shared import labels
-from shared.config import Settings
 from shared.promql.model import STALE_NAN_BITS
+from shared.settings import Settings
 from shared.wire import Frame
 
 T_MS = 1_700_000_000_000

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from shared.config import Settings
 from shared.messages.vectors import Collection
+from shared.settings import Settings
 from worker.damage import DamageReport
 from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store

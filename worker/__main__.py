@@ -21,12 +21,23 @@ from functools import partial
 from multiprocessing.context import ForkProcess
 from typing import Any
 
-from shared import config, confinement, environment, listen_address, manifest, no_arguments, telemetry, tracing, warming
+from shared import (
+    confinement,
+    environment,
+    listen_address,
+    manifest,
+    no_arguments,
+    setting_sources,
+    telemetry,
+    tracing,
+    warming,
+)
 from shared.control import Lease, LocalControl
 from shared.durable import FILE_UMASK
 from shared.errors import ConfigError, Unavailable
 from shared.messages.settling import settle
 from shared.process import allocator, interpreter, open_files, supervision
+from shared.settings import Settings
 from shared.telemetry import event
 from worker import warm
 from worker.process import WorkerProcess
@@ -60,7 +71,7 @@ class Supervisor:
 
     def __init__(
         self,
-        settings: config.Settings,
+        settings: Settings,
         identity: manifest.Manifest,
         address: str,
         lock: Lease,
@@ -192,7 +203,7 @@ def main() -> None:
     no_arguments.require("python -m worker", "the workers")
     os.umask(FILE_UMASK)
     try:
-        settings = config.load()
+        settings = setting_sources.load()
         allocator.keep_pages()
         telemetry.configure(settings.log_level)
         environment.require_known_variables()

@@ -105,12 +105,12 @@ def _put_series(values: Values, number: str, shard: Shard) -> None:
     values.put("triptych_blocks", counts["blocks"], number)
     values.put("triptych_block_bytes", counts["block_bytes"], number)
     values.put("triptych_blocks_broken", len(layers.broken), number)
-    values.put("triptych_blocks_dropped_total", upkeep.dropped_blocks, number)
+    values.put("triptych_blocks_dropped_total", upkeep.blocks.dropped_blocks, number)
     values.put("triptych_upkeep_failures_total", upkeep.failures, number)
-    for kind, latencies in (("seal", upkeep.seals), ("merge", upkeep.merges)):
+    for kind, latencies in (("seal", upkeep.sealing.seals), ("merge", upkeep.blocks.merges)):
         values.put("triptych_upkeep_runs_total", sum(latencies.counts), number, kind)
         values.put("triptych_upkeep_seconds_total", latencies.seconds, number, kind)
-    for reason, count in upkeep.seals_for.items():
+    for reason, count in upkeep.sealing.seals_for.items():
         values.put("triptych_seals_total", count, number, reason)
 
 

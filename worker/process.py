@@ -17,11 +17,11 @@ import zmq
 
 from proto import cluster_pb2
 from shared import identity, tracing, wire
-from shared.config import Settings
 from shared.errors import ConfigError, DeadlineExceeded, Internal, TriptychError, Unavailable
 from shared.manifest import shard_control
 from shared.measurements import Measurements, Values
 from shared.process.allocator import Trimmer
+from shared.settings import Settings
 from shared.telemetry import event
 from shared.wire import Reply, Request
 from worker import damage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shared.config import Settings
+from shared.settings import Settings
 from worker.background import Background
 from worker.logs.keeper import Keeper
 from worker.series.index.texts import TextTable

@@ -12,8 +12,8 @@ from coordinator.access.passwords import Comparisons
 from coordinator.access.policy import Policy, read, require_no_weaker, require_safe, stamps
 from coordinator.access.roles import HEALTH, PAGE, Need
 from coordinator.access.tls import Tls
-from shared.config import Settings
 from shared.errors import ConfigError, Forbidden, Overloaded, TriptychError, Unauthorized
+from shared.settings import Settings
 from shared.telemetry import event
 
 LOOK_S = 0.5

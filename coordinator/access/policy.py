@@ -13,8 +13,8 @@ from coordinator.access.tls import TlsMaterial
 from coordinator.access.tokens import Token
 from coordinator.access.web_config import TlsServerConfig, WebConfig
 from coordinator.regular_files import NotReadable
-from shared.config import Settings
 from shared.errors import ConfigError
+from shared.settings import Settings
 
 PEM_BYTES_MAX = 1 << 20
 """Longest file of certificates or of a key."""
@@ -112,7 +112,7 @@ def require_safe(settings: Settings, policy: Policy) -> None:
     raise ConfigError(
         f"TRIPTYCH_LISTEN is {settings.listen}, which other hosts reach, without {' and without '.join(missing)}; "
         "set both up with TRIPTYCH_WEB_CONFIG and TRIPTYCH_TOKENS (docs/security.md), or listen at 127.0.0.1, or set "
-        "TRIPTYCH_INSECURE=true if a proxy or the network keeps strangers out"
+        "TRIPTYCH_INSECURE=true if a proxy or the network admits only clients that may do everything"
     )
 
 

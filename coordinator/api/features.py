@@ -11,9 +11,9 @@ from aiohttp import web
 
 from coordinator.context import CONTEXT
 from coordinator.http.responses import success
-from shared.config import Settings
 from shared.promql.functions import AGGREGATORS, FUNCTIONS
 from shared.promql.operators import SCALAR_OPERATORS, SET_OPERATORS
+from shared.settings import Settings
 
 PROMQL = (
     "anchored",

@@ -25,10 +25,10 @@ from coordinator.queries.federation import each_once, federation_plan
 from coordinator.queries.gate import Place
 from coordinator.queries.gathered import gather
 from coordinator.queries.running import RunningQuery
-from shared.config import Settings
 from shared.messages.series import Selectors
 from shared.process.array_memory import Account
 from shared.promql.model import Grid
+from shared.settings import Settings
 
 
 async def federate(request: web.Request) -> web.StreamResponse:

@@ -25,8 +25,8 @@ from coordinator.transfer.json_reading import LabelSets
 from coordinator.transfer.refusals import Refusals
 from coordinator.transfer.series_body import SeriesArrays
 from coordinator.transfer.text_source import TextSource, line_slices
-from shared.config import Settings
 from shared.errors import BadData, TriptychError
+from shared.settings import Settings
 
 SLICE_BYTES = 4 << 20
 """Text that is read and stored at once: some 200,000 samples."""

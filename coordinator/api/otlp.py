@@ -15,9 +15,10 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from coordinator.api.write import keep_metadata, store
 from coordinator.context import CONTEXT, Context
 from coordinator.headers.negotiation import JSON, content_type
+from coordinator.http import otlp_answers as answers
 from coordinator.http.bodies import Malformed, hold, read_body
 from coordinator.http.failures import refusal
-from coordinator.otlp import answers, bodies, exemplars, logs, metrics, survey
+from coordinator.otlp import bodies, exemplars, logs, metrics, survey
 from coordinator.otlp.metrics import Prepared
 from coordinator.series import remote_write
 from coordinator.series.remote_write import NO_REFERENCES

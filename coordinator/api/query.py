@@ -45,12 +45,12 @@ from coordinator.queries.gate import Place
 from coordinator.queries.joining import Joined
 from coordinator.queries.results import Chunk, Result, as_range, envelope, ordered, truncated
 from coordinator.queries.running import RunningQuery
-from shared.config import Settings
 from shared.errors import BadData, NotExecutable
 from shared.process.array_memory import Account
 from shared.promql import parser, printer
 from shared.promql.ast import ValueType
 from shared.promql.model import Grid, Matrix, RangeVector, Value
+from shared.settings import Settings
 
 STEPS_MAX = 11_000
 """Points of one series in an answer, as in Prometheus."""

@@ -15,10 +15,10 @@ from coordinator.api.lists import Listing, answer, merged
 from coordinator.api.selectors import required_selectors, selectors, time_range
 from coordinator.context import CONTEXT
 from coordinator.fanout.calls import FanOut
-from shared.config import Settings
 from shared.errors import BadData
 from shared.labels import LabelFrame, Symbols, concat
 from shared.messages.series import ListReply, SelectBody, TextsReply
+from shared.settings import Settings
 from shared.wire import unpack
 
 SERIES, LABELS, VALUES = "series.list", "series.labels", "series.values"

@@ -11,8 +11,8 @@ from aiohttp import web
 
 from coordinator.context import CONTEXT
 from coordinator.http.responses import success
-from shared import config
-from shared.config import Settings
+from shared.setting_values import as_text
+from shared.settings import Settings, variables
 from shared.urls import without_secrets
 
 
@@ -41,14 +41,14 @@ def in_force(settings: Settings) -> list[dict[str, Any]]:
     hidden."""
     usual_shards = dataclasses.replace(settings, shards=0).shard_count()  # the number of the data directory is in force
     rows = []
-    for field, variable in zip(dataclasses.fields(settings), config.variables(), strict=True):
+    for field, variable in zip(dataclasses.fields(settings), variables(), strict=True):
         value = getattr(settings, field.name)
         rows.append(
             {
                 "name": variable.removeprefix("TRIPTYCH_").lower(),
                 "variable": variable,
-                "value": without_secrets(config.as_text(field.name, value)),
-                "default": config.as_text(field.name, field.default),
+                "value": without_secrets(as_text(field.name, value)),
+                "default": as_text(field.name, field.default),
                 "isDefault": value == field.default or (field.name, value) == ("shards", usual_shards),
                 "meaning": field.metadata["doc"],
             }

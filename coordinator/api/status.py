@@ -14,7 +14,8 @@ from coordinator.headers.negotiation import accepts_gzip
 from coordinator.http.responses import success, zipped
 from coordinator.rfc_3339 import time_text
 from coordinator.watching import memory as watched_memory
-from shared.config import Settings, as_text
+from shared.setting_values import as_text
+from shared.settings import Settings
 from shared.version import version
 
 HEALTHY, READY = "Triptych is healthy.\n", "Triptych is ready.\n"

@@ -27,8 +27,8 @@ from coordinator.series.remote_write_v2 import Survey
 from coordinator.series.request_templates import NO_TEMPLATES, Instance, RequestTemplates
 from coordinator.series.series_references import SeriesReferences
 from coordinator.series.split_request import SplitRequest
-from shared.config import Settings
 from shared.errors import BadData, TriptychError, Unavailable
+from shared.settings import Settings
 from shared.telemetry import event
 
 INLINE_BYTES_MAX = 512 << 10

@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 import xxhash
 
 from coordinator.backup.inventory import BackupError, object_name
-from coordinator.backup.place import LOCK
+from coordinator.backup.place import LOCK, holder_in, this_holder
 
 try:
     import obstore
@@ -68,7 +68,8 @@ class Bucket:
                 retry_config={"max_retries": 8, "retry_timeout": timedelta(seconds=RETRY_TIMEOUT_S)},
             )
         self.location = location
-        self._token = secrets.token_hex(16).encode()
+        self._own_lock = b""
+        """The content of this process's lock: a line that names the process, and a token."""
         self._is_held = False
 
     @contextmanager
@@ -86,49 +87,52 @@ class Bucket:
             done.set()
             renewing.join()
             with suppress(BaseError, OSError):  # a lock that remains becomes stale
-                if self._holder() == self._token:
+                if self._stored_lock() == self._own_lock:
                     obstore.delete(self._store, LOCK)
 
     def _take_lock(self) -> None:
+        self._own_lock = f"{this_holder()}\n{secrets.token_hex(16)}".encode()
         if self._create_lock():
             return
         with suppress(FileNotFoundError):  # it was released meanwhile
-            age_s = (datetime.now(UTC) - obstore.head(self._store, LOCK)["last_modified"]).total_seconds()
-            if age_s < LOCK_STALE_S:
-                raise self._in_use()
+            renewed_at = obstore.head(self._store, LOCK)["last_modified"]
+            if (datetime.now(UTC) - renewed_at).total_seconds() < LOCK_STALE_S:
+                raise self._in_use(renewed_at)
             obstore.delete(self._store, LOCK)
         if not self._create_lock():
-            raise self._in_use()
+            raise self._in_use(datetime.now(UTC))
 
     def _create_lock(self) -> bool:
         """Create the lock. Returns whether this process holds it now."""
         try:
-            obstore.put(self._store, LOCK, self._token, mode="create")
+            obstore.put(self._store, LOCK, self._own_lock, mode="create")
         except AlreadyExistsError:
             # The library repeats a request whose response was lost, and the repeated one finds the first one's lock.
-            return self._holder() == self._token
+            return self._stored_lock() == self._own_lock
         return True
 
-    def _holder(self) -> bytes:
-        """The token of the lock's holder; empty if there is none."""
+    def _stored_lock(self) -> bytes:
+        """The content of the lock in the bucket; empty if there is none."""
         with suppress(FileNotFoundError):
             return obstore.get(self._store, LOCK).bytes().to_bytes()
         return b""
 
-    def _in_use(self) -> BackupError:
+    def _in_use(self, renewed_at: datetime) -> BackupError:
+        stale_at = renewed_at + timedelta(seconds=LOCK_STALE_S)
         return BackupError(
-            f"{self.location} is in use by another backup or prune, or by one that was killed less than "
-            f"{LOCK_STALE_S / 60:g} minutes ago; try again later, or delete {self.location}/{LOCK}"
+            f"{self.location} is in use by {holder_in(self._stored_lock())}; try again when it has ended. If it was "
+            f"killed, its lock is ignored from {stale_at:%H:%M:%S} UTC on; to make a backup earlier, delete "
+            f"{self.location}/{LOCK}"
         )
 
     def _renew(self, done: threading.Event) -> None:
         while not done.wait(LOCK_RENEW_S):
             with suppress(BaseError, OSError, BackupError):  # the next renewal or `publish` meets the error again
                 self._require_lock()
-                obstore.put(self._store, LOCK, self._token)
+                obstore.put(self._store, LOCK, self._own_lock)
 
     def _require_lock(self) -> None:
-        if self._holder() != self._token:
+        if self._stored_lock() != self._own_lock:
             raise BackupError(f"{self.location} was taken by another backup or prune; try again")
 
     def names(self, prefix: str) -> Mapping[str, int]:

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from typing import Protocol
 
 LOCK = "lock"
-"""The name of the lock that a backup or a prune holds in its place."""
+"""The name of the lock that a command holds in its place while it makes, verifies or removes backups."""
+HOLDER_CHARS_MAX = 200
+
+
+def this_holder() -> str:
+    """A line that says which process holds a lock from now on."""
+    return f"process {os.getpid()} on host {socket.gethostname()} since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def holder_in(content: bytes) -> str:
+    """The holder according to the content of a lock, for a message."""
+    line, has_end, _ = content.decode(errors="replace").partition("\n")
+    if not has_end or not line.isprintable() or len(line) > HOLDER_CHARS_MAX:
+        return "another backup or prune"  # the lock of an earlier release, or not written completely
+    return line
 
 
 class Place(Protocol):

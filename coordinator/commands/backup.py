@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -45,7 +46,7 @@ def backup(client: Client, words: tuple[str, ...], verify: bool, keep: int | Non
     triptych backup prune /mnt/backups --keep 7    removes all but the newest 7
     triptych backup /mnt/backups --verify          reads every byte of all backups
     """
-    with _errors():
+    with _errors(), _ended_in_order():
         return run_backup(client, words, sys.stdout, verify=verify, keep=keep, as_json=as_json)
 
 
@@ -74,6 +75,22 @@ def _errors() -> Iterator[None]:
         yield
     except BackupError as error:
         raise CommandError(str(error)) from error
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """While the context lasts, SIGTERM and SIGHUP end the command like Ctrl-C, so that it releases the lock of its
+    place of backups. A process that is killed keeps the lock of a bucket for some minutes."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    earlier = {number: signal.getsignal(number) for number in numbers}
+    replaced = [number for number in numbers if earlier[number] is not signal.SIG_IGN]  # which `nohup` sets
+    for number in replaced:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in replaced:
+            signal.signal(number, earlier[number])
 
 
 def run_backup(
@@ -153,7 +170,7 @@ def _verify(location: str, output: TextIO) -> int:
         raise BackupError(f"{location} has no backup")
     for text in texts:
         output.write(text + "\n")
-    output.write(f"{counted(len(texts), 'errors')} found\n" if texts else "all backups are whole\n")
+    output.write(f"{counted(len(texts), 'errors')} found\n" if texts else "all backups are intact\n")
     return int(bool(texts))
 
 

@@ -13,10 +13,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from types import FrameType
 
 import click
+
+from shared.process import modules
 
 MODULES = {"workers": "worker", "coordinator": "coordinator"}
 GRACE_S = {"coordinator": 5.0, "workers": 5.0}
@@ -43,30 +44,7 @@ def serve(**options: str | None) -> int:
     view them. All data is in one directory, by default ./data. Ctrl-C or SIGTERM stops the service gracefully; kill -9
     or a power loss loses nothing that was acknowledged as durable.
     """
-    environ = environment(options)
-    warn_of_unusual_shards(environ)
-    return run(environ)
-
-
-def warn_of_unusual_shards(environ: Mapping[str, str]) -> None:
-    """Warn if the number of workers would give a new data directory more shards than usual. That number is fixed when
-    the directory is created. Invalid settings are left to the children, which refuse them."""
-    workers_text = environ.get("TRIPTYCH_WORKERS", "")
-    if "TRIPTYCH_CONFIG" not in environ and not workers_text.isdecimal():
-        return
-    from shared import config
-    from shared.errors import ConfigError
-    from shared.manifest import HOLDS_DATA, NAME
-
-    with suppress(ConfigError):
-        settings = config.load(environ)
-        is_new = not any((settings.data / name).exists() for name in (NAME, *HOLDS_DATA))
-        if is_new and not settings.shards and settings.shard_count() > config.SHARDS_USUAL_MAX:
-            sys.stderr.write(
-                f"triptych serve: TRIPTYCH_WORKERS is {settings.workers}, so the new data directory {settings.data} "
-                f"gets {settings.shard_count()} shards, and this number cannot be changed later; to choose another "
-                "one, remove the directory and set TRIPTYCH_SHARDS\n"
-            )
+    return run(environment(options))
 
 
 def run(environ: Mapping[str, str]) -> int:
@@ -106,10 +84,10 @@ def _spawn(module: str, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
         if os.getppid() != parent:
             os._exit(1)  # it died before the call above
 
-    # -P: do not import from folders named worker or shared in the current directory. A process group of its own: Ctrl-C
-    # in a terminal reaches only this process, which stops the children one after the other.
+    # A process group of its own: Ctrl-C in a terminal reaches only this process, which stops the children one after the
+    # other.
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", module],
+        modules.command(module),
         env=dict(environ),
         stdin=subprocess.DEVNULL,
         preexec_fn=die_with_parent,

@@ -23,8 +23,8 @@ from coordinator.http.streaming import Body
 from coordinator.limits.admission import Holder
 from coordinator.queries.evaluation import Query, is_quick, is_quickly_parsed
 from coordinator.queries.running import RunningQuery
-from shared.config import Settings
 from shared.errors import TriptychError
+from shared.settings import Settings
 
 Read = Callable[[Mapping[str, str], Settings], Query]
 _PLAIN: Headers = (*JSON_HEADERS, ("Vary", "Accept-Encoding"))

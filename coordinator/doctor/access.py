@@ -9,9 +9,9 @@ from pathlib import Path
 
 from coordinator.access.policy import Policy, is_loopback, read, require_safe
 from coordinator.access.tls import new_context
-from coordinator.doctor.finding import Finding, ok, problem, warning
-from shared.config import Settings
+from coordinator.doctor.finding import REFUSED, Finding, ok, problem, warning
 from shared.errors import ConfigError
+from shared.settings import Settings
 
 SETTINGS = "settings"
 DAY_S = 86400.0
@@ -26,7 +26,7 @@ def look(settings: Settings) -> Iterator[Finding]:
         if policy.tls is not None:
             new_context(policy.tls)
     except ConfigError as error:
-        yield problem(SETTINGS, "access files", str(error), "what the message says; a start is refused")
+        yield problem(SETTINGS, "access files", str(error), REFUSED)
         return
     yield listening(settings, policy)
     yield from modes(settings, policy)
@@ -43,9 +43,9 @@ def listening(settings: Settings, policy: Policy) -> Finding:
         require_safe(dataclasses.replace(settings, insecure=False), policy)
     except ConfigError as error:
         if settings.insecure:
-            right = "TLS and authentication, unless a proxy or the network keeps strangers out"
+            right = "configure TLS and authentication, unless a proxy or the network keeps others out"
             return warning(SETTINGS, name, f"{settings.listen}, with TRIPTYCH_INSECURE=true", right)
-        return problem(SETTINGS, name, str(error), "what the message says; a start is refused")
+        return problem(SETTINGS, name, str(error), REFUSED)
     return ok(SETTINGS, name, f"{settings.listen}, with TLS and authentication")
 
 
@@ -61,7 +61,7 @@ def modes(settings: Settings, policy: Policy) -> Iterator[Finding]:
         if not path:
             continue
         mode = Path(path).stat().st_mode
-        right = f"0600 or 0640: chmod o= {path}"
+        right = f"set mode 0600 or 0640: chmod o= {path}"
         if mode & WRITABLE:
             yield problem(SETTINGS, name, f"{path} has mode {mode & 0o777:04o}: every user can change it", right)
         elif mode & READABLE and is_secret:
@@ -74,11 +74,11 @@ def certificate(ends_at_s: float | None, now_s: float) -> Finding:
     """`ends_at_s`: None if unknown."""
     name = "certificate"
     if ends_at_s is None:
-        return warning(SETTINGS, name, "it is not known when it ends", "a certificate as PEM")
+        return warning(SETTINGS, name, "its expiry date cannot be read", "use a certificate in PEM format")
     days = (ends_at_s - now_s) / DAY_S
     date = time.strftime("%Y-%m-%d", time.gmtime(ends_at_s))
     if days >= ENDS_SOON_DAYS:
-        return ok(SETTINGS, name, f"good until {date}")
-    seen = f"it ended on {date}" if days < 0 else f"it ends on {date}, in {days:.0f} days"
-    right = "a new one in cert_file and key_file; it is used without a restart"
+        return ok(SETTINGS, name, f"valid until {date}")
+    seen = f"expired on {date}" if days < 0 else f"expires on {date}, in {days:.0f} days"
+    right = "put a new certificate into cert_file and key_file; the service uses it without a restart"
     return (problem if days < ENDS_TOO_SOON_DAYS else warning)(SETTINGS, name, seen, right)

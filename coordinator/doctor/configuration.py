@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from coordinator.doctor.finding import Finding, ok, problem
+from coordinator.doctor.finding import REFUSED, Finding, ok, problem
+from coordinator.plurals import counted
 from coordinator.prometheus_config import config_file
 from coordinator.rules import schedule
 from coordinator.scraping import jobs
-from shared.config import Settings
 from shared.errors import ConfigError
+from shared.settings import Settings
 
 SETTINGS = "settings"
 NAME = "TRIPTYCH_PROMETHEUS_CONFIG"
@@ -25,8 +26,7 @@ def look(settings: Settings) -> Iterator[Finding]:
         rule_groups = schedule.prepare(configuration).groups
         scrape_jobs = jobs.read(configuration)
     except ConfigError as error:
-        yield problem(SETTINGS, NAME, str(error), "what the message says; a start is refused")
+        yield problem(SETTINGS, NAME, str(error), REFUSED)
         return
-    yield ok(
-        SETTINGS, NAME, f"{path} can be used: groups of rules: {len(rule_groups)}, scrape jobs: {len(scrape_jobs)}"
-    )
+    contents = f"{counted(len(rule_groups), 'groups of rules')}, {counted(len(scrape_jobs), 'jobs to scrape')}"
+    yield ok(SETTINGS, NAME, f"{path} is valid: {contents}")

@@ -13,8 +13,8 @@ from pathlib import Path
 from coordinator import check
 from coordinator.doctor.finding import Finding, ok, problem, warning
 from coordinator.plurals import counted
-from shared.config import SHARDS_USUAL_MAX
-from shared.manifest import FORMAT, HOLDS_DATA, NAME, Manifest, NewerFormat
+from shared.manifest import FORMAT, HOLDS_DATA, NAME, Manifest, NewerFormat, copy_of
+from shared.settings import SHARDS_USUAL_MAX
 
 DATA = "data"
 PATHS_MAX = 200_000
@@ -30,7 +30,7 @@ def look(data: Path, shards: int, workers: int = 0) -> Iterator[Finding]:
         yield from unusual_shards(shards, workers)
         return
     if not data.is_dir():
-        yield problem(DATA, "directory", f"{data} is not a directory", "a directory: TRIPTYCH_DATA")
+        yield problem(DATA, "directory", f"{data} is not a directory", "set TRIPTYCH_DATA to a directory")
         return
     try:
         if not any((data / name).exists() for name in (NAME, *HOLDS_DATA)):
@@ -41,48 +41,48 @@ def look(data: Path, shards: int, workers: int = 0) -> Iterator[Finding]:
         yield from modes(data)
         yield from contents(data)
     except OSError as error:
-        yield problem(DATA, "directory", f"it cannot be read: {error}", "a directory that this user may read")
+        yield problem(DATA, "directory", f"{data} cannot be read: {error}", "make it readable for this user")
 
 
 def _without_data(data: Path) -> Finding:
     others = len(os.listdir(data))
     if not others:
-        return ok(DATA, "directory", f"{data} is empty; the first start fills it")
-    seen = f"{data} has no data, but {counted(others, 'files')} that this service does not know"
-    return warning(DATA, "directory", seen, "a directory of its own")
+        return ok(DATA, "directory", f"{data} is empty; the first start creates the data")
+    seen = f"{data} has no data of this service, but {counted(others, 'files')} of others"
+    return warning(DATA, "directory", seen, "use a directory that nothing else uses")
 
 
 def unusual_shards(shards: int, workers: int) -> Iterator[Finding]:
     """A warning if the workers would give a new directory more shards than usual."""
     if not shards and workers > SHARDS_USUAL_MAX:
-        seen = f"the first start creates {workers}, because TRIPTYCH_WORKERS is {workers}; their number is then fixed"
-        yield warning(DATA, "shards", seen, "TRIPTYCH_SHARDS, with the number that is meant")
+        seen = f"the first start creates {workers}, because TRIPTYCH_WORKERS is {workers}"
+        right = "set TRIPTYCH_SHARDS before it: the number of shards cannot be changed later"
+        yield warning(DATA, "shards", seen, right)
 
 
 def manifest(data: Path, shards: int, workers: int) -> Finding:
+    restoring = f"restore it from its copy: cp {copy_of(data / NAME)} {data / NAME}"
     try:
         decoded = Manifest.decode((data / NAME).read_bytes())
     except FileNotFoundError:
-        return problem(DATA, "format", f"{NAME} is missing", f"its copy: cp {check.copy_of(data / NAME)} {data / NAME}")
+        return problem(DATA, "format", f"{NAME} is missing", restoring)
     except NewerFormat as error:
-        return problem(DATA, "format", str(error), "the release that wrote it, or a later one")
+        return problem(DATA, "format", str(error), "start the release that wrote it, or a later one")
     except ValueError as error:
-        right = f"its copy: cp {check.copy_of(data / NAME)} {data / NAME}"
-        return problem(DATA, "format", f"{NAME} is damaged: {error}", right)
+        return problem(DATA, "format", f"{NAME} is damaged: {error}", restoring)
     if shards not in (0, decoded.shards):
-        seen = f"{counted(decoded.shards, 'shards')}, and TRIPTYCH_SHARDS is {shards}"
-        return problem(DATA, "format", seen, f"TRIPTYCH_SHARDS={decoded.shards} or none; the number is fixed")
+        seen = f"the directory has {decoded.shards}, but TRIPTYCH_SHARDS is {shards}"
+        right = f"set TRIPTYCH_SHARDS={decoded.shards}, or unset it: the number of shards cannot be changed"
+        return problem(DATA, "shards", seen, right)
     if workers > decoded.shards:
-        seen = f"{counted(decoded.shards, 'shards')}, and TRIPTYCH_WORKERS is {workers}"
-        return problem(
-            DATA, "format", seen, f"at most {counted(decoded.shards, 'workers')}; the number of shards is fixed"
-        )
+        seen = f"the directory has {decoded.shards}, but TRIPTYCH_WORKERS is {workers}"
+        right = f"set TRIPTYCH_WORKERS to at most {decoded.shards}: the number of shards cannot be changed"
+        return problem(DATA, "shards", seen, right)
     if decoded.format != FORMAT:
         seen = f"{decoded.format}, of an earlier release; the next start upgrades it to {FORMAT}"
-        return warning(DATA, "format", seen, f"a backup before that: earlier releases refuse format {FORMAT}")
-    return ok(
-        DATA, "format", f"that of this release, {counted(decoded.shards, 'shards')}, cluster {decoded.cluster_id}"
-    )
+        return warning(DATA, "format", seen, f"make a backup before it: earlier releases refuse format {FORMAT}")
+    seen = f"{FORMAT}, that of this release; {counted(decoded.shards, 'shards')}, cluster {decoded.cluster_id}"
+    return ok(DATA, "format", seen)
 
 
 def modes(data: Path) -> Iterator[Finding]:
@@ -99,35 +99,39 @@ def modes(data: Path) -> Iterator[Finding]:
     open_ = [path for path, state in states if state.st_mode & 0o077 and not stat.S_ISLNK(state.st_mode)]
     future = [path for path, state in states if state.st_mtime > time.time() + FUTURE_S]
     if foreign:
-        right = f"all of it owned by the user of the service: chown -R {user} {data}"
-        yield problem(DATA, "owner", f"{_some(foreign)} of another user", right)
+        right = f"make the service's user the owner of everything in it, such as: chown -R {user} {data}"
+        yield problem(DATA, "owner", f"{_some(foreign)} owned by another user", right)
     if open_:
-        right = f"0600 and 0700: chmod -R go= {data}"
-        yield warning(DATA, "modes", f"{_some(open_)} open to other users", right)
+        right = f"set mode 0600 for files and 0700 for directories: chmod -R go= {data}"
+        yield warning(DATA, "modes", f"{_some(open_)} accessible to other users", right)
     else:
-        yield ok(DATA, "modes", f"{len(states)} files and directories are the owner's alone")
+        yield ok(DATA, "modes", f"only the owner has access to all {len(states)} files and directories")
     if future:
-        right = "a clock that is never set back: ages of blocks and segments are measured with it"
-        yield warning(DATA, "times", f"{_some(future)} written in the future, by the clock of this machine", right)
+        right = "correct the clock, and never set it back: the ages of blocks and segments are measured with it"
+        yield warning(DATA, "times", f"{_some(future)} dated later than this machine's clock", right)
 
 
 def contents(data: Path) -> Iterator[Finding]:
     """What `triptych check` says without the workers' files, and what was set aside or left over."""
     try:
         report = check.check(data, with_workers=False)
+    except check.InUse:
+        yield ok(DATA, "use", "in use, so it is not checked for damage; --url checks a running cluster")
+        return
     except check.CannotCheck as error:
-        yield ok(DATA, "use", f"not checked for damage: {error}; --url checks a running cluster")
+        yield problem(DATA, "damage", f"not checked: {error}", "correct what the message names")
         return
     yield ok(DATA, "use", "no process uses it")
     for found in report.damage:
-        right = found.remedy or "see `triptych check`"
-        yield problem(DATA, "damage", f"{found.path}: {found.what}; concerned: {found.depends}", right)
+        right = found.remedy or "run `triptych check` for details"
+        yield problem(DATA, "damage", f"{found.path}: {found.what}; affected: {found.depends}", right)
     others = [Path(found.path) for found in report.findings if not found.is_damage]
     if others:
-        right = "nothing, or remove them while the cluster is stopped"
-        yield warning(DATA, "leftovers", f"{_some(others)} left over, or no file of this service", right)
+        right = "remove them while the cluster is stopped, or leave them: they only take space"
+        seen = f"{_some(others)} left over from an interrupted operation, or not of this service"
+        yield warning(DATA, "leftovers", seen, right)
     if not report.damage:
-        yield ok(DATA, "damage", "none that shows without reading all of it; `triptych check` does")
+        yield ok(DATA, "damage", "none found in a quick check; `triptych check` reads all data")
 
 
 def _some(paths: list[Path]) -> str:

@@ -31,7 +31,7 @@ def look(data: Path) -> Iterator[Finding]:
     try:
         status = os.statvfs(place)
     except OSError as error:
-        yield problem(DISK, "disk", f"{place}: {error.strerror}", "a directory that can be read")
+        yield problem(DISK, "disk", f"{place} cannot be read: {error.strerror}", "make it readable for this user")
         return
     yield room(status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize)
     yield files(status.f_favail, status.f_files)
@@ -58,9 +58,10 @@ def total_bytes(data: Path) -> int:
 
 
 def room(free: int, total: int) -> Finding:
-    seen = f"{size(free)} of {size(total)} are free"
+    seen = f"{size(free)} of {size(total)} free"
     right = (
-        "room for the data of the retention period; TRIPTYCH_RETENTION_BYTES and TRIPTYCH_LOG_RETENTION_BYTES bound it"
+        f"keep {FREE_SHARE_WARNING:.0%} free: enlarge the disk, or limit the data with TRIPTYCH_RETENTION_BYTES and "
+        "TRIPTYCH_LOG_RETENTION_BYTES"
     )
     if free < min(FREE_MIN_BYTES, total / 2) or free < FREE_SHARE_PROBLEM * total:
         return problem(DISK, "disk", seen, right)
@@ -72,10 +73,11 @@ def room(free: int, total: int) -> Finding:
 def files(free: int, total: int) -> Finding:
     """`total`: 0 if the file system does not count files."""
     if total == 0:
-        return ok(DISK, "inodes", "not limited")
-    seen = f"{free} of {total} are free"
+        return ok(DISK, "inodes", "unlimited")
+    seen = f"{free} of {total} free"
     if free < FREE_SHARE_PROBLEM * total:
-        return problem(DISK, "inodes", seen, "one for each file; find what has many small files: df -i")
+        right = "remove files, since each needs an inode; `du --inodes` shows which directories have many"
+        return problem(DISK, "inodes", seen, right)
     return ok(DISK, "inodes", seen)
 
 
@@ -94,14 +96,14 @@ def file_system(place: Path, mounts: str) -> str:
 def kind_of_file_system(kind: str) -> Finding:
     name = "file system"
     if kind in IN_MEMORY:
-        return problem(DISK, name, kind, "a disk: this is memory, and all data is lost when the machine stops")
+        return problem(DISK, name, kind, "use a disk: this is memory, and all data is lost when the machine stops")
     if kind in OF_CONTAINERS:
         return warning(
-            DISK, name, kind, "a volume: what is in a container's own layer is slow, and lost with the container"
+            DISK, name, kind, "use a volume: a container's own layer is slow, and is deleted with the container"
         )
     if kind.split(".")[0] in OVER_THE_NETWORK:
         return warning(
-            DISK, name, kind, "a local disk: syncs and locks of this kind may be slow, or promise what they do not keep"
+            DISK, name, kind, "use a local disk: over a network, syncs and locks may be slow or without effect"
         )
     return ok(DISK, name, kind or "unknown")
 
@@ -112,8 +114,8 @@ def writable(place: Path) -> Finding | None:
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"x")
     except OSError as error:
-        right = "a directory that this user may write to, on a disk that is mounted for writing"
-        return problem(DISK, "writing", f"{place}: {error.strerror}", right)
+        right = "use a directory that this user may write to, on a disk that is mounted for writing"
+        return problem(DISK, "writing", f"{place} cannot be written: {error.strerror}", right)
     return None
 
 
@@ -133,13 +135,13 @@ def syncs(place: Path) -> list[float]:
 
 def sync_time(took: list[float], kind: str) -> Finding:
     median, worst = statistics.median(took), max(took)
-    seen = f"{median * 1000:.2f} ms at the median, {worst * 1000:.2f} ms at most, of {len(took)}"
-    right = "some milliseconds, as on a solid-state disk: each write that is answered as durable waits for one"
+    seen = f"{median * 1000:.2f} ms in the median, {worst * 1000:.2f} ms at most, of {len(took)} syncs"
+    right = f"use a disk that takes less than {SYNC_SLOW_S * 1000:g} ms: every durable write waits for a sync"
     if median > SYNC_TOO_SLOW_S:
         return problem(DISK, "sync", seen, right)
     if median > SYNC_SLOW_S:
         return warning(DISK, "sync", seen, right)
     if median < SYNC_UNLIKELY_S and kind not in IN_MEMORY:
-        right = "longer: no disk is that fast; a sync that does nothing loses acknowledged data with the power"
+        right = "make syncs reach the disk, since none is this fast; otherwise a power loss loses acknowledged data"
         return warning(DISK, "sync", seen, right)
     return ok(DISK, "sync", seen)

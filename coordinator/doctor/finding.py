@@ -6,11 +6,13 @@ import msgspec
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 """No fault; a fault that is likely to cause trouble; a fault that keeps the service from working or endangers data."""
+REFUSED = "correct what the message names; until then, the service refuses to start"
+"""What to do about a setting or a file that a start refuses with this message."""
 
 
 class Finding(msgspec.Struct, frozen=True):
     """`about`: machine, settings, data or cluster. `name`: what was checked. `seen`: the value found. `right`: the
-    value that is right, empty if there is no fault."""
+    right value and how to get it, as an instruction; empty if there is no fault."""
 
     level: str
     about: str

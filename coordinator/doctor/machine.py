@@ -18,9 +18,9 @@ from coordinator.doctor.finding import Finding, ok, problem, size, warning
 from coordinator.limits import connections
 from coordinator.limits.available_memory import Memory
 from coordinator.plurals import counted
-from shared.config import Settings
 from shared.process import interpreter, open_files
 from shared.process.processors import usable
+from shared.settings import Settings
 
 MACHINE = "machine"
 PROCESSES_MIN = 1024
@@ -55,10 +55,10 @@ def look(settings: Settings) -> Iterator[Finding]:
 def open_file_limit(limit: int, settings: Settings) -> Finding:
     per_worker = open_files.needed_by_worker(settings.shard_count(), settings.worker_count())
     needed = max(per_worker, settings.connections_max + connections.OWN_FILES + connections.backlog())
-    seen = f"a process may open {limit} files, and {needed} are needed"
+    seen = f"a process may open {limit} files; {needed} are needed"
     if limit >= needed:
         return ok(MACHINE, "open files", seen)
-    right = f"raise the hard limit to {needed} (ulimit -Hn, LimitNOFILE= of systemd), or lower TRIPTYCH_CONNECTIONS_MAX"
+    right = f"raise the hard limit to {needed} (ulimit -Hn, LimitNOFILE= of systemd) or lower TRIPTYCH_CONNECTIONS_MAX"
     say = problem if limit < per_worker else warning
     return say(MACHINE, "open files", seen, right)
 
@@ -73,36 +73,40 @@ def limits() -> Iterator[Finding]:
         if soft == resource.RLIM_INFINITY:
             yield ok(MACHINE, name, "unlimited")
         else:
-            yield problem(MACHINE, name, f"at most {size(soft)}", f"unlimited ({option} unlimited)")
+            yield problem(MACHINE, name, f"limited to {size(soft)}", f"remove the limit: {option} unlimited")
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if soft != resource.RLIM_INFINITY and soft < PROCESSES_MIN:
-        yield warning(MACHINE, "processes and threads", f"at most {soft}", f"{PROCESSES_MIN} or more (ulimit -u)")
+        yield warning(
+            MACHINE, "processes and threads", f"limited to {soft}", f"raise the limit: ulimit -u {PROCESSES_MIN}"
+        )
 
 
 def processors(available: float, workers: int) -> Finding:
     seen = f"{available:g} processors for {counted(workers, 'workers')}"
     if workers <= max(1, math.ceil(available)):
         return ok(MACHINE, "processors", seen)
-    right = f"at most one worker a processor: TRIPTYCH_WORKERS={max(1, math.floor(available))}"
+    right = f"use at most one worker per processor: TRIPTYCH_WORKERS={max(1, math.floor(available))}"
     return warning(MACHINE, "processors", seen, right)
 
 
 def machine_memory(total: int, of_machine: int, available: int) -> Finding:
-    seen = f"{size(total)}, of which {size(available)} are available"
+    seen = f"{size(total)}, {size(available)} of it available"
     if total < of_machine:
-        seen += f"; the control group allows this much of the machine's {size(of_machine)}"
+        seen += f"; the control group limits the machine's {size(of_machine)} to this"
     if total < MEMORY_MIN_BYTES:
-        return problem(MACHINE, "memory", seen, f"{size(MEMORY_MIN_BYTES)} or more")
+        return problem(MACHINE, "memory", seen, f"use a machine or a limit of at least {size(MEMORY_MIN_BYTES)}")
     if available < total / 10:
-        return warning(MACHINE, "memory", seen, "a tenth or more available before the start; see what else uses it")
+        return warning(
+            MACHINE, "memory", seen, "stop other processes until at least a tenth is available before the start"
+        )
     return ok(MACHINE, "memory", seen)
 
 
 def swap(used: int, total: int) -> Finding:
-    seen = f"{size(used)} are swapped out"
+    seen = f"{size(used)} swapped out"
     if used <= SWAPPED_SHARE_MAX * total:
         return ok(MACHINE, "swap", seen)
-    right = "none: a query that touches swapped memory waits for the disk; add memory, lower budgets or switch swap off"
+    right = "add memory, lower the budgets or turn swap off: a query that reads swapped memory waits for the disk"
     return warning(MACHINE, "swap", seen, right)
 
 
@@ -111,14 +115,14 @@ def huge_pages(setting: str) -> Finding:
     chosen = match[1] if match else "unknown"
     if chosen != "always":
         return ok(MACHINE, "transparent huge pages", chosen)
-    right = "madvise: with always, processes hold more memory than they use, and the kernel pauses them to compact it"
+    right = "set it to madvise: with always, processes take more memory than they use, and pause while it is compacted"
     return warning(MACHINE, "transparent huge pages", chosen, right)
 
 
 def overcommit(setting: str) -> Finding:
     if setting.strip() != "2":
         return ok(MACHINE, "memory overcommit", setting.strip() or "unknown")
-    right = "0 or 1: with 2, address space counts that is never used, and memory is refused while there is some"
+    right = "set vm.overcommit_memory to 0 or 1: with 2, processes are refused memory although some is free"
     return warning(MACHINE, "memory overcommit", "2 (never)", right)
 
 
@@ -147,12 +151,14 @@ def clock_state() -> tuple[bool | None, float]:
 def clock(now_s: float, is_synchronised: bool | None, error_max_s: float) -> Finding:
     shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now_s))
     if now_s < RELEASED_S:
-        return problem(MACHINE, "clock", shown, "the time of day: samples and segments are dated by it")
-    right = "kept right by chrony, ntpd or systemd-timesyncd; a clock that is set back by hand makes retention wrong"
+        return problem(
+            MACHINE, "clock", shown, "set it to the current time, by which samples and log segments are dated"
+        )
+    right = "synchronise it with chrony, ntpd or systemd-timesyncd; a clock that is set back makes retention wrong"
     if is_synchronised is False:
-        return warning(MACHINE, "clock", f"{shown}, and nothing keeps it right", right)
+        return warning(MACHINE, "clock", f"{shown}, not synchronised", right)
     if error_max_s > CLOCK_ERROR_MAX_S:
-        return warning(MACHINE, "clock", f"{shown}, and it may be wrong by {error_max_s:.1f} s", right)
+        return warning(MACHINE, "clock", f"{shown}, with an error of up to {error_max_s:.1f} s", right)
     return ok(MACHINE, "clock", shown)
 
 
@@ -160,7 +166,7 @@ def kernel(release: str) -> Finding:
     version = tuple(int(part) for part in re.findall(r"\d+", release)[:2])
     if version >= KERNEL_OLDEST:
         return ok(MACHINE, "kernel", release)
-    right = f"{'.'.join(map(str, KERNEL_OLDEST))} or later; the service is tested with nothing older"
+    right = f"use {'.'.join(map(str, KERNEL_OLDEST))} or later; the service is not tested with older ones"
     return warning(MACHINE, "kernel", release, right)
 
 
@@ -169,7 +175,7 @@ def python(is_optimised: bool) -> Finding:
     if is_optimised:
         return ok(MACHINE, "Python", seen)
     seen += ", compiled without optimisations"
-    right = "one of the operating system, or compiled with --enable-optimizations: a fifth less processor time"
+    right = "use the operating system's, or one compiled with --enable-optimizations: it needs a fifth less CPU time"
     return warning(MACHINE, "Python", seen, right)
 
 

@@ -15,7 +15,7 @@ from coordinator.command_client import Client, CommandError
 from coordinator.doctor import access, cluster, configuration, data, disk, machine, settings
 from coordinator.doctor.finding import PROBLEM, Finding, problem, warning
 from coordinator.plurals import counted
-from shared.config import Settings
+from shared.settings import Settings
 
 WELL, PROBLEMS = 0, 1
 """Exit codes: no problem, but perhaps warnings; at least one problem. 2: wrong arguments."""
@@ -43,7 +43,9 @@ def examine(directory: Path | None, url: str | None, connect: Connect) -> Iterat
         try:
             client = connect()
         except CommandError as error:
-            yield problem("cluster", "coordinator", f"it is not asked: {error}", "what the message says")
+            yield problem(
+                "cluster", "coordinator", f"not examined: {error}", "correct the option that the message names"
+            )
             return
         yield from _guarded("cluster", cluster.look(lambda path: client.get(path, ANSWER_BYTES_MAX, TIMEOUT_S), url))
 
@@ -55,14 +57,16 @@ def _guarded(about: str, findings: Iterator[Finding]) -> Iterator[Finding]:
         yield from findings
     except (OSError, ValueError, AttributeError) as error:
         say = warning if about in ("machine", "settings") else problem
-        yield say(about, "examination", f"it could not be finished: {error}", "something that can be read")
+        yield say(
+            about, "examination", f"some checks were not made: {error}", "correct the cause, and run the doctor again"
+        )
 
 
 def write_text(findings: list[Finding], output: TextIO) -> None:
     for found in findings:
         output.write(_line(f"{found.level:8} {found.about}: {found.name}: {found.seen}"))
         if found.right:
-            output.write(_line(f"{'':8}   right: {found.right}"))
+            output.write(_line(f"{'':8}   to do: {found.right}"))
     counts = {level: sum(found.level == level for found in findings) for level in ("problem", "warning", "ok")}
     output.write(
         f"{counted(counts['problem'], 'problems')}, {counted(counts['warning'], 'warnings')}, {counts['ok']} ok\n"

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping
 import psutil
 
 from coordinator.access.policy import is_loopback
-from coordinator.doctor.finding import Finding, ok, problem, size, warning
+from coordinator.doctor.finding import REFUSED, Finding, ok, problem, size, warning
 from coordinator.headers.cors import Cors
 from coordinator.limits.available_memory import Memory
-from shared import config
-from shared.config import Settings
+from shared import setting_sources
+from shared.durations import format_duration
 from shared.environment import unknown_variables
 from shared.errors import ConfigError
+from shared.settings import Settings
 
 SETTINGS = "settings"
 PROCESS_BYTES = 200 << 20
@@ -29,14 +30,15 @@ def load(environ: Mapping[str, str] = os.environ) -> tuple[Settings | None, list
     """Returns the settings, None if a start refuses them, and the findings about the environment."""
     findings = []
     for name, nearest in unknown_variables(environ).items():
-        right = f"{nearest}, if that is meant" if nearest else "a name of the table in docs/operations.md"
-        findings.append(problem(SETTINGS, name, "it is no setting; a start is refused", right))
+        right = f"use {nearest}, the most similar setting, or unset it" if nearest else "unset it"
+        right += "; the service refuses to start with a TRIPTYCH_ variable that docs/operations.md does not list"
+        findings.append(problem(SETTINGS, name, "there is no such setting", right))
     try:
-        settings = config.load(environ)
+        settings = setting_sources.load(environ)
     except ConfigError as error:
-        findings.append(problem(SETTINGS, "settings", str(error), "what the message says; a start is refused"))
+        findings.append(problem(SETTINGS, "settings", str(error), REFUSED))
         return None, findings
-    findings.append(ok(SETTINGS, "settings", "each can be used"))
+    findings.append(ok(SETTINGS, "settings", "all values are valid"))
     return settings, findings
 
 
@@ -53,7 +55,7 @@ def origins(settings: Settings) -> Iterator[Finding]:
     try:
         Cors(settings)
     except ConfigError as error:
-        yield problem(SETTINGS, "TRIPTYCH_CORS_ORIGIN", str(error), "what the message says; a start is refused")
+        yield problem(SETTINGS, "TRIPTYCH_CORS_ORIGIN", str(error), REFUSED)
 
 
 def budgets(settings: Settings, memory: int) -> Finding:
@@ -67,11 +69,14 @@ def budgets(settings: Settings, memory: int) -> Finding:
         "processes": (2 + settings.worker_count()) * PROCESS_BYTES,
     }
     together = sum(parts.values())
-    seen = f"{size(together)} together, and there are {size(memory)}"
+    seen = f"{size(together)} in total; the machine has {size(memory)}"
     if together <= BUDGETS_SHARE_MAX * memory:
         return ok(SETTINGS, "memory budgets", seen)
     listed = ", ".join(f"{name} {size(value)}" for name, value in sorted(parts.items(), key=lambda part: -part[1]))
-    right = f"{size(BUDGETS_SHARE_MAX * memory)} or less, with room for the vectors and the index of series: {listed}"
+    right = (
+        f"lower them to {size(BUDGETS_SHARE_MAX * memory)} in total, to leave room for vectors and the index of "
+        f"series: {listed}"
+    )
     say = problem if together > memory else warning
     return say(SETTINGS, "memory budgets", seen, right)
 
@@ -89,18 +94,21 @@ def contradictions(settings: Settings) -> Iterator[Finding]:
         if low > high:
             names = [f"TRIPTYCH_{name.upper()}" for name in (smaller, larger)]
             seen = f"{size(low)}, more than {names[1]}, which is {size(high)}"
-            yield warning(SETTINGS, names[0], seen, f"at most {size(high)}: more is never let in")
+            yield warning(
+                SETTINGS, names[0], seen, f"set it to at most {size(high)}: {names[1]} refuses anything larger"
+            )
     together = settings.queries_bytes_max or psutil.virtual_memory().total // 4
     if settings.query_bytes_max > together:
-        seen = f"{size(settings.query_bytes_max)}, more than all queries together may hold, {size(together)}"
-        right = "at most that; TRIPTYCH_QUERIES_BYTES_MAX raises it"
+        seen = f"{size(settings.query_bytes_max)}, more than the {size(together)} of all queries together"
+        right = f"set it to at most {size(together)}, or raise TRIPTYCH_QUERIES_BYTES_MAX"
         yield warning(SETTINGS, "TRIPTYCH_QUERY_BYTES_MAX", seen, right)
     if settings.memory_reserve_bytes > Memory().total_bytes():
-        seen = f"{size(settings.memory_reserve_bytes)}, more than there is"
-        yield problem(SETTINGS, "TRIPTYCH_MEMORY_RESERVE_BYTES", seen, "0; every write would be refused")
+        seen = f"{size(settings.memory_reserve_bytes)}, more than the machine's memory"
+        right = "set it to 0, for the default; with this value, every write is refused"
+        yield problem(SETTINGS, "TRIPTYCH_MEMORY_RESERVE_BYTES", seen, right)
     if 0 < settings.retention_ms < settings.block_window_ms:
-        seen = f"{settings.retention_ms / 1000:g} s, shorter than TRIPTYCH_BLOCK_WINDOW"
-        right = f"{settings.block_window_ms / 1000:g} s or longer: blocks are dropped whole"
+        seen = f"{format_duration(settings.retention_ms)}, shorter than TRIPTYCH_BLOCK_WINDOW"
+        right = f"set it to at least {format_duration(settings.block_window_ms)}: samples are dropped a block at a time"
         yield warning(SETTINGS, "TRIPTYCH_RETENTION", seen, right)
 
 
@@ -108,34 +116,35 @@ def retention(settings: Settings, disk_bytes: int) -> Finding:
     name = "retention"
     bytes_ = settings.retention_bytes + settings.log_retention_bytes
     if disk_bytes and bytes_ > disk_bytes:
-        seen = f"{size(bytes_)} of samples and log, on a disk of {size(disk_bytes)}"
-        right = "TRIPTYCH_RETENTION_BYTES and TRIPTYCH_LOG_RETENTION_BYTES together well below the size of the disk"
+        seen = f"{size(bytes_)} of samples and log records, on a disk of {size(disk_bytes)}"
+        right = "set TRIPTYCH_RETENTION_BYTES and TRIPTYCH_LOG_RETENTION_BYTES to much less than the disk in total"
         return problem(SETTINGS, name, seen, right)
-    endless = [
-        names[0]
-        for names in (("TRIPTYCH_RETENTION", "retention"), ("TRIPTYCH_LOG_RETENTION", "log_retention"))
-        if not getattr(settings, names[1] + "_ms") and not getattr(settings, names[1] + "_bytes")
-    ]
-    if endless and disk_bytes and disk_bytes < SMALL_DISK_BYTES:
-        seen = f"{' and '.join(endless)} 0, nothing is ever dropped, on a disk of {size(disk_bytes)}"
-        right = "a time, or a size such as " + ", ".join(
-            f"{name}_BYTES={disk_bytes * 2 // 5 >> 20}MB" for name in endless
-        )
-        return warning(SETTINGS, name, seen, right)
-    return ok(SETTINGS, name, f"bounded on a disk of {size(disk_bytes)}" if not endless else "nothing is ever dropped")
+    endless = {}
+    if not settings.retention_ms and not settings.retention_bytes:
+        endless["samples"] = "TRIPTYCH_RETENTION"
+    if not settings.log_retention_ms and not settings.log_retention_bytes:
+        endless["log records"] = "TRIPTYCH_LOG_RETENTION"
+    if not endless:
+        return ok(SETTINGS, name, "samples and log records are dropped as configured")
+    seen = f"{' and '.join(endless)} are never dropped"
+    if not disk_bytes or disk_bytes >= SMALL_DISK_BYTES:
+        return ok(SETTINGS, name, seen)
+    share = f"{disk_bytes * 2 // 5 >> 20}MB"
+    right = "set " + " and ".join(f"{variable} or {variable}_BYTES={share}" for variable in endless.values())
+    return warning(SETTINGS, name, f"{seen}, on a disk of {size(disk_bytes)}", right)
 
 
 def dangers(settings: Settings) -> Iterator[Finding]:
     """Settings that give up safety or durability."""
     host, _ = settings.address()
     if settings.admin_api and not is_loopback(host):
-        right = "false, except while series are deleted"
+        right = "set it to false, except while you delete series or make backups"
         yield warning(SETTINGS, "TRIPTYCH_ADMIN_API", f"true, and TRIPTYCH_LISTEN is {settings.listen}", right)
     if "*" in settings.allowed_hosts:
-        right = "the names that clients use: a web page can otherwise read all data through a name of its own"
-        yield warning(SETTINGS, "TRIPTYCH_ALLOWED_HOSTS", "*, any", right)
+        right = "list the names that clients use: with *, a web page can read all data through a host name of its own"
+        yield warning(SETTINGS, "TRIPTYCH_ALLOWED_HOSTS", "*, which accepts every host name", right)
     if settings.core_dumps:
-        yield warning(SETTINGS, "TRIPTYCH_CORE_DUMPS", "true", "false: a core file holds data")
+        yield warning(SETTINGS, "TRIPTYCH_CORE_DUMPS", "true", "set it to false: a core file contains data")
     if settings.durability == "buffered":
-        right = "synced, unless what was written in the last moments may be lost with the power"
+        right = "set it to synced, unless a power loss may lose the last writes"
         yield warning(SETTINGS, "TRIPTYCH_DURABILITY", "buffered", right)

@@ -15,9 +15,9 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 from coordinator.headers.request_ids import head_of
-from shared.config import Settings
 from shared.errors import ConfigError
 from shared.promql import regex
+from shared.settings import Settings
 
 ORIGIN_CHARS_MAX = 300
 """A scheme, a domain name of 253 characters and a port, with some room. A longer origin matches nothing."""

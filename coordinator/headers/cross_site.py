@@ -20,8 +20,8 @@ from functools import lru_cache
 from aiohttp import hdrs, web
 from multidict import istr
 
-from shared.config import Settings
 from shared.errors import Forbidden
+from shared.settings import Settings
 from shared.telemetry import event
 
 READING_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))

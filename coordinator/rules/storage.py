@@ -41,11 +41,11 @@ from coordinator.series.own_samples import STALE, body, sample
 from coordinator.series.remote_write import Limits
 from coordinator.series.split_request import SplitRequest
 from shared import labels as label_sets
-from shared.config import Settings
 from shared.errors import BadData, Canceled, NotExecutable, Overloaded, TriptychError
 from shared.labels import Labels
 from shared.promql.ast import ValueType
 from shared.promql.model import Grid
+from shared.settings import Settings
 from shared.telemetry import REQUEST_ID
 
 CLIENT = "rules"

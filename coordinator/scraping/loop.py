@@ -30,10 +30,10 @@ from coordinator.series.own_samples import STALE
 from coordinator.series.split_request import SplitRequest
 from coordinator.watching.catalogue import SCRAPE_SERIES
 from shared import labels
-from shared.config import Settings
 from shared.errors import TriptychError
 from shared.labels import METRIC_NAME
 from shared.messages.series import FamilyMetadata
+from shared.settings import Settings
 from shared.telemetry import event
 
 EXTRA_SERIES = ("scrape_timeout_seconds", "scrape_sample_limit", "scrape_body_size_bytes")

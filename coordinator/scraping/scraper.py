@@ -16,8 +16,8 @@ from coordinator.scraping.jobs import TARGETS_MAX, Job
 from coordinator.scraping.loop import Counts, ScrapeLoop
 from coordinator.scraping.storing import ScrapeStore
 from coordinator.scraping.targets import DiscoveredTargets, Key, Target, targets_of
-from shared.config import Settings
 from shared.measurements import Values
+from shared.settings import Settings
 from shared.telemetry import event
 
 SETTLE_S = 0.2

@@ -15,9 +15,9 @@ from coordinator.series.groups import SampleWrites
 from coordinator.series.remote_write import NO_REFERENCES, Limits
 from coordinator.series.series_references import SeriesReferences
 from coordinator.series.split_request import SplitRequest
-from shared.config import Settings
 from shared.errors import Unavailable
 from shared.messages.series import FamilyMetadata
+from shared.settings import Settings
 
 THREADS = 2
 """Answers that are parsed at once: more would only take the interpreter from requests."""

@@ -32,8 +32,8 @@ from coordinator.series import known_samples
 from coordinator.series.known_samples import KnownSamples
 from coordinator.series.lessons import Receipt
 from shared import wire
-from shared.config import Settings
 from shared.errors import Overloaded, Unavailable
+from shared.settings import Settings
 from shared.wire import Frame
 
 METHOD = "series.write"

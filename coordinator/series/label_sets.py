@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.series.exemplars import EXEMPLARS_MAX
-from shared.config import Settings
+from shared.settings import Settings
 
 LABELS_SHOWN_MAX = 200
 

@@ -320,7 +320,7 @@ def _stream(pa: Any, batch: Any) -> bytes:
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
-FORMATS = ("openmetrics", "jsonl", "csv", "arrow", "parquet", "tsdb")
+FILE_FORMATS = ("openmetrics", "jsonl", "csv", "arrow", "parquet")
 _SUFFIXES = {
     ".om": "openmetrics",
     ".openmetrics": "openmetrics",
@@ -355,4 +355,6 @@ def sources_of(path: Path, kind: str | None = None, columns: str = "", skips: in
             return [CsvFile(path, columns, skips)]
         case "arrow" | "parquet":
             return [ArrowFile(path)]
-    raise ValueError(f"the format of {path} is not known; --format says it: one of {', '.join(FORMATS)}")
+    raise ValueError(
+        f"the ending of {path} does not tell its format; choose one of {', '.join(FILE_FORMATS)} with --format"
+    )

@@ -32,7 +32,6 @@ from coordinator.vectors.selected import SelectedVectors
 from coordinator.vectors.stored import StoredVector, stored_vectors
 from coordinator.vectors.text_calls import highlights, informed
 from shared import wire
-from shared.config import Settings
 from shared.control import Control
 from shared.errors import BadData, ConfigError, DeadlineExceeded, NotFound
 from shared.messages.vectors import (
@@ -47,6 +46,7 @@ from shared.messages.vectors import (
     UpsertBody,
     pack_blobs,
 )
+from shared.settings import Settings
 from shared.telemetry import event
 
 THREAD_NUMBERS_MIN = (

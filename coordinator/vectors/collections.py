@@ -18,10 +18,10 @@ from coordinator.fanout.calls import FanOut
 from coordinator.fanout.links import Links
 from coordinator.vectors.catalogue import DEFAULT, Catalogue
 from shared import wire
-from shared.config import Settings
 from shared.control import Control
 from shared.errors import NotFound, Overloaded, TriptychError, Unavailable
 from shared.messages.vectors import Collection, CollectionBody, CollectionsReply, ShardCollections
+from shared.settings import Settings
 from shared.telemetry import event
 
 CHANGES_MAX = 64

@@ -22,7 +22,6 @@ from coordinator.vectors.infos import unknown_of
 from coordinator.vectors.map_request import MapRequest, points_max
 from coordinator.vectors.placing import id_parts
 from shared import wire
-from shared.config import Settings
 from shared.errors import DeadlineExceeded, NotFound
 from shared.messages.vector_map import (
     AttributesBody,
@@ -36,6 +35,7 @@ from shared.messages.vector_map import (
     SpreadBody,
 )
 from shared.messages.vectors import Collection, Floats, Value, unpack_blobs
+from shared.settings import Settings
 from shared.wire import Frame
 
 AT_ONCE = 2

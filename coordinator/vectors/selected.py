@@ -19,7 +19,6 @@ from coordinator.vectors.placing import THREAD_IDS_MIN, id_parts
 from coordinator.vectors.scroll import Page, ScrollRequest, merge
 from coordinator.vectors.stored import StoredVector
 from shared import wire
-from shared.config import Settings
 from shared.messages.selected_vectors import (
     FacetsBody,
     FacetsReply,
@@ -31,6 +30,7 @@ from shared.messages.selected_vectors import (
     UpdateBody,
 )
 from shared.messages.vectors import Collection, IdsBody, Value, VectorCountReply
+from shared.settings import Settings
 
 PAGE_BYTES_MAX = 16 << 20
 """Bytes of the vectors in a page, in all workers together. A page that reaches this limit ends early, and says where

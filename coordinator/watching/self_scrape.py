@@ -26,12 +26,12 @@ from coordinator.watching.catalogue import METRICS, SCRAPE_SERIES
 from coordinator.watching.telemetry import buckets_of
 from coordinator.watching.watch import Watch
 from shared import labels
-from shared.config import Settings
 from shared.errors import TriptychError
 from shared.hashing import shard_of
 from shared.labels import METRIC_NAME
 from shared.measurements import Values
 from shared.messages.series import FamilyMetadata
+from shared.settings import Settings
 from shared.telemetry import event
 
 JOB = "triptych"

@@ -25,9 +25,9 @@ from coordinator.series.series_references import SeriesReferences
 from coordinator.watching import memory
 from coordinator.watching.host import NAME
 from coordinator.watching.telemetry import Telemetry
-from shared.config import Settings
 from shared.manifest import FORMAT
 from shared.measurements import Values
+from shared.settings import Settings
 from shared.version import version
 
 DURATION = "_ms"

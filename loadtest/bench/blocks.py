@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from coordinator.series import remote_write
 from loadtest.bench.ingest import START_MS, bodies
 from loadtest.harness.remote_write_bodies import UNLIMITED
-from shared.config import Settings
+from shared.settings import Settings
 from worker.series.blocks.block import Block
 from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.writer import BlockWriter
@@ -119,7 +119,7 @@ def _written_bytes() -> int:
 def shard(directory: Path, series: int, rounds: int) -> None:
     settings = Settings(shards=1, workers=1, block_window_ms=7_200_000)
     part, _, close = opened(directory, settings)
-    part._upkeep._tick = lambda now_ms: None  # type: ignore[method-assign]  # sealing is timed here
+    part._upkeep.sealing.tick = lambda now_ms: None  # type: ignore[method-assign]  # sealing is timed here
     for at in range(rounds):
         for body in bodies(series, at):
             write_to(part, remote_write.split(body, 1, UNLIMITED).parts[0], 60.0)
@@ -152,7 +152,7 @@ def shard(directory: Path, series: int, rounds: int) -> None:
         own.clear()
     samples = part.counts()["head_samples"]
     started, worked = time.perf_counter(), time.thread_time()
-    part._upkeep._seal(NEVER)
+    part._upkeep.sealing._seal(NEVER)
     took, worked = time.perf_counter() - started, time.thread_time() - worked
     stop.set()
     for thread in threads:

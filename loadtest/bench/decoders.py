@@ -29,11 +29,11 @@ from coordinator.limits.admission import Holder
 from coordinator.limits.clients import Client
 from coordinator.queries.gate import Gate
 from loadtest.harness.worst_bodies import WORST
-from shared.config import Settings
 from shared.errors import Unavailable
 from shared.kernels import compile_all
 from shared.process.allocator import keep_pages
 from shared.process.interpreter import collect_seldom, switch_often
+from shared.settings import Settings
 
 SIZE_BYTES = 63 << 20
 TICK_S = 0.001

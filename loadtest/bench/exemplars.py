@@ -20,9 +20,9 @@ from coordinator.series.split_request import SplitRequest
 from loadtest.bench.ingest import RUNS, START_MS, show
 from loadtest.harness.remote_write_bodies import UNLIMITED, Symbols, body
 from proto import remote_write_pb2, remote_write_v2_pb2
-from shared.config import Settings
 from shared.frames import exemplars as exemplar_frames
 from shared.promql.rendering import exemplars as rendering
+from shared.settings import Settings
 from worker.series import arrivals
 from worker.series.exemplar_record import ExemplarRecord
 from worker.series.exemplars import Exemplars

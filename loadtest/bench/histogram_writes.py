@@ -29,9 +29,9 @@ from coordinator.series.lessons import Receipt
 from coordinator.series.series_references import SeriesReferences
 from loadtest.bench.native_histograms import SAMPLES, SERIES, STEP_MS, native_requests
 from loadtest.harness.remote_write_bodies import UNLIMITED
-from shared.config import Settings
 from shared.kernels import compile_all
 from shared.process import allocator
+from shared.settings import Settings
 from shared.wire import Frame
 from worker.series import writing
 from worker.series.arrivals import Arrival, parse
@@ -79,8 +79,8 @@ class Worker:
     def _part(self, path: Path, number: int) -> SeriesPart:
         objects = LocalObjects(path / f"blocks-{number}")
         part = SeriesPart(self.stores[number], self.services, objects, self.log.stream(number, AREA))
-        part.upkeep._tick = lambda now_ms: None  # type: ignore[method-assign]
-        part.upkeep._tend = lambda now_ms: None  # type: ignore[method-assign]
+        part.upkeep.sealing.tick = lambda now_ms: None  # type: ignore[method-assign]
+        part.upkeep.blocks.tend = lambda now_ms: None  # type: ignore[method-assign]
         part.load()
         return part
 
@@ -189,7 +189,7 @@ def sealing(bodies: Sequence[bytes]) -> None:
         def seal() -> None:
             for part in running.parts.values():
                 started, worked = time.perf_counter(), time.thread_time()
-                part.upkeep._seal(NEVER)
+                part.upkeep.sealing._seal(NEVER)
                 took.append((time.perf_counter() - started, time.thread_time() - worked))
 
         thread = Thread(target=seal)

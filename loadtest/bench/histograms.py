@@ -20,7 +20,6 @@ from loadtest.harness.histogram_messages import body_of, histogram_message
 from loadtest.harness.local_queries import range_query
 from loadtest.harness.memory_source import MemorySource, label_set
 from proto.remote_write_pb2 import WriteRequest
-from shared.config import Settings
 from shared.histograms import buckets, frames, merging, operators, readouts, resets, trimming
 from shared.histograms.batch import HistogramBatch, sealed
 from shared.histograms.decoding import decoded
@@ -29,6 +28,7 @@ from shared.labels import LabelFrame, Symbols
 from shared.process import allocator
 from shared.promql.model import Grid, Matrix
 from shared.promql.rendering.series import SeriesWriter
+from shared.settings import Settings
 
 SERIES, STEPS, BUCKETS, JOBS, ROUNDS = 1000, 200, 40, 10, 5
 SHARDS, AT_ONCE = 8, 4

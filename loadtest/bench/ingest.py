@@ -33,12 +33,12 @@ from loadtest.harness.histogram_messages import body_of
 from loadtest.harness.remote_write_bodies import UNLIMITED, Series, body, request_v2
 from proto import remote_write_pb2
 from shared import wire
-from shared.config import Settings
 from shared.frames.samples import parse
 from shared.histograms.decoding import decoded
 from shared.labels import Symbols
 from shared.process import allocator
 from shared.promql.ast import Matcher
+from shared.settings import Settings
 from worker.queries.source import ShardSource
 from worker.series.head import Head
 from worker.series.index.texts import TextTable

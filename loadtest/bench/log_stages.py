@@ -21,9 +21,9 @@ from coordinator.direct.appends import DirectAppends
 from coordinator.direct.plain_heads import PlainHead
 from coordinator.log import records
 from loadtest.bench.log_load import BODIES, KEYS, json_body, keys_from
-from shared.config import Settings
 from shared.messages.log import Batch
 from shared.process import allocator
+from shared.settings import Settings
 from worker.logs import writing
 from worker.logs.keeper import Keeper
 from worker.logs.messages import Message

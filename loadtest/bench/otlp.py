@@ -32,7 +32,7 @@ from loadtest.harness.cluster import Cluster
 from loadtest.harness.http_messages import message
 from loadtest.harness.remote_write_bodies import HEADERS
 from proto import remote_write_pb2
-from shared.config import Settings
+from shared.settings import Settings
 
 POINTS = 2000
 CONNECTIONS = 8

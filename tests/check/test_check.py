@@ -78,8 +78,23 @@ def test_whole_directory_is_said_to_be_well_and_not_changed(data: Path) -> None:
     assert state(data) == before
     assert (asked.returncode, asked.stderr) == (check.WELL, "")
     files = len(list(files_in(data)))
-    kinds = len({kind_of(path) for path in files_in(data)})
-    assert asked.stdout.splitlines()[-1] == f"{files} files of {kinds} kinds are well"
+    assert asked.stdout.splitlines()[-1] == f"no damage found; {files} files checked"
+
+
+def test_one_file_is_counted_in_the_singular(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check.write_text(check.check(data), sys.stdout)
+    lines = capsys.readouterr().out.splitlines()
+    assert "log's state: 1 of 1 file intact" in lines
+    assert "manifest: 2 of 2 files intact" in lines
+
+
+def test_modules_in_the_current_directory_are_not_run(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "worker").mkdir()
+    (tmp_path / "worker" / "__init__.py").write_text("raise SystemExit('not this one')")
+    monkeypatch.chdir(tmp_path)
+    assert command(copy).returncode == check.WELL
 
 
 def test_directory_of_a_cluster_that_was_killed_is_well(tmp_path: Path) -> None:
@@ -178,7 +193,7 @@ def test_directory_in_use_is_not_checked(data: Path, name: str, capsys: pytest.C
 
 def test_directory_of_something_else_is_not_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", str(tmp_path)]) == check.CANNOT_CHECK
-    assert "is no data directory" in capsys.readouterr().err
+    assert "is not a data directory" in capsys.readouterr().err
 
 
 def test_store_in_use_is_not_checked(copy: Path) -> None:
@@ -213,7 +228,7 @@ def test_numbers_below_those_that_shards_hold_are_damage(copy: Path) -> None:
     state = sequencer.decode(path.read_bytes())
     path.write_bytes(sequencer.encode(msgspec.structs.replace(state, limit=100, next=100)))
     [finding] = check.check(copy).damage
-    assert finding.path == "sequencer/state" and "its next number is 100" in finding.what
+    assert finding.path == "sequencer/state" and "its next sequence number is 100" in finding.what
 
 
 def test_damaged_policies_are_said_to_refuse_a_start(copy: Path) -> None:
@@ -228,7 +243,7 @@ def test_segment_that_the_state_does_not_know_is_damage(copy: Path) -> None:
     state = sequencer.decode(path.read_bytes())
     other = [(own[0] - 1, *own[1:]) for own in state.segments]
     path.write_bytes(sequencer.encode(msgspec.structs.replace(state, segments=other)))
-    assert any("of the segments" in finding.what for finding in check.check(copy).damage)
+    assert any("it lacks the segments" in finding.what for finding in check.check(copy).damage)
 
 
 def change(copy: Path, shard: int, family: str, start: bytes, value: bytes | None) -> None:

@@ -27,7 +27,7 @@ def test_it_finds_a_cluster_well_and_its_missing_shards(
     monkeypatch.setenv("TRIPTYCH_SHARDS", "1")
     _, findings = of_cluster(running, capsys)
     assert {found["level"] for found in findings.values()} == {"ok"}, findings
-    assert "all 1 are ready" in findings["shards"]["seen"]
+    assert findings["shards"]["seen"] == "1 shard in 1 worker, all ready"
     assert "in use" in findings["use"]["seen"]
     assert running.supervisor is not None
     running.supervisor.send_signal(signal.SIGTERM)

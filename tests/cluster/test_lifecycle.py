@@ -16,9 +16,9 @@ import pytest
 from coordinator.app import STOP_GRACE_S
 from coordinator.fanout.membership import SILENCE_S
 from loadtest.harness.cluster import ROOT, Cluster
-from shared.config import Settings
 from shared.control import LocalControl
 from shared.manifest import endpoint, open_manifest
+from shared.settings import Settings
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from shared import manifest
-from shared.config import Settings
 from shared.control import LocalControl
+from shared.settings import Settings
 
 WITHIN_S = 30.0
 

@@ -15,10 +15,10 @@ from coordinator.vectors.catalogue import Catalogue
 from coordinator.vectors.collections import Collections
 from shared import catalogue_file, wire
 from shared.catalogue_file import NAMES
-from shared.config import Settings
 from shared.control import LocalControl
 from shared.errors import Unavailable
 from shared.messages.vectors import Collection, CollectionBody, CollectionsReply, ShardCollections, VectorCountReply
+from shared.settings import Settings
 from shared.wire import Reply
 
 SHARDS = 3

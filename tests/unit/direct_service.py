@@ -16,7 +16,7 @@ from coordinator.fanout.calls import Waits
 from coordinator.fanout.prompt_futures import PromptFuture
 from coordinator.queries.gate import Gate
 from coordinator.watching.telemetry import Telemetry
-from shared.config import Settings
+from shared.settings import Settings
 
 T = TypeVar("T")
 

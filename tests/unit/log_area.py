@@ -13,10 +13,11 @@ from coordinator.log.columns import columns_of
 from coordinator.log.follow import rows_of
 from coordinator.log.reads import KeySelection
 from coordinator.log.records import Append
-from shared.config import Settings
+from coordinator.queries.gate import Gate
 from shared.control import LocalControl
 from shared.hashing import shard_of
 from shared.messages.log import SEQUENCE_MAX
+from shared.settings import Settings
 from tests.unit.log_links import LogShards
 
 SHARDS = 3
@@ -61,7 +62,8 @@ class Log:
 
     @asynccontextmanager
     async def running(self, *, crash: bool = False) -> AsyncIterator[LogArea]:
-        area = LogArea(self.settings, self.links, LocalControl(self.settings.data / "sequencer"))  # type: ignore[arg-type]
+        control = LocalControl(self.settings.data / "sequencer")
+        area = LogArea(self.settings, self.links, control, Gate(2))  # type: ignore[arg-type]
         await area.start()
         try:
             yield area

@@ -17,6 +17,7 @@ from worker.damage import DamageReport
 from worker.logs.keeper import Keeper
 from worker.logs.part import LogPart
 from worker.methods import log, log_groups
+from worker.methods.method import begin
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import LOG, WriteAheadLog
 
@@ -28,13 +29,15 @@ Fault = Callable[[str, int], str]
 
 
 class LogShards:
-    """Stands in for `coordinator.fanout.links.Links`: every shard is a worker of its own."""
+    """Stands in for `coordinator.fanout.links.Links`: every shard is a worker of its own. `light_calls`: the methods of
+    the calls whose CPU time was bounded."""
 
     def __init__(self, directory: Path, shards: int) -> None:
         self.shards = shards
         self.down: set[int] = set()
         self.fault: Fault = lambda method, shard: ""
         self.calls: list[str] = []
+        self.light_calls: list[str] = []
         self._late: list[tuple[int, Request]] = []
         self._directory = directory
         self._shards = [self._open(n) for n in range(shards)]
@@ -88,14 +91,17 @@ class LogShards:
         frames: Sequence[Frame] = (),
         parts: Mapping[int, Sequence[Frame]] | None = None,
         timeout_s: float,
+        processor_s: float = 0.0,
     ) -> FanOut:
         numbers = list(shards if shards is not None else parts if parts is not None else range(self.shards))
         answers: list[WorkerReply] = []
         missing: dict[int, str] = {}
+        if processor_s:
+            self.light_calls.append(method)
         is_frozen = False
         for number in numbers:
             self.calls.append(method)
-            request = Request(method, (number,), time.monotonic() + timeout_s, body, frames)
+            request = Request(method, (number,), time.monotonic() + timeout_s, body, frames, processor_s=processor_s)
             if parts is not None:
                 request.parts = {number: parts[number]}
             answer = self._ask(number, request)
@@ -119,6 +125,7 @@ class LogShards:
         if fault in ("lost", "late", "frozen"):
             return f"{fault}, says the test"
         try:
+            begin(request)
             reply = METHODS[request.method].run({number: self._shards[number]}, request)
             reply.warnings = damage.warnings({number: self._shards[number].damage}, request.method)
         except Unavailable as error:

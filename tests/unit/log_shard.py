@@ -10,7 +10,7 @@ from pathlib import Path
 from shared.hashing import hash64
 from shared.log.blocks import block_of
 from shared.messages.log import SEQUENCE_MAX, Batch, Range
-from worker.logs import reading, writing
+from worker.logs import key_lists, reading, writing
 from worker.logs.keeper import Keeper
 from worker.logs.messages import Message
 from worker.logs.part import LogPart
@@ -93,7 +93,7 @@ class OneShard:
             records, span.start, done = reading.merge(self.part, span, prefix, 1000, lambda: None)
             found += zip(records.sequences.tolist(), records.key_list(), records.value_list(), strict=True)
         span.start = 0
-        names = reading.keys(self.part, span, prefix, None, 1 << 30, lambda: None)
+        names = key_lists.keys(self.part, span, prefix, None, 1 << 30, lambda: None)
         assert names == sorted({key for _, key, _ in found})
         for name in names:
             own, _, _ = reading.scan(self.part, span, name, 1 << 30, False)

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from coordinator.series import remote_write
 from loadtest.harness.remote_write_bodies import UNLIMITED, Series, body
-from shared.config import Settings
 from shared.labels import Labels, Symbols
 from shared.promql.ast import Matcher
+from shared.settings import Settings
 from worker.queries.source import ShardSource
 from worker.series.head import NEVER
 from worker.series.index.texts import TextTable
@@ -94,12 +94,12 @@ class Quiet(Shard):
             LocalObjects(self.path / "blocks"),
             self.log.stream(0, SERIES),
         )
-        self.part._upkeep._tick = lambda now_ms: None  # type: ignore[method-assign]
-        self.part._upkeep._tend = lambda now_ms: None  # type: ignore[method-assign]
+        self.part._upkeep.sealing.tick = lambda now_ms: None  # type: ignore[method-assign]
+        self.part._upkeep.blocks.tend = lambda now_ms: None  # type: ignore[method-assign]
         self.part.load()
 
     def seal(self, before_ms: int = NEVER) -> None:
-        self.part._upkeep._seal(before_ms)
+        self.part._upkeep.sealing._seal(before_ms)
 
     def seal_each(self, *points: tuple[int, float]) -> None:
         """A block for each point."""
@@ -109,9 +109,9 @@ class Quiet(Shard):
 
     def compact(self, now_ms: int = FAR_MS) -> int:
         done = 0
-        while self.part._upkeep._compact(now_ms):
+        while self.part._upkeep.blocks._compact(now_ms):
             done += 1
-        self.part._upkeep._bury()
+        self.part._upkeep.blocks._bury()
         return done
 
     def journal(self) -> int:

@@ -23,8 +23,8 @@ from coordinator.commands import backup as commands
 from coordinator.fanout.barrier import WRITES
 from coordinator.log import sequencer
 from shared import durable, identity, manifest
-from shared.config import Settings
 from shared.control import LocalControl
+from shared.settings import Settings
 from tests.earlier_format import formats_of, put_back
 from tests.s3_server import S3Server
 from tests.unit.backup_places import (  # noqa: F401 (fixtures)

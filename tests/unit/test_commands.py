@@ -17,10 +17,8 @@ import click
 import pytest
 
 from coordinator import cli
-from coordinator.commands import serve
 from coordinator.commands.root import SECTIONS, root
 from coordinator.plurals import counted
-from shared.kernels import cache
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = "http://127.0.0.1:1"
@@ -164,42 +162,11 @@ def test_a_missing_file_is_code_1_and_named_with_the_reason(tmp_path: Path, caps
     assert capsys.readouterr().err == f"triptych: {path}: No such file or directory\n"
 
 
-def test_kernels_are_not_compiled_for_a_cache_that_cannot_be_created(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setattr(cache, "directory", lambda: tmp_path / "file" / "kernels")
-    assert cli.main(["warm"]) == 1
-    assert f"the kernel cache {tmp_path}/file/kernels cannot be created" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 records appended"), (1, "1 record appended"), (2, "2 records appended")]
 )
 def test_one_item_is_counted_in_the_singular(count: int, text: str) -> None:
     assert counted(count, "records appended") == text
-
-
-@pytest.mark.parametrize(
-    ("variables", "is_warned"),
-    [
-        ({"TRIPTYCH_WORKERS": "99"}, True),
-        ({"TRIPTYCH_WORKERS": "99", "TRIPTYCH_SHARDS": "99"}, False),
-        ({"TRIPTYCH_WORKERS": "16"}, False),
-        ({"TRIPTYCH_WORKERS": "many"}, False),  # the children refuse it
-        ({}, False),
-    ],
-)
-def test_serve_warns_of_an_unusual_number_of_shards_for_a_new_directory(
-    variables: dict[str, str], is_warned: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    environ = {"TRIPTYCH_DATA": str(tmp_path / "data"), **variables}
-    serve.warn_of_unusual_shards(environ)
-    assert ("gets 99 shards, and this number cannot be changed later" in capsys.readouterr().err) == is_warned
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "manifest.json").touch()
-    serve.warn_of_unusual_shards(environ)
-    assert capsys.readouterr().err == ""
 
 
 def test_options_of_connections_come_from_the_environment(

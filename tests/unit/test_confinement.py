@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from shared import confinement, telemetry
-from shared.config import Settings
 from shared.confinement import close_to_others, confine
+from shared.settings import Settings
 
-PRINTS_DUMPABLE = "import ctypes; from shared.config import Settings; from shared.confinement import confine\n"
+PRINTS_DUMPABLE = "import ctypes; from shared.settings import Settings; from shared.confinement import confine\n"
 PRINTS_DUMPABLE += "import resource, os; confine(Settings(core_dumps={allowed}))\n"
 PRINTS_DUMPABLE += "print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), resource.getrlimit(resource.RLIMIT_CORE)[0])"
 

@@ -8,8 +8,8 @@ from coordinator.limits import connections as module
 from coordinator.limits.admission import Admission, Holder
 from coordinator.limits.clients import Client, Clients, client_name
 from coordinator.limits.connections import PROGRESS_BYTES, Connections
-from shared.config import Settings
 from shared.errors import Overloaded
+from shared.settings import Settings
 
 LIMIT = 8
 SHARE = 6

@@ -9,8 +9,8 @@ import pytest
 from multidict import CIMultiDict
 
 from coordinator.headers.cors import Cors
-from shared.config import Settings
 from shared.errors import ConfigError
+from shared.settings import Settings
 
 
 def allowed(pattern: str, origin: str, vary: str = "") -> dict[str, str]:

@@ -12,8 +12,9 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from coordinator.headers import cross_site
 from coordinator.headers.cross_site import HOSTS_CACHED, CrossSite
 from shared import telemetry
-from shared.config import Settings, load
 from shared.errors import ConfigError, Forbidden
+from shared.setting_sources import load
+from shared.settings import Settings
 
 WRITE, QUERY = "/api/v1/write", "/api/v1/query"
 

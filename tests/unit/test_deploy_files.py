@@ -15,7 +15,7 @@ import yaml
 from yamllint import linter
 from yamllint.config import YamlLintConfig
 
-from shared.config import variables
+from shared.settings import variables
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

@@ -54,7 +54,7 @@ def test_links_of_a_page_lead_to_files_and_headings(page: Path) -> None:
 
 def test_documents_named_in_code_exist() -> None:
     named = set(paths_in_code())
-    assert (ROOT / "tests" / "unit" / "test_config.py", "docs/operations.md") in named
+    assert (ROOT / "tests" / "unit" / "test_settings.py", "docs/operations.md") in named
     assert [(str(source), path) for source, path in named if not leads_somewhere(ROOT / "README.md", path)] == []
 
 

@@ -13,7 +13,7 @@ import trustme
 from coordinator.access.certificates import expires_at
 from coordinator.access.policy import Policy
 from coordinator.doctor import access
-from shared.config import Settings
+from shared.settings import Settings
 from tests.unit.doctor_findings import level
 
 TOKEN_HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()

@@ -37,8 +37,17 @@ def test_a_cluster_that_does_not_answer() -> None:
     assert asked(healthy=Answer(403, b"{}")) == {"coordinator": "problem"}
     assert asked(cluster=Answer(401, b"who?")) == {"shards": "problem"}
     assert asked(metrics=Answer(401, b"who?")) == {"overload": "warning"}
-    assert asked(count=Answer(503, b"no")) == {"answers": "warning"}
-    assert asked(stats=Answer(403, b'{"message": "no role"}')) == {"answers": "warning"}
+    assert asked(count=Answer(503, b"no")) == {"responses": "warning"}
+    assert asked(stats=Answer(403, b'{"message": "no role"}')) == {"responses": "warning"}
+
+
+def test_paths_that_fail_for_the_same_reason_are_one_finding_with_the_message_of_the_response() -> None:
+    down = Answer(503, b'{"status": "error", "error": "shard 0: worker-0 has stopped"}')
+    page = Answer(404, b"<html>\n  <p>no  page</p>\n")
+    failed = list(cluster.damage({"/a": down, "/b": down, "/c": page, "/d": Answer(200, b"{}")}))
+    assert [found.seen for found in failed] == ["/a, /b returned status 503", "/c returned status 404"]
+    assert failed[0].right.endswith("it says: shard 0: worker-0 has stopped")
+    assert failed[1].right.endswith("the response is: <html> <p>no page</p>")
 
 
 def test_a_shard_that_is_not_ready() -> None:
@@ -54,7 +63,7 @@ def test_overload(overload: int, expected: str) -> None:
 
 def test_answers_that_lack_something() -> None:
     warned = Answer(200, b'{"warnings": ["shard 1: a block is damaged"]}')
-    assert asked(labels=warned, stats=warned) == {"answers": "problem"}
+    assert asked(labels=warned, stats=warned) == {"responses": "problem"}
 
 
 def test_another_clock() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.doctor import configuration
-from shared.config import Settings
+from shared.settings import Settings
 from tests.unit.doctor_findings import level
 
 RULES = "groups: [{name: shop, rules: [{record: a, expr: %s}]}]"
@@ -27,7 +27,7 @@ def test_a_file_that_a_start_accepts(path: Path) -> None:
     path.write_text("rule_files: [rules.yml]\nscrape_configs: [{job_name: a}, {job_name: b}]")
     (found,) = configuration.look(Settings(prometheus_config=str(path)))
     assert level(found) == "ok"
-    assert found.seen.endswith("groups of rules: 1, scrape jobs: 2")
+    assert found.seen == f"{path} is valid: 1 group of rules, 2 jobs to scrape"
 
 
 @pytest.mark.parametrize(

@@ -56,11 +56,11 @@ def test_what_is_no_data_directory(directory: Path, tmp_path: Path) -> None:
 
 
 def test_a_format_that_a_start_refuses(directory: Path) -> None:
-    assert troubles(directory, shards=8) == {"format": "problem"}
-    assert "TRIPTYCH_SHARDS=1" in found_in(directory, shards=8)["format"].right
+    assert troubles(directory, shards=8) == {"shards": "problem"}
+    assert "TRIPTYCH_SHARDS=1" in found_in(directory, shards=8)["shards"].right
     assert troubles(directory, shards=0) == {}
     (more_workers,) = (found for found in data.look(directory, 0, workers=2) if found.level != "ok")
-    assert more_workers.seen == "1 shard, and TRIPTYCH_WORKERS is 2"
+    assert more_workers.seen == "the directory has 1, but TRIPTYCH_WORKERS is 2"
     content = (directory / "manifest.json").read_bytes()
     (directory / "manifest.json").write_bytes(content[:-20])
     assert troubles(directory)["format"] == "problem"
@@ -73,7 +73,7 @@ def test_a_format_that_a_start_upgrades(directory: Path) -> None:
     assert troubles(directory) == {"format": "warning"}
     found = found_in(directory)["format"]
     assert found.seen == f"1, of an earlier release; the next start upgrades it to {FORMAT}"
-    assert found.right == f"a backup before that: earlier releases refuse format {FORMAT}"
+    assert found.right == f"make a backup before it: earlier releases refuse format {FORMAT}"
     put_back(directory, 9)
     assert troubles(directory)["format"] == "problem"
     assert f"it has format 9, and this program reads format {FORMAT}" in found_in(directory)["format"].seen

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from coordinator.doctor import disk, machine
-from shared.config import Settings
 from shared.process import interpreter
 from shared.process.processors import usable
+from shared.settings import Settings
 from tests.unit.doctor_findings import level
 
 GB = 1 << 30

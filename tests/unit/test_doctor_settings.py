@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coordinator.doctor import settings as settings_findings
-from shared.config import Settings, load
+from shared.setting_sources import load
+from shared.settings import Settings
 from tests.unit.doctor_findings import level
 
 GB = 1 << 30
@@ -60,7 +61,10 @@ def test_endless_retention_on_a_small_disk() -> None:
     assert level(settings_findings.retention(Settings(), 1000 * GB)) == "ok"
     found = settings_findings.retention(Settings(), 50 * GB)
     assert level(found) == "warning"
-    assert "TRIPTYCH_RETENTION and TRIPTYCH_LOG_RETENTION 0" in found.seen
+    assert found.seen == "samples and log records are never dropped, on a disk of 50.0 GB"
+    only_log = settings_findings.retention(Settings(retention_ms=86_400_000), 50 * GB)
+    assert only_log.seen.startswith("log records are never dropped")
+    assert only_log.right == "set TRIPTYCH_LOG_RETENTION or TRIPTYCH_LOG_RETENTION_BYTES=20480MB"
     suggested = settings_findings.retention(Settings(), 40 << 20).right
     assert "TRIPTYCH_RETENTION_BYTES=16MB" in suggested, "0GB would mean never"
     bounded = Settings(retention_ms=86_400_000, log_retention_bytes=GB)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from shared.errors import DeadlineExceeded
 from shared.promql.ast import Aggregate, Call, NumberLiteral, VectorSelector
 from shared.promql.engine import selection
 from shared.promql.engine.aggregate import evaluate_aggregate
-from shared.promql.engine.functions import INSTANT_FUNCTIONS, sort
+from shared.promql.engine.functions import INSTANT_FUNCTIONS, sort, time
 from shared.promql.model import Matrix, String, Value
 from tests.unit.operators_setup import Bench
 
@@ -24,7 +25,9 @@ Evaluate = Callable[[Bench, Matrix], Value]
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "TEXTS_AT_ONCE", 2)
+    monkeypatch.setattr(selection, "VALUES_AT_ONCE", 1)
     monkeypatch.setattr(sort, "COMPARED_AT_ONCE", 2)
+    monkeypatch.setattr(time, "DATES_AT_ONCE", 2)
 
 
 def aggregation(op: str, param: float | str) -> Evaluate:
@@ -45,6 +48,26 @@ def function(name: str, *params: float | str) -> Evaluate:
     return evaluate
 
 
+@pytest.mark.parametrize("op", ["topk", "limitk", "quantile", "count_values"])
+def test_an_aggregation_of_many_values_ends_with_the_time_of_the_query(
+    op: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selection, "TEXTS_AT_ONCE", 1 << 13)  # so that the values are what takes long
+    bench = Bench(100)
+    matrix = bench.matrix(*(({"i": str(n)}, np.arange(100.0)) for n in range(SERIES)))
+    checks = 0
+
+    def is_over() -> bool:
+        nonlocal checks
+        checks += 1
+        return checks == 20
+
+    bench.context.cancelled = is_over
+    with pytest.raises(DeadlineExceeded):
+        aggregation(op, "v" if op == "count_values" else 0.5 if op == "quantile" else 2.0)(bench, matrix)
+    assert checks == 20
+
+
 @pytest.mark.parametrize(
     "evaluate",
     [
@@ -53,6 +76,7 @@ def function(name: str, *params: float | str) -> Evaluate:
         pytest.param(aggregation("limit_ratio", 0.5), id="limit_ratio"),
         pytest.param(function("sort_by_label", "i"), id="sort_by_label"),
         pytest.param(function("sort_by_label_desc", "i"), id="sort_by_label_desc"),
+        pytest.param(function("days_in_month"), id="days_in_month"),
         pytest.param(function("histogram_quantiles", "q", 0.1, 0.2, 0.5, 0.9), id="histogram_quantiles"),
     ],
 )

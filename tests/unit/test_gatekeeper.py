@@ -21,8 +21,8 @@ from coordinator.access.roles import ANY_CREDENTIAL, Area, Need, Role
 from coordinator.http.entrance import turned_away
 from coordinator.limits.admission import Admission, Holder
 from coordinator.limits.connections import Connections
-from shared.config import Settings
 from shared.errors import ConfigError, Forbidden, Overloaded, Unauthorized
+from shared.settings import Settings
 
 HASH = bcrypt.hashpw(b"s", bcrypt.gensalt(4)).decode()
 USERS = f"basic_auth_users:\n  u: {HASH}\n"

@@ -15,8 +15,8 @@ from coordinator.limits import admission
 from coordinator.limits.admission import Admission, Holder
 from coordinator.limits.clients import Client
 from coordinator.limits.connections import Connections
-from shared.config import Settings
 from shared.errors import BadData, Overloaded, TooLarge
+from shared.settings import Settings
 
 LIMIT = 10_000
 ROOM = 1024

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from shared import identity, manifest
-from shared.config import Settings
 from shared.control import LocalControl
 from shared.errors import ConfigError
+from shared.settings import Settings
 from worker.process import WorkerProcess
 from worker.shard import Shard
 from worker.storage.wal import layout

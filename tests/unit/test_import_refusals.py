@@ -14,7 +14,7 @@ from coordinator.transfer.csv_reading import Columns
 from coordinator.transfer.json_reading import LabelSets
 from coordinator.transfer.refusals import Refusals
 from coordinator.transfer.text_source import TextSource
-from shared.config import Settings
+from shared.settings import Settings
 from tests.unit.test_transfer_files import read_arrow, stream_of
 from tests.unit.test_transfer_json import held
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shared.config import Settings
+from shared.settings import Settings
 from tests.unit.series_shard import A, Quiet, m
 from worker.series.journal import Deletion, Written
 from worker.services import Services

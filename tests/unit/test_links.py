@@ -13,7 +13,7 @@ from coordinator.fanout import membership
 from coordinator.fanout.links import Links
 from proto import cluster_pb2
 from shared import errors, wire
-from shared.config import Settings
+from shared.settings import Settings
 from shared.wire import Reply
 
 READY, LOADING, FAILED = (

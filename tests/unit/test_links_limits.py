@@ -15,7 +15,7 @@ from coordinator.fanout.calls import FanOut, MethodCall, Worker, WorkerCall, Wor
 from coordinator.fanout.links import Links
 from proto import cluster_pb2
 from shared import errors
-from shared.config import Settings
+from shared.settings import Settings
 from shared.wire import Reply
 
 READY, LOADING, FAILED = (

@@ -20,8 +20,8 @@ from coordinator.limits.admission import Admission, Holder
 from coordinator.limits.clients import Client
 from coordinator.queries.gate import HEAVY, LIGHT, Gate
 from coordinator.queries.running import RunningQueries
-from shared.config import Settings
 from shared.errors import Unavailable
+from shared.settings import Settings
 from shared.wire import Reply
 
 

@@ -21,11 +21,11 @@ from coordinator.log.records import Append
 from coordinator.log.sequencer import Sequencer
 from coordinator.log.state_writes import StateWrites
 from coordinator.log.waiting import FEW_BATCHES
-from shared.config import Settings
 from shared.control import LocalControl
 from shared.errors import DeadlineExceeded, Overloaded, Unavailable
 from shared.hashing import shard_of
 from shared.messages import log
+from shared.settings import Settings
 from shared.wire import Reply, unpack
 
 SHARDS = 3

@@ -13,7 +13,7 @@ from shared.errors import DeadlineExceeded
 from shared.messages.log import SEQUENCE_MAX, CountBody, CountReply, Range
 from shared.wire import Request, pack, unpack
 from tests.unit.log_shard import OneShard
-from worker.logs import reading
+from worker.logs import key_lists, reading
 from worker.methods.log import METHODS
 from worker.shard import Shard
 
@@ -47,7 +47,7 @@ def test_reads_look_at_the_deadline_wherever_the_records_are(tmp_path: Path, rea
     reads = {
         "count a key": lambda check: reading.count_key(log.part, span, b"k", check),
         "count a prefix": lambda check: reading.count_prefix(log.part, span, b"", check),
-        "list keys": lambda check: reading.keys(log.part, span, b"", None, 10, check),
+        "list keys": lambda check: key_lists.keys(log.part, span, b"", None, 10, check),
         "scan a prefix": lambda check: reading.merge(log.part, span, b"", 10, check),
     }
 
@@ -69,6 +69,6 @@ def test_keys_of_many_batches_in_memory_are_given_up_before_all_are_looked_at(tm
         nonlocal looks
         looks += 1
 
-    assert reading.keys(log.part, Range(0, 99, 0, SEQUENCE_MAX), b"", None, 10, check) == [b"k"]
+    assert key_lists.keys(log.part, Range(0, 99, 0, SEQUENCE_MAX), b"", None, 10, check) == [b"k"]
     assert looks > len(log.part.view().segments[0])
     log.close()

@@ -15,9 +15,9 @@ from coordinator.log.groups.area import Groups
 from coordinator.log.groups.group import Group
 from coordinator.log.groups.state import GroupState, Stale
 from coordinator.log.groups.waiting import Waiter
-from shared.config import Settings
 from shared.errors import BadData
 from shared.messages import log_groups
+from shared.settings import Settings
 from tests.unit.test_log_groups import SLOTS, FakeStore, Recovering, generation, made_group
 
 VISIBLE = 7
@@ -29,7 +29,7 @@ def made_groups(store: FakeStore) -> Groups:
     recovery.is_over.set()
     links: Any = SimpleNamespace(shards=1)
     nobody: Any = None
-    groups = Groups(Settings(shards=1), links, nobody, recovery, lambda: VISIBLE)
+    groups = Groups(Settings(shards=1), links, nobody, nobody, recovery, lambda: VISIBLE)
     groups.store = store  # type: ignore[assignment]
     return groups
 

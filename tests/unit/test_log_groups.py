@@ -22,12 +22,12 @@ from coordinator.log.groups.state import MEMBERS_MAX, GroupState, Stale, require
 from coordinator.log.groups.waiting import Waiters
 from coordinator.log.reads import Warnings
 from shared import wire
-from shared.config import Settings
 from shared.errors import BadData, Conflict, NotFound, Overloaded, Unavailable
 from shared.hashing import hash64, shard_of
 from shared.log.slots import NOT_OWNED, slot_count, slot_of, slots_of, slots_per_shard
 from shared.messages import log_groups
 from shared.messages.log_pages import Page, Records
+from shared.settings import Settings
 
 SLOTS = 64
 
@@ -293,7 +293,7 @@ async def test_a_commit_just_after_a_start_waits_until_the_log_can_be_read() -> 
     recovery = Recovering()
     links: Any = SimpleNamespace(shards=1)
     nobody: Any = None
-    groups = Groups(Settings(shards=1), links, nobody, recovery, lambda: recovery.visible)  # type: ignore[arg-type]
+    groups = Groups(Settings(shards=1), links, nobody, nobody, recovery, lambda: recovery.visible)  # type: ignore[arg-type]
     groups.store = FakeStore()  # type: ignore[assignment]
     state, place = await groups.join("g", "a", None, None, 10_000)
     generation = state.members[place].generation
@@ -330,7 +330,7 @@ async def test_what_a_read_found_empty_is_not_said_of_slots_that_came_meanwhile(
     """Their records would never be given to anybody, and be committed."""
     links: Any = SimpleNamespace(shards=1)
     nobody: Any = None
-    groups = Groups(Settings(shards=1), links, nobody, nobody, lambda: 100)
+    groups = Groups(Settings(shards=1), links, nobody, nobody, nobody, lambda: 100)
     groups.store, groups.reader = FakeStore(), (reader := SlowReader())  # type: ignore[assignment]
     for name in ("a", "b"):
         await groups.join("g", name, None, None, 10_000)

@@ -19,13 +19,13 @@ from coordinator.log.follow import Follower, rows_of
 from coordinator.log.headers import packed, unpacked
 from coordinator.log.reads import KeySelection
 from proto import log_pb2
-from shared.config import Settings
 from shared.errors import BadData, TooLarge
 from shared.hashing import hash64
 from shared.log.blocks import block_of
 from shared.log.headers import HeadedValue, joined, size_of, split
 from shared.messages.log import SEQUENCE_MAX, Batch, Range
 from shared.messages.log_pages import Records
+from shared.settings import Settings
 from tests.unit.log_area import EVERYTHING, Log
 from tests.unit.log_shard import OneShard
 from worker.logs import reading, writing

@@ -19,9 +19,9 @@ from coordinator.log.reads import WARNINGS_MAX, KeySelection, Reader, Warnings
 from coordinator.log.records import Append
 from coordinator.log.sequencer import Segment
 from coordinator.log.waiting import FEW_BATCHES, SMALL_BYTES, SMALL_RECORDS, Queue, Waiting
-from shared.config import Settings
 from shared.messages.log import SEQUENCE_MAX
 from shared.messages.log_pages import NO_NUMBERS
+from shared.settings import Settings
 from shared.wire import Reply
 
 MIDDLE = KeySelection(b"k")
@@ -140,7 +140,7 @@ def reader_of(starts: list[int], readable: int, hidden: list[tuple[int, int]] | 
     frontier = Frontier("acked")
     frontier.readable = readable
     recovery = SimpleNamespace(hidden=lambda start, end: [s for s in hidden or [] if s[0] < end and start < s[1]])
-    return Reader(Settings(), cast(Any, None), cast(Any, sequencer), frontier, cast(Any, recovery))
+    return Reader(Settings(), cast(Any, None), cast(Any, None), cast(Any, sequencer), frontier, cast(Any, recovery))
 
 
 @pytest.mark.parametrize(

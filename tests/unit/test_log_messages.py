@@ -13,10 +13,10 @@ from coordinator.log.columns import columns_of
 from coordinator.log.producers import Producers
 from coordinator.log.records import Append
 from shared import wire
-from shared.config import Settings
 from shared.errors import BadData, Unavailable
 from shared.messages.log import PRODUCER_ANSWERS_MAX, ProducerReply
 from shared.messages.log_pages import Page, Records, merge_pages
+from shared.settings import Settings
 from shared.wire import Reply
 
 

@@ -17,10 +17,10 @@ from coordinator.log.columns import FEW_RECORDS, BatchRecords, FewRecords, ManyR
 from coordinator.log.records import Append
 from loadtest.bench.log_load import json_body, keys_from, protobuf_body
 from proto import log_pb2
-from shared.config import Settings
 from shared.errors import BadData, TriptychError
 from shared.hashing import hash64, shard_of
 from shared.log.blocks import block_of
+from shared.settings import Settings
 
 SETTINGS = Settings(log_records_max=12, log_record_bytes_max=40, log_batch_bytes_max=200)
 JSON, PROTO_JSON, PROTOBUF = "application/json", "application/protobuf+json", "application/protobuf"

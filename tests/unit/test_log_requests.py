@@ -12,9 +12,9 @@ from coordinator.log import records
 from coordinator.log.columns import ManyRecords
 from coordinator.log.records import BESIDE_BYTES_MAX, PRODUCER_BYTES_MAX, PRODUCER_SEQ_MAX, WALK_BYTES_MIN, parse
 from proto import log_pb2
-from shared.config import Settings
 from shared.errors import BadData, TooLarge
 from shared.messages.log import KEY_BYTES_MAX
+from shared.settings import Settings
 
 SETTINGS = Settings(log_records_max=200, log_record_bytes_max=100, log_batch_bytes_max=10_000)
 JSON, PROTO_JSON, PROTOBUF = "application/json", "application/protobuf+json", "application/protobuf"

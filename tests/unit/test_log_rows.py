@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shared.messages.log import Range
 from shared.messages.log_pages import Page, Records, merge_pages
 from tests.unit.log_shard import OneShard
-from worker.logs import entries, reading, rows
+from worker.logs import entries, key_lists, reading, rows
 from worker.logs.runs import run_of, unpacked
 
 KEYS = st.binary(max_size=6) | st.text("\0\x01a", max_size=6).map(str.encode) | st.just(b"\xff\xff")
@@ -98,7 +98,7 @@ def test_many_records_of_a_key_are_read_across_runs_and_after_a_restart(tmp_path
         assert reading.count_key(part, Range(0, 0, 77, 99_999), b"a", lambda: None) == 49_961
         merged = reading.merge(part, Range(0, 0, 59_990, 60_010), b"", 100, lambda: None).records
         assert merged.sequences.tolist() == list(range(59_990, 60_010))
-        assert reading.keys(part, everything, b"", None, 10, lambda: None) == [b"a", b"b"]
+        assert key_lists.keys(part, everything, b"", None, 10, lambda: None) == [b"a", b"b"]
         assert len(list(part.store.scan("log", rows.RUN, rows.after(rows.RUN)))) > 10
         shard.restart()
         assert shard.part.counts() == {"records": 120_000}

@@ -13,9 +13,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from coordinator.log.sequencer import RESERVE_AHEAD, Revoked, Sequencer
-from shared.config import Settings
 from shared.control import LocalControl
 from shared.errors import ConfigError, Unavailable
+from shared.settings import Settings
 
 
 def opened(directory: Path, **options: int) -> Sequencer:

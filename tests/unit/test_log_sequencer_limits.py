@@ -10,8 +10,8 @@ import pytest
 
 from coordinator.log.retention import Retention
 from coordinator.log.sequencer import RESERVE_AHEAD, Revoked, Segment, Sequencer
-from shared.config import Settings
 from shared.control import LocalControl
+from shared.settings import Settings
 
 # Numbers and segments
 

@@ -12,10 +12,10 @@ import pytest
 from coordinator.log.frontier import Frontier, Group
 from coordinator.log.reads import KeySelection
 from coordinator.log.sequencer import RESERVE_AHEAD, Sequencer
-from shared.config import Settings
 from shared.control import LocalControl
 from shared.errors import TriptychError, Unavailable
 from shared.messages.log import SEQUENCE_MAX
+from shared.settings import Settings
 from tests.unit.log_area import Log, batch, eventually, key_on, values
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from coordinator.log.reads import KeySelection
 from coordinator.log.sequencer import LOST_AHEAD, RESERVE_AHEAD, Sequencer
-from shared.config import Settings
 from shared.control import LocalControl
 from shared.errors import Unavailable
 from shared.messages.log import SEQUENCE_MAX
+from shared.settings import Settings
 from tests.unit.log_area import SHARDS, Log, batch, eventually, key_on, read, values
 
 HALVES = ((key_on(0), b"half"), (key_on(1), b"other half"))

@@ -14,9 +14,9 @@ from coordinator.api.log.answers import Encoding, Form
 from coordinator.log import records
 from coordinator.log.columns import columns_of
 from coordinator.log.record_forms import hints
-from shared.config import Settings
 from shared.errors import BadData
 from shared.log.headers import joined, split
+from shared.settings import Settings
 
 JSON, PROTO_JSON = "application/json", "application/protobuf+json"
 BOTH_TYPES = pytest.mark.parametrize("content_type", [JSON, PROTO_JSON])

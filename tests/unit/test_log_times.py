@@ -14,11 +14,11 @@ from coordinator.api.log.times import between
 from coordinator.log.reads import KeySelection, Warnings
 from coordinator.log.recovery import _with_times
 from coordinator.log.sequencer import Segment, Sequencer
-from shared.config import Settings
 from shared.control import LocalControl
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.messages.log import SEQUENCE_MAX, Range
 from shared.messages.log_pages import Records
+from shared.settings import Settings
 from tests.unit.log_area import EVERYTHING, Log, batch, key_on
 from tests.unit.log_shard import OneShard, named
 from worker.logs import reading, times

@@ -22,11 +22,11 @@ from coordinator.log.headers import packed
 from coordinator.log.policies import PolicyPasses
 from coordinator.log.policy_document import Policy
 from proto import log_pb2
-from shared.config import Settings
 from shared.errors import BadData, Unavailable
 from shared.log.headers import TOMBSTONE, HeadedValue, joined, split
 from shared.messages.log import Batch, KeyPolicy, PoliciesBody, Range
 from shared.messages.log_pages import Records
+from shared.settings import Settings
 from shared.wire import pack, unpack
 from tests.unit.log_area import Log, batch
 from tests.unit.log_shard import OneShard

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from shared import control, durable, manifest
-from shared.config import Settings
 from shared.control import LocalControl
 from shared.errors import ConfigError
+from shared.settings import Settings
 from tests.earlier_format import formats_of, put_back
 
 
@@ -48,6 +48,19 @@ def test_a_directory_keeps_its_shards_where_no_number_is_set(tmp_path):
     more = Settings(data=tmp_path, workers=7)
     with pytest.raises(ConfigError, match=r"TRIPTYCH_WORKERS is 7; it must be at most 6, the number of shards of "):
         open_manifest(more)
+
+
+@pytest.mark.parametrize(
+    ("workers", "shards", "warnings"),
+    [(99, 0, ["TRIPTYCH_WORKERS is 99, so the"]), (99, 99, []), (16, 0, []), (0, 0, [])],
+)
+def test_the_start_that_creates_a_directory_warns_of_an_unusual_number_of_shards(
+    tmp_path, caplog, workers, shards, warnings
+):
+    settings = Settings(data=tmp_path, workers=workers, shards=shards)
+    for _ in range(2):
+        open_manifest(settings)
+    assert [record.getMessage()[:30] for record in caplog.records] == warnings
 
 
 def test_a_damaged_manifest_is_refused(tmp_path):
@@ -85,7 +98,7 @@ def test_a_lock_has_one_holder_who_is_named(tmp_path):
     )
     try:
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(ConfigError, match=f"process id {holder.pid}"):
+        with pytest.raises(ConfigError, match=f"process {holder.pid} holds"):
             manifest.lock(LocalControl(tmp_path), "workers")
     finally:
         holder.communicate(b"")
@@ -151,7 +164,7 @@ def test_a_lock_needs_no_room_on_the_disk(tmp_path, monkeypatch):
 
     monkeypatch.setattr(control.os, "write", full)
     lease = manifest.lock(LocalControl(tmp_path), "workers")
-    with pytest.raises(ConfigError, match="its workers has process id unknown"):
+    with pytest.raises(ConfigError, match="process unknown holds the lock of its workers"):
         manifest.lock(LocalControl(tmp_path), "workers")
     lease.close()
     monkeypatch.setattr(control.os, "open", full)

@@ -20,7 +20,7 @@ from coordinator.api.strict import known_to
 from coordinator.app import build
 from coordinator.context import Context
 from coordinator.openapi import document, reading
-from shared.config import Settings
+from shared.settings import Settings
 from shared.version import version
 
 FIELD = re.compile(r'(?:\((?:fields|request\.query), |(?:fields|request\.query)\.get(?:all)?\()"([^"]+)"')

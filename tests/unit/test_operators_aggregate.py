@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from shared.errors import NotExecutable
+from shared.errors import NotExecutable, OverBudget
 from shared.promql.ast import Aggregate, NumberLiteral, VectorSelector
 from shared.promql.engine import selection
 from shared.promql.engine.aggregate import evaluate_aggregate
@@ -177,19 +177,40 @@ def test_topk_agrees_with_sorting(op, k):
             assert sorted(best[:k]) == chosen
 
 
-@pytest.mark.parametrize("op", ["topk", "bottomk"])
-def test_topk_of_many_values_checks_the_deadline_between_parts_that_do_not_change_it(op, monkeypatch):
+@pytest.mark.parametrize(
+    ("op", "param"),
+    [("topk", 4), ("bottomk", 4), ("limitk", 4), ("quantile", 0.3), ("count_values", "v"), ("count_values", "i")],
+)
+@pytest.mark.parametrize(
+    "grouping", [{}, {"by": ["g"]}, {"by": ["i"], "without": True}, {"by": ["i", "v"], "without": True}]
+)
+@pytest.mark.parametrize("values_at_once", [1, 9 * (STEP_BLOCK + 1)])
+def test_many_values_are_taken_in_parts_that_do_not_change_the_result(op, param, grouping, values_at_once, monkeypatch):
     rng = np.random.default_rng(3)
-    parts = 4
-    bench = Bench(parts * STEP_BLOCK)
+    bench = Bench(4 * STEP_BLOCK)
     cells = rng.integers(0, 4, size=(9, bench.grid.steps)).astype(float)
-    matrix = bench.matrix(*(({"i": str(i)}, row) for i, row in zip(rng.permutation(9), cells, strict=True)))
-    whole = by_labels(aggregate(bench, op, matrix, 4))
+    cells[rng.random(cells.shape) < 0.1] = np.nan
+    names = [(str(i), str(i % 2)) for i in rng.permutation(9)]
+    matrix = bench.matrix(*(({"i": i, "g": g}, row) for (i, g), row in zip(names, cells, strict=True)))
+    matrix.present = rng.random(cells.shape) < 0.8
+    whole = by_labels(aggregate(bench, op, matrix, param, **grouping))
     checks = []
     bench.context.cancelled = lambda: bool(checks.append(None))
+    monkeypatch.setattr(selection, "VALUES_AT_ONCE", values_at_once)
+    assert repr(by_labels(aggregate(bench, op, matrix, param, **grouping))) == repr(whole)
+    assert len(checks) >= bench.grid.steps // max(1, values_at_once // 9)
+
+
+def test_count_values_stops_as_soon_as_there_are_more_cells_than_the_query_may_hold(monkeypatch):
+    bench = Bench(100)
+    matrix = bench.matrix(*(({"i": str(i)}, np.arange(100.0) + 100 * i) for i in range(50)))
+    checks = []
+    bench.context.cancelled = lambda: bool(checks.append(None))
+    bench.context.samples_max = 200 * bench.grid.steps
     monkeypatch.setattr(selection, "VALUES_AT_ONCE", 1)
-    assert by_labels(aggregate(bench, op, matrix, 4)) == whole
-    assert len(checks) >= parts
+    with pytest.raises(OverBudget, match="would load too many samples"):
+        aggregate(bench, "count_values", matrix, "v")
+    assert len(checks) <= 10
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 
+from coordinator.http import otlp_answers as answers
 from coordinator.http.early_refusal import refusal
 from coordinator.http.responses import error_answer
-from coordinator.otlp import answers, bodies, exemplars, logs
+from coordinator.limits.request_kinds import OTLP_PATHS
+from coordinator.otlp import bodies, exemplars, logs
 from shared.errors import BadData, Overloaded, TooLarge
 from tests.otlp_requests import T_NS, Request, rules_of, values
 
@@ -132,7 +134,7 @@ def test_an_error_is_a_status_of_google_rpc() -> None:
     assert json_format.Parse(answers.status(error), Status()) == message
 
 
-@pytest.mark.parametrize("path", sorted(answers.PATHS))
+@pytest.mark.parametrize("path", sorted(OTLP_PATHS))
 def test_errors_that_no_handler_sees_are_a_status_too(path: str) -> None:
     answer = error_answer(path, Overloaded("wait"))
     assert (answer.status, json.loads(answer.body)) == (503, {"code": 14, "message": "wait"})

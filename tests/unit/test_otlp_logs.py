@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
-from coordinator.otlp import logs
-from shared.config import Settings
-from shared.errors import TooLarge
+from coordinator.otlp import logs, message_counts
+from shared.errors import BadData, TooLarge
 from shared.log.headers import HeadedValue
+from shared.protobuf_fields import varint
+from shared.settings import Settings
 from tests.otlp_requests import T_NS, any_value, attributes
 
 
@@ -116,6 +117,75 @@ def test_many_records_and_a_large_resource_in_each_are_too_large(monkeypatch: py
     with pytest.raises(TooLarge, match="more than 67108864 bytes together as JSON"):
         batch(request(200, text="x" * 500_000))
     assert len(list(logs.records_of(logs.message_of(request(7).SerializeToString())))) == 7
+
+
+def delimited(tag: int, content: bytes) -> bytes:
+    return bytes((tag,)) + varint(len(content)) + content
+
+
+def of_record(fields: bytes) -> bytes:
+    """A request with one record that has these fields."""
+    return delimited(0x0A, delimited(0x12, delimited(0x12, fields)))
+
+
+def of_resource(fields: bytes) -> bytes:
+    return delimited(0x0A, delimited(0x0A, fields))
+
+
+EMPTY = {
+    "record": lambda count: of_record(b"\x32\x00" * count),
+    "resource": lambda count: of_resource(b"\x0a\x00" * count),
+    "scope": lambda count: delimited(0x0A, delimited(0x12, delimited(0x0A, b"\x1a\x00" * count))),
+    "list": lambda count: of_record(delimited(0x2A, delimited(0x2A, b"\x0a\x00" * count))),
+    "map": lambda count: of_record(delimited(0x2A, delimited(0x32, b"\x0a\x00" * count))),
+    "in an attribute": lambda count: of_record(delimited(0x32, delimited(0x12, delimited(0x2A, b"\x0a\x00" * count)))),
+    "entity": lambda count: of_resource(b"\x1a\x00" * count),
+    "entity keys": lambda count: of_resource(delimited(0x1A, b"\x1a\x00" * count)),
+    "overlong tags": lambda count: of_record(b"\xb2\x00\x00" * count),
+}
+
+
+@pytest.mark.parametrize("place", EMPTY)
+def test_a_body_has_few_attributes_however_little_they_take(place: str) -> None:
+    logs.message_of(EMPTY[place](1000))
+    with pytest.raises(TooLarge, match=r"has 52\d{4} attributes and elements of values; the limit is 524288"):
+        logs.message_of(EMPTY[place](logs.ATTRIBUTES_MAX + 1))
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        (b"\x0a\x00" * ((1 << 16) + 1), "65537 resources; the limit is 65536"),
+        (delimited(0x0A, b"\x12\x00" * ((1 << 16) + 1)), "65537 scopes; the limit is 65536"),
+    ],
+)
+def test_a_body_has_few_resources_and_scopes_even_if_they_are_empty(body: bytes, what: str) -> None:
+    with pytest.raises(TooLarge, match=what):
+        logs.message_of(body)
+
+
+def test_fields_that_the_count_cannot_read_are_refused_before_the_rest_is() -> None:
+    group = b"\x0b\x0c"  # the protobuf library skips it, as a field that it does not know
+    many = of_record(b"\x32\x00" * 10)
+    assert len(ExportLogsServiceRequest.FromString(group + many).resource_logs) == 1
+    for body in (group + many, of_record(group + b"\x32\x00"), many[:-1]):
+        with pytest.raises(BadData, match="not a protobuf ExportLogsServiceRequest: a field is not whole"):
+            logs.message_of(body)
+    deep = b""
+    for _ in range(300):
+        deep = delimited(0x2A, delimited(0x0A, deep))
+    with pytest.raises(BadData, match="nested too deeply"):
+        logs.message_of(of_record(delimited(0x2A, deep)))
+
+
+def test_all_parts_of_a_usual_request_are_counted() -> None:
+    message = request(3, service_name="shop")
+    message.resource_logs[0].scope_logs[0].log_records[0].attributes.extend(
+        attributes({"a": 1, "b": ["x", "y"], "c": {"d": 1.5}})
+    )
+    counts, is_whole = message_counts.counted(message.SerializeToString(), message_counts.LOGS_REQUEST)
+    assert is_whole
+    assert counts == [3, 1, 1, 1 + 3 + 2 + 1]
 
 
 def test_no_records_are_no_parts() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.otlp.names import Names, units
-from shared.config import OTLP_STRATEGIES
+from shared.settings import OTLP_STRATEGIES
 
 ESCAPED, ESCAPED_PLAIN, UTF8, UNTOUCHED = map(Names.of, OTLP_STRATEGIES)
 

@@ -11,8 +11,8 @@ from coordinator.limits import pressure as module
 from coordinator.limits.limiter import AtWork
 from coordinator.limits.pressure import LIMIT_MIN, REFUSED_FROM, STANDING_TICKS, Level, Pressure, Queue
 from coordinator.limits.request_kinds import is_read
-from shared.config import Settings
 from shared.errors import Overloaded
+from shared.settings import Settings
 
 RESERVE = 1000
 LEAST = 5

@@ -12,10 +12,10 @@ import pytest
 
 from coordinator.api import debug
 from coordinator.context import CONTEXT
-from shared.config import Settings
 from shared.errors import NotFound, Overloaded
 from shared.process import profiling
 from shared.process.profiling import profile
+from shared.settings import Settings
 
 
 class Threads:

@@ -14,7 +14,7 @@ from coordinator.headers.cors import Cors
 from coordinator.http.protocol import Connection, Server
 from coordinator.limits.admission import Admission
 from coordinator.limits.connections import Connections
-from shared.config import Settings
+from shared.settings import Settings
 
 FIRST, SECOND = (f"GET /{name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for name in ("first", "second"))
 CONNECTIONS = 10

@@ -16,11 +16,11 @@ from coordinator.series.split_request import REFUSED_SHOWN_MAX, SplitRequest
 from loadtest.harness.remote_write_bodies import UNLIMITED
 from proto import remote_write_pb2
 from shared import hashing, labels
-from shared.config import Settings
 from shared.errors import Internal, TooLarge
 from shared.frames import exemplars as exemplar_frames
 from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
 from shared.protobuf_fields import delimited_head
+from shared.settings import Settings
 from tests.unit.exemplar_requests import NO_MESSAGES, Exemplar, body
 from worker.series.exemplar_record import ExemplarRecord, joined
 

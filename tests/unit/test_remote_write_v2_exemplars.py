@@ -11,10 +11,10 @@ from coordinator.series.remote_write import Limits
 from coordinator.series.split_request import REFUSED_SHOWN_MAX, SplitRequest
 from loadtest.harness.remote_write_bodies import UNLIMITED
 from proto import remote_write_v2_pb2
-from shared.config import Settings
 from shared.errors import TooLarge
 from shared.frames.samples import TIME_MS_MAX
 from shared.protobuf_fields import delimited_head
+from shared.settings import Settings
 from tests.unit import exemplar_requests
 from tests.unit.exemplar_requests import NO_MESSAGES, body, body_v2
 from tests.unit.test_remote_write_exemplars import LIMITS, SHARDS, M, found, requests

@@ -26,7 +26,7 @@ from coordinator.queries.gate import Gate
 from coordinator.ui import files
 from coordinator.watching.telemetry import Telemetry
 from shared import errors
-from shared.config import Settings
+from shared.settings import Settings
 
 Ask = Callable[[str], Awaitable[bytes]]
 

@@ -21,7 +21,7 @@ from coordinator.access.roles import (
 )
 from coordinator.app import build
 from coordinator.context import Context
-from shared.config import Settings
+from shared.settings import Settings
 
 
 class _Settings:

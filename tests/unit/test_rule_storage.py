@@ -16,8 +16,8 @@ from coordinator.queries.running import RunningQueries, RunningQuery
 from coordinator.rules import storage
 from coordinator.rules.storage import RuleStorage
 from coordinator.series.split_request import SplitRequest
-from shared.config import Settings
 from shared.errors import BadData, Canceled
+from shared.settings import Settings
 from tests.unit.rule_storage import series
 
 T = 1_700_000_000_000

@@ -26,10 +26,10 @@ from coordinator.series.groups import (
 )
 from coordinator.series.known_samples import KnownSamples
 from coordinator.series.lessons import EMPTY_RECEIPT, Receipt
-from shared.config import Settings
 from shared.errors import Overloaded, Unavailable
 from shared.frames import references as reference_frames
 from shared.messages.series import WriteReply
+from shared.settings import Settings
 from shared.wire import FRAMES_MAX, Frame, Reply, pack
 
 Parts = Mapping[int, Sequence[Frame]]

@@ -24,9 +24,9 @@ from coordinator.scraping.fetching import FetchFailed, ScrapeResponse
 from coordinator.scraping.jobs import Group
 from coordinator.scraping.loop import Counts, ScrapeLoop
 from proto import exposition_pb2, remote_write_pb2
-from shared.config import Settings
 from shared.errors import Unavailable
 from shared.promql.model import STALE_NAN_BITS
+from shared.settings import Settings
 
 NOW = 1_700_000_000_000
 Stored = dict[str, float | None]

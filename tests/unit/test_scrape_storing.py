@@ -18,10 +18,10 @@ from coordinator.series.lessons import Receipt
 from coordinator.series.series_references import SeriesReferences
 from proto import exposition_pb2
 from shared import labels
-from shared.config import Settings
 from shared.errors import Unavailable
 from shared.frames import references as reference_frames
 from shared.protobuf_fields import varint
+from shared.settings import Settings
 
 SHARDS = 2
 SERIES = 20

@@ -15,9 +15,9 @@ from coordinator.scraping import scraper as module
 from coordinator.scraping.jobs import Job
 from coordinator.scraping.scraper import Scraper
 from coordinator.scraping.targets import Target
-from shared.config import Settings
 from shared.errors import Unavailable
 from shared.measurements import Values
+from shared.settings import Settings
 
 
 class Loop:

@@ -239,16 +239,16 @@ def test_a_shard_at_rest_is_sealed_and_counts_why_and_late_samples_over_its_bloc
     shard: Quiet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = [0.0]
-    upkeep = shard.part.upkeep
+    sealing = shard.part.upkeep.sealing
     monkeypatch.setattr(sealing_rules, "WORTH_BYTE_S", 1)
-    upkeep._rules = SealingRules(1 << 30, WINDOW_MS, lambda: now_s[0])
+    sealing._rules = SealingRules(1 << 30, WINDOW_MS, lambda: now_s[0])
     now_ms = 10 * WINDOW_MS
     for _ in range(2):
         shard.write([(m(job="a"), [(now_ms, 1.0), (now_ms + 1, 2.0)])])
         for _ in range(round(3 * REST_S)):
             now_s[0] += 1.0
-            type(upkeep)._tick(upkeep, now_ms)
-    assert upkeep.seals_for == {"size": 0, "log": 0, "window": 0, "rest": 2, "late": 0, "retry": 0}
+            type(sealing).tick(sealing, now_ms)
+    assert sealing.seals_for == {"size": 0, "log": 0, "window": 0, "rest": 2, "late": 0, "retry": 0}
     assert shard.journal() == 0, "the log has nothing to replay"
     shard.write([(m(job="a"), [(now_ms, 3.0)])])
     assert shard.samples()[A] == [(now_ms, 3.0), (now_ms + 1, 2.0)]
@@ -260,12 +260,12 @@ def test_the_head_of_a_steady_sender_is_not_at_rest_while_its_chunks_have_room(
     shard: Quiet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = [0.0]
-    upkeep = shard.part.upkeep
+    sealing = shard.part.upkeep.sealing
     monkeypatch.setattr(sealing_rules, "WORTH_BYTE_S", 1)
-    upkeep._rules = SealingRules(1 << 30, 1 << 40, lambda: now_s[0])
+    sealing._rules = SealingRules(1 << 30, 1 << 40, lambda: now_s[0])
     for scrape in range(240):
         shard.write([(m(job=str(n)), [(scrape * 15_000, 1.0)]) for n in range(20)])
         for _ in range(15):
             now_s[0] += 1.0
-            type(upkeep)._tick(upkeep, scrape * 15_000)
-    assert sum(upkeep.seals_for.values()) == 0
+            type(sealing).tick(sealing, scrape * 15_000)
+    assert sum(sealing.seals_for.values()) == 0

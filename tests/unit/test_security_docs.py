@@ -14,8 +14,9 @@ import pytest
 from coordinator import cli
 from coordinator.access import tokens, web_config
 from coordinator.access.policy import Policy, require_safe
-from shared.config import Settings, load
 from shared.errors import ConfigError
+from shared.setting_sources import load
+from shared.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text()

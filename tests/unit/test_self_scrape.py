@@ -18,11 +18,11 @@ from coordinator.watching import self_scrape
 from coordinator.watching.self_scrape import SelfScrape
 from coordinator.watching.telemetry import Telemetry
 from shared import labels
-from shared.config import Settings
 from shared.errors import Unavailable
 from shared.frames.samples import parse
 from shared.measurements import Latencies, Values
 from shared.promql.model import STALE_NAN_BITS
+from shared.settings import Settings
 
 SHARDS = 4
 Stored = dict[str, float]

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shared.config import Settings
 from shared.errors import Unavailable
 from shared.promql.ast import Matcher
+from shared.settings import Settings
 from tests.unit.series_shard import EVERYTHING, TIMEOUT_S, A, Quiet, m
 from worker.damage import DamageReport
-from worker.series import sweeping, upkeep
+from worker.series import sweeping
 from worker.series.blocks.archive import LEFT_OVER
-from worker.series.blocks.block import Block
+from worker.series.blocks.block import Block, CorruptBlock
 from worker.series.blocks.writer import BlockWriter
 from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart
@@ -126,7 +126,7 @@ def test_merging_over_a_broken_block_keeps_it_and_loses_nothing_of_its_neighbour
     broken = shard.part.contents.layers.blocks[2]
     whole = Path(broken.location).read_bytes()
     Path(broken.location).write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
-    with pytest.raises(upkeep.CorruptBlock) as raised:
+    with pytest.raises(CorruptBlock) as raised:
         shard.compact()
     shard.part.contents.set_aside(raised.value.block, raised.value.reason)
     shard.compact()

@@ -88,7 +88,7 @@ def test_a_late_sample_replaces_the_sealed_one_and_is_merged_at_compaction(shard
     shard.write([(m(job="a"), [(3, 3.0)])])
     expected = {A: [(1, 1.0), (2, 2.0), (3, 3.0)]}
     assert shard.samples() == expected
-    shard.part._upkeep._window_ms = WINDOW_MS
+    shard.part._upkeep.blocks._window_ms = WINDOW_MS
     assert shard.compact() == 1
     assert len(shard.part.contents.layers.blocks) == len(shard.files()) == 1
     assert shard.samples() == expected
@@ -145,13 +145,13 @@ def test_retention_drops_whole_blocks_by_age_and_by_size(tmp_path: Path) -> None
         shard = Quiet(tmp_path)
         shard.write([(m(job="a"), [(now_ms - 9000, 1.0), (now_ms - 4500, 2.0), (now_ms, 3.0)])])
         shard.seal()
-        shard.part._upkeep._drop(now_ms)
+        shard.part._upkeep.blocks._drop(now_ms)
         assert shard.samples() == {A: [(now_ms - 4500, 2.0), (now_ms, 3.0)]}
         assert len(shard.files()) == 2
         size = shard.part.contents.layers.blocks[-1].row.size_bytes
         Quiet.options = {"retention_bytes": size}
         shard.reopen()
-        shard.part._upkeep._drop(now_ms)
+        shard.part._upkeep.blocks._drop(now_ms)
         assert shard.samples() == {A: [(now_ms, 3.0)]}
         shard.reopen()
         assert shard.samples() == {A: [(now_ms, 3.0)]}
@@ -194,7 +194,7 @@ def test_a_start_removes_files_that_were_never_named_and_sets_aside_what_may_be_
 def test_sealing_that_fails_at_any_step_changes_nothing_and_can_be_repeated(
     shard: Quiet, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    from worker.series import upkeep
+    from worker.series import block_writing
 
     shard.write([(m(job="a"), [(1, 1.0), (5000, 2.0)])])
 
@@ -202,7 +202,7 @@ def test_sealing_that_fails_at_any_step_changes_nothing_and_can_be_repeated(
         raise Unavailable("no space is left")
 
     if step == "write_blocks":
-        monkeypatch.setattr(upkeep, "write_blocks", refuse)
+        monkeypatch.setattr(block_writing, "write_blocks", refuse)
     elif step == "store":
         monkeypatch.setattr(shard.store, "write", refuse)
     else:
@@ -298,7 +298,7 @@ def test_the_background_seals_a_head_over_its_bound_while_writes_and_reads_go_on
     Quiet.options = {"head_bytes": 4096}
     try:
         shard = Quiet(tmp_path)
-        del shard.part._upkeep._tick
+        del shard.part._upkeep.sealing.tick
         written = 0
         give_up = time.monotonic() + 20
         while shard.part.counts()["blocks"] < 3 and time.monotonic() < give_up:
@@ -320,7 +320,7 @@ def test_the_background_seals_a_head_over_its_bound_while_writes_and_reads_go_on
 
 def images(shard: Quiet, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Copies of the shard's directory, as a crash would leave it, taken around everything that changes it."""
-    from worker.series import upkeep
+    from worker.series import block_writing
 
     taken: list[Path] = []
 
@@ -340,7 +340,7 @@ def images(shard: Quiet, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
         monkeypatch.setattr(owner, name, call)
 
-    around(upkeep, "write_blocks")
+    around(block_writing, "write_blocks")
     around(BlockWriter, "sync")
     around(BlockWriter, "publish")
     around(shard.store, "write")

@@ -15,8 +15,8 @@ import pytest
 
 from coordinator.series import remote_write
 from loadtest.harness.remote_write_bodies import UNLIMITED, body
-from shared.config import Settings
 from shared.errors import DeadlineExceeded, Unavailable
+from shared.settings import Settings
 from tests.unit.series_shard import EVERYTHING, TIMEOUT_S, Quiet, m
 from worker.damage import DamageReport
 from worker.series import writing
@@ -50,7 +50,7 @@ def opened(path: Path, **options: int) -> Iterator[SeriesPart]:
         log.stream(0, SERIES),
         DamageReport(),
     )
-    part._upkeep._tick = part._upkeep._tend = lambda now_ms: None  # type: ignore[method-assign, assignment]
+    part._upkeep.sealing.tick = part._upkeep.blocks.tend = lambda now_ms: None  # type: ignore[method-assign, assignment]
     part.load()
     yield part
     part.close()
@@ -70,8 +70,8 @@ def test_a_shards_head_is_sealed_when_it_is_larger_than_its_share(
     with opened(tmp_path, shards=4, head_bytes=1 << 15) as part:
         share, woken, sealed = (1 << 15) // 4, list[int](), list[int]()
         monkeypatch.setattr(part._upkeep, "wake", lambda: woken.append(1))
-        monkeypatch.setattr(part._upkeep, "_seal", sealed.append)
-        tick = type(part._upkeep)._tick
+        monkeypatch.setattr(part._upkeep.sealing, "_seal", sealed.append)
+        tick = type(part._upkeep.sealing).tick
         written = 0
         with pytest.raises(Unavailable, match="wait to be sealed"):
             while True:
@@ -79,7 +79,7 @@ def test_a_shards_head_is_sealed_when_it_is_larger_than_its_share(
                 written += write(part, written)
                 is_large = part.contents.head.size_bytes > share
                 assert (len(woken) > before) == is_large
-                tick(part._upkeep, 0)
+                tick(part._upkeep.sealing, 0)
                 assert bool(sealed) == is_large
         assert HEAD_OVERRUN_MAX * share < part.contents.head.size_bytes < (HEAD_OVERRUN_MAX + 1) * share
         assert part.counts()["samples_in"] == part.counts()["samples"] == written
@@ -87,7 +87,7 @@ def test_a_shards_head_is_sealed_when_it_is_larger_than_its_share(
 
 def test_blocks_of_a_shard_have_their_share_of_the_space_rounded_up(tmp_path: Path) -> None:
     with opened(tmp_path, shards=4, retention_bytes=1001) as part:
-        assert part._upkeep._blocks_bytes_max == 251
+        assert part._upkeep.blocks._blocks_bytes_max == 251
 
 
 def test_a_write_is_held_up_no_longer_than_it_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,8 +119,8 @@ def test_ids_go_on_after_those_that_were_given_whatever_was_saved_when(tmp_path:
 # The threads
 
 
-@pytest.mark.parametrize("step", ["_tick", "_tend"])
-def test_closing_waits_for_what_is_at_work(tmp_path: Path, step: str) -> None:
+@pytest.mark.parametrize(("owner", "step"), [("sealing", "tick"), ("blocks", "tend")])
+def test_closing_waits_for_what_is_at_work(tmp_path: Path, owner: str, step: str) -> None:
     shard = Quiet(tmp_path)
     working, may_end = threading.Event(), threading.Event()
 
@@ -128,7 +128,7 @@ def test_closing_waits_for_what_is_at_work(tmp_path: Path, step: str) -> None:
         working.set()
         assert may_end.wait(TIMEOUT_S)
 
-    setattr(shard.part._upkeep, step, work)
+    setattr(getattr(shard.part._upkeep, owner), step, work)
     shard.part._upkeep.wake()
     assert working.wait(TIMEOUT_S)
     closing = threading.Thread(target=shard.part.close)

@@ -86,7 +86,7 @@ def test_tombstones_that_are_needed_no_more_are_removed_and_no_others(tmp_path: 
         shard.part.delete([[Matcher("job", "=", "a")]], at, at, 5.0)
     first, second = shard.part.contents.layers.tombstones
     shard.part.contents.layers = replace(shard.part.contents.layers, blocks=shard.part.contents.layers.blocks[:1])
-    shard.part._upkeep._bury()
+    shard.part._upkeep.blocks._bury()
     assert shard.part.contents.layers.tombstones == (first,)
     assert first.sequence != second.sequence
     shard.close()

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from coordinator.series import remote_write
 from loadtest.harness.remote_write_bodies import UNLIMITED
 from shared import labels
-from shared.config import Settings
 from shared.promql.ast import Matcher
+from shared.settings import Settings
 from tests.unit.exemplar_requests import Exemplar, body, held, listed
 from tests.unit.series_shard import EVERYTHING, FAR_MS, TIMEOUT_S, A, B, Quiet, m
 from worker.series import exemplars, sweeping, verify

@@ -14,7 +14,7 @@ from shared.promql.ast import Matcher
 from tests.oracle_native_histograms import NativeHistogram
 from tests.unit.extended_samples import Value, any_values, frame, read, starts, text_of
 from tests.unit.series_shard import FAR_MS, TIMEOUT_S, Quiet
-from worker.series import upkeep, writing
+from worker.series import sealing, writing
 from worker.series.blocks import seal
 from worker.series.blocks import writer as writer_module
 from worker.series.growing_histograms import HistogramsSoFar
@@ -91,8 +91,8 @@ def test_a_seal_keeps_recent_histograms_in_memory_and_counts_their_bytes(
     shard, written = Quiet(tmp_path), Written()
     write(shard, written, [("a", time, wide, 7) for time in range(0, 2000, 100)])
     kept = []
-    slab_of = upkeep.slab_of
-    monkeypatch.setattr(upkeep, "slab_of", lambda young, *more: (kept.extend(young), slab_of(young, *more))[1])
+    slab_of = sealing.slab_of
+    monkeypatch.setattr(sealing, "slab_of", lambda young, *more: (kept.extend(young), slab_of(young, *more))[1])
     shard.seal(1000)
     assert [len(samples.histograms) for _, samples in kept] == [10], "the others would stay in memory until the end"
     slab = shard.part.contents.layers.slab

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import struct
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -10,16 +12,17 @@ import pytest
 
 from coordinator.series import remote_write
 from loadtest.harness.remote_write_bodies import UNLIMITED, body
-from shared.config import Settings
 from shared.errors import Unavailable
 from shared.frames.references import COUNT_SHIFT, ReferenceColumns
 from shared.labels import encode
+from shared.process import boot
+from shared.settings import Settings
 from tests.unit.series_shard import EVERYTHING, TIMEOUT_S, A, B, Quiet, Shard, m
-from worker.series import journal
+from worker.series import journal, series_record
 from worker.series.arrivals import Arrival, parse
 from worker.series.index import registry
 from worker.series.journal import Deletion, Written
-from worker.series.series_record import SeriesRecord
+from worker.series.series_record import IDS_MAX, SeriesRecord
 from worker.series.writing import write_to
 from worker.storage.rows.store import StoreDamaged
 
@@ -44,7 +47,7 @@ def ids_of(shard: Shard) -> list[int]:
 def test_series_rows_that_are_missing_at_the_end_refuse_the_shard(shard: Shard) -> None:
     shard.write([(m(job="a"), [(1, 1.0)])])
     shard.write([(m(job="b"), [(1, 2.0)])])
-    shard.part._upkeep._seal(1 << 60)
+    shard.part._upkeep.sealing._seal(1 << 60)
     without(shard, "series", (1).to_bytes(8, "big"))
     with pytest.raises(StoreDamaged, match="rows of its series end at id 1, and ids were given up to 2"):
         shard.reopen()
@@ -66,8 +69,8 @@ def test_rows_that_the_store_lost_before_later_ones_are_restored_from_the_journa
 def test_swept_series_are_not_restored_although_the_journal_still_has_their_labels(shard: Shard) -> None:
     for job, time_ms in (("young", 5000), ("a", 1), ("b", 1)):
         shard.write([(m(job=job), [(time_ms, 1.0)])])
-    shard.part._upkeep._seal(1000)
-    shard.part._upkeep._replace(shard.part.contents.layers.blocks, [])
+    shard.part._upkeep.sealing._seal(1000)
+    shard.part._upkeep.blocks._replace(shard.part.contents.layers.blocks, [])
     for _ in range(2):
         shard.reopen()
         assert ids_of(shard) == [0]
@@ -160,9 +163,9 @@ def test_restored_series_replace_the_row_of_a_smaller_commit_that_failed(
     monkeypatch.setattr(shard.log, "write", write)
     shard.write([(m(job="b"), [(1, 2.0)])])
     [(key, larger)] = shard.store.scan("series")
-    assert (registry.parsed(key, smaller)[2], registry.parsed(key, larger)[2]) == (
+    assert [registry.parsed(key, row).labels.tobytes() for row in (smaller, larger)] == [
         encode(A), encode(A) + encode(B),
-    )  # fmt: skip
+    ]  # fmt: skip
     batch = shard.store.batch()
     batch.put("series", key, smaller)
     batch.put("meta", registry.GIVEN, (1).to_bytes(8, "big"))
@@ -202,6 +205,28 @@ def test_a_damaged_record_of_new_series_costs_only_their_samples(shard: Shard) -
     assert ids_of(shard) == [0, 2, 3]
 
 
+def test_new_series_that_were_lost_before_their_reply_are_no_damage_where_the_boot_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boot, "BOOT_ID", tmp_path / "none")
+    shard = Shard(tmp_path / "store")
+    for job in ("a", "unsynced"):
+        shard.write([(m(job=job), [(1, 1.0)])])
+    shutil.copytree(shard.path / "wal", tmp_path / "wal")
+    lose_series(shard, 1, 2)
+    shard.close()
+    shutil.rmtree(shard.path / "wal")
+    (tmp_path / "wal").rename(shard.path / "wal")
+    path = next(path for path in (shard.path / "wal").glob("*.wal") if b"unsynced" in path.read_bytes())
+    path.write_bytes(path.read_bytes().replace(b"unsynced", bytes(8)))  # a page that has not reached the disk
+    for _ in range(2):
+        shard.open()
+        assert shard.samples() == {A: [(1, 1.0)]}
+        assert shard.part._damage.texts("series") == []
+        shard.close()
+    assert not list((shard.path / "wal").glob("*.damaged"))
+
+
 def test_a_deletion_names_no_series_that_a_commit_has_failed_to_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,7 +261,7 @@ def test_sealing_makes_new_series_durable_before_their_records_are_released(
     noted(wal, "release", "records released")
     shard.write([(m(job="b"), [(1, 1.0)])])
     assert steps == []
-    shard.part._upkeep._seal(before_ms)
+    shard.part._upkeep.sealing._seal(before_ms)
     assert steps == ["store synced", "row of the seal", "store synced", "records released"]
 
 
@@ -256,6 +281,50 @@ def test_a_series_row_that_makes_no_sense_is_named(shard: Shard) -> None:
     shard.store.write(batch)
     with pytest.raises(StoreDamaged, match=r"the row b'\\x00.*' of 'series' is invalid: its 3 series have 0 bytes"):
         shard.reopen()
+
+
+LENGTHS, LABELS = np.array([2, 1], np.int32), np.frombuffer(b"abc", np.uint8)
+COLUMNS = struct.pack("<ii", 2, 1) + b"abc"
+
+
+def test_a_record_of_the_journal_and_a_row_of_the_store_have_the_same_columns() -> None:
+    record = SeriesRecord.of(7, LABELS, np.array([0, 2, 3]))
+    payload = struct.pack("<BBHIQQQ", 5, 1, 0, 2, 3, 9, 7) + COLUMNS
+    row = struct.pack("<Q", 2) + COLUMNS
+    batch = Mock()
+    registry._put_row(batch, record)
+    batch.put.assert_called_once_with("series", bytes(7) + b"\7", row)
+    assert b"".join(map(bytes, journal.encode(record, 9))) == payload
+    sequence, decoded = journal.decode(payload)
+    assert sequence == 9 and isinstance(decoded, SeriesRecord)
+    for read in (decoded, registry.parsed(bytes(7) + b"\7", row)):
+        assert (read.first, read.end, read.lengths.tolist(), read.labels.tobytes()) == (7, 9, [2, 1], b"abc")
+
+
+@pytest.mark.parametrize(
+    ("first", "columns", "why"),
+    [
+        (7, COLUMNS[:7], "it has 7 bytes for 2 series, whose lengths alone have 8"),
+        (7, COLUMNS + b"d", "its 2 series have 3 bytes of labels, not 4"),
+        (7, struct.pack("<ii", 4, -1) + b"abc", "one of its 2 series has -1 bytes of labels"),
+        (IDS_MAX - 1, COLUMNS, f"its series have ids up to {IDS_MAX + 1}, and ids end at {IDS_MAX}"),
+    ],
+)
+def test_columns_of_series_that_make_no_sense_are_refused(first: int, columns: bytes, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        series_record.decode(first, 2, columns)
+
+
+def test_a_record_with_a_hole_is_refused() -> None:
+    payload = struct.pack("<BBHIQQQ", 5, 1, 0, 2, 3, 9, 7) + struct.pack("<ii", 3, 0) + b"abc"
+    with pytest.raises(ValueError, match="one of its 2 series has no labels"):
+        journal.decode(payload)
+
+
+@pytest.mark.parametrize(("first", "end", "labels"), [(7, 9, b"abc"), (7, 8, b"ab"), (8, 9, b"c"), (8, 8, b"")])
+def test_part_of_a_record_has_the_labels_of_its_own_series(first: int, end: int, labels: bytes) -> None:
+    part = SeriesRecord(7, LENGTHS, LABELS).between(first, end)
+    assert (part.first, part.end, part.labels.tobytes()) == (first, end, labels)
 
 
 def test_a_shard_gives_no_ids_that_records_have_no_room_for(shard: Shard, monkeypatch) -> None:

@@ -82,7 +82,7 @@ def test_what_is_neither_in_the_head_nor_in_a_block_is_read_selected_and_deleted
     assert shard.part.contents.layers.needs(first) and shard.part.contents.layers.needs(second)
     shard.seal()
     assert shard.samples() == {A: [(10, 1.0)], C: [(30, 4.0)]}
-    shard.part._upkeep._bury()
+    shard.part._upkeep.blocks._bury()
     assert shard.part.contents.layers.tombstones == ()
     shard.reopen()
     assert shard.samples() == {A: [(10, 1.0)], C: [(30, 4.0)]}
@@ -232,16 +232,16 @@ def test_upkeep_sets_a_damaged_block_aside_and_goes_on(shard: Quiet, monkeypatch
 def test_a_head_is_sealed_whole_when_it_must_be_and_its_past_windows_when_they_end(
     shard: Quiet, monkeypatch: pytest.MonkeyPatch, size: int, is_behind: bool, earliest: int, sealed: list[int]
 ) -> None:
-    own = shard.part._upkeep
+    own = shard.part._upkeep.sealing
     asked: list[int] = []
     monkeypatch.setattr(own._rules, "_head_bytes_max", 100)
     monkeypatch.setattr(own, "_seal", asked.append)
     monkeypatch.setattr(own._rules, "_sealed_to_ms", 3000)
     monkeypatch.setattr(shard.part.contents, "head_times", lambda: (size, earliest))
     monkeypatch.setattr(shard.part.journal, "is_behind", lambda: is_behind)
-    type(own)._tick(own, 4125)
+    type(own).tick(own, 4125)
     assert asked == sealed
-    type(own)._tick(own, 4125)
+    type(own).tick(own, 4125)
     assert asked == ([*sealed, *sealed] if NEVER in sealed else sealed), "a window is sealed once"
 
 

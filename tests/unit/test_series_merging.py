@@ -64,7 +64,7 @@ def test_what_is_merged_stays_below_a_wide_block_that_is_newer(shard: Quiet) -> 
     shard.seal()
     expected = {A: sorted([*scattered, (6, 1.0)])}
     assert shard.samples() == expected
-    assert shard.part._upkeep._compact(FAR_MS)
+    assert shard.part._upkeep.blocks._compact(FAR_MS)
     assert [b.row.samples for b in shard.part.contents.layers.blocks if b.row.latest_ms < WINDOW_MS] == [2]
     assert shard.samples() == expected
     shard.compact()

@@ -12,10 +12,10 @@ import pytest
 
 from coordinator.series import remote_write
 from loadtest.harness.remote_write_bodies import UNLIMITED, body
-from shared.config import Settings
 from shared.errors import DeadlineExceeded, Internal, Unavailable
 from shared.labels import Symbols
 from shared.promql.ast import Matcher
+from shared.settings import Settings
 from tests.unit.series_shard import EVERYTHING, TIMEOUT_S, A, B, Shard, m
 from worker.queries.source import ShardSource
 from worker.series.index.texts import TextTable

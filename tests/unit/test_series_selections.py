@@ -9,10 +9,10 @@ import pytest
 
 from coordinator.series import remote_write
 from loadtest.harness.remote_write_bodies import UNLIMITED, body
-from shared.config import Settings
 from shared.labels import LabelFrame, Symbols
 from shared.process.array_memory import Account
 from shared.promql.ast import Matcher
+from shared.settings import Settings
 from tests.unit.series_shard import EVERYTHING, TIMEOUT_S, Shard, m
 from worker.queries import source
 from worker.queries.source import ShardSource

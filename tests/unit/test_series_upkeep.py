@@ -13,18 +13,19 @@ from typing import Any
 
 import pytest
 
-from shared.config import Settings
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.promql.ast import Matcher
+from shared.settings import Settings
 from shared.wall_clock import SETTLE_MS, WallClock
 from tests.unit.series_shard import FAR_MS, TIMEOUT_S, WINDOW_MS, A, B, Quiet, m
-from worker.series import upkeep, writing
+from worker.series import block_upkeep, block_writing, writing
+from worker.series.block_upkeep import BlockUpkeep
 from worker.series.blocks import retention, seal
 from worker.series.blocks.archive import LEFT_OVER
 from worker.series.index.texts import TextTable
 from worker.series.part import HEAD_OVERRUN_MAX, SeriesPart
+from worker.series.sealing import Sealing
 from worker.series.services import SeriesServices
-from worker.series.upkeep import Upkeep
 from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import SERIES, WriteAheadLog
@@ -45,11 +46,11 @@ def test_a_shard_is_sealed_while_another_one_is_merged_for_long(
 ) -> None:
     merging, may_end = threading.Event(), threading.Event()
 
-    def long_merge(self: Upkeep, now_ms: int) -> None:
+    def long_merge(self: BlockUpkeep, now_ms: int) -> None:
         merging.set()
         may_end.wait(30)
 
-    monkeypatch.setattr(Upkeep, "_tend", long_merge)
+    monkeypatch.setattr(BlockUpkeep, "tend", long_merge)
     own = dataclasses.replace(Settings(), shards=2, workers=1, head_bytes=1 << 13)
     services = SeriesServices(own, TextTable())
     log = WriteAheadLog(tmp_path / "wal").open()
@@ -111,7 +112,7 @@ def test_samples_whose_seal_has_failed_count_towards_the_bound(tmp_path: Path, m
 
     accepted = 0
     with monkeypatch.context() as patch:
-        patch.setattr(upkeep, "write_blocks", refuse)
+        patch.setattr(block_writing, "write_blocks", refuse)
         for _ in range(3):
             with pytest.raises(Unavailable, match=f"wait to be sealed, and {HEAD_OVERRUN_MAX << 13} may"):
                 for _ in range(10_000):
@@ -173,15 +174,15 @@ def test_what_is_sealed_during_a_merge_lies_above_what_was_merged(
     shard: Quiet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shard.seal_each((5, 1.0), (6, 1.0))
-    replace = shard.part._upkeep._replace
+    replace = shard.part._upkeep.blocks._replace
 
     def sealed_meanwhile(old: list, rows: list) -> None:
         shard.write([(m(job="a"), [(1, 2.0), (5, 2.0)])])
         shard.seal()
         replace(old, rows)
 
-    monkeypatch.setattr(shard.part._upkeep, "_replace", sealed_meanwhile)
-    assert shard.part._upkeep._compact(FAR_MS)
+    monkeypatch.setattr(shard.part._upkeep.blocks, "_replace", sealed_meanwhile)
+    assert shard.part._upkeep.blocks._compact(FAR_MS)
     monkeypatch.undo()
     expected = {A: [(1, 2.0), (5, 2.0), (6, 1.0)]}
     assert shard.samples() == expected
@@ -209,14 +210,14 @@ def test_a_forward_jump_of_the_clock_drops_nothing_and_what_is_past_its_time_goe
 ) -> None:
     monkeypatch.setitem(Quiet.options, "retention_ms", 5000)
     shard = Quiet(tmp_path)
-    monkeypatch.setattr(upkeep, "DROP_EVERY_S", 0.0)
-    monkeypatch.setattr(shard.part._upkeep, "_compact", lambda now_ms: False)
+    monkeypatch.setattr(block_upkeep, "DROP_EVERY_S", 0.0)
+    monkeypatch.setattr(shard.part._upkeep.blocks, "_compact", lambda now_ms: False)
     mono_s = [1000.0]
-    monkeypatch.setattr(upkeep, "time", SimpleNamespace(monotonic=lambda: mono_s[0], time=time.time))
-    shard.part._upkeep._clock = WallClock()
+    monkeypatch.setattr(block_upkeep, "time", SimpleNamespace(monotonic=lambda: mono_s[0], time=time.time))
+    shard.part._upkeep.blocks._clock = WallClock()
     times = [(window * WINDOW_MS + at, 1.0) for window in range(10) for at in (1, 2)]
     shard.seal_each(*times)
-    tend, settle_s = Upkeep._tend.__get__(shard.part._upkeep), SETTLE_MS / 1000
+    tend, settle_s = BlockUpkeep.tend.__get__(shard.part._upkeep.blocks), SETTLE_MS / 1000
     tend(10_000)
     mono_s[0] += 1
     tend(FAR_MS)
@@ -231,7 +232,7 @@ def test_a_forward_jump_of_the_clock_drops_nothing_and_what_is_past_its_time_goe
 
 
 def test_a_clock_that_was_ahead_for_a_while_does_not_keep_later_windows_from_being_sealed(shard: Quiet) -> None:
-    tick = Upkeep._tick.__get__(shard.part._upkeep)
+    tick = Sealing.tick.__get__(shard.part._upkeep.sealing)
     shard.write([(m(job="a"), [(1, 1.0)])])
     tick(FAR_MS)
     shard.write([(m(job="a"), [(5000, 1.0)])])
@@ -264,14 +265,14 @@ def test_retention_brings_no_replaced_value_back(shard: Quiet, monkeypatch: pyte
     if limit == "bytes":
         monkeypatch.setitem(Quiet.options, "retention_bytes", wide.row.size_bytes + correction.row.size_bytes - 1)
         shard.reopen()
-        shard.part._upkeep._drop(None)
+        shard.part._upkeep.blocks._drop(None)
         assert shard.samples() == {A: [(times[0], 2.0)]}
         return
     monkeypatch.setitem(Quiet.options, "retention_ms", 1000)
     shard.reopen()
-    shard.part._upkeep._drop(times[3] + 1000)
+    shard.part._upkeep.blocks._drop(times[3] + 1000)
     assert shard.samples() == replaced
-    shard.part._upkeep._drop(times[3] + 1001)
+    shard.part._upkeep.blocks._drop(times[3] + 1001)
     assert [points for points in shard.samples().values() if points] == []
 
 
@@ -295,7 +296,7 @@ def test_scattered_times_hold_others_back_for_a_bounded_time_and_bring_no_replac
     shard.reopen()
     end_ms = own[-1] + WINDOW_MS + held_ms + 2 * WINDOW_MS
     for now_ms in range(present, end_ms, WINDOW_MS):
-        shard.part._upkeep._drop(now_ms)
+        shard.part._upkeep.blocks._drop(now_ms)
         shard.compact(now_ms)
         left = shard.samples()
         assert {value for t, value in left.get(A, []) if t in own} <= {2.0}
@@ -307,27 +308,27 @@ def wide_and_held(shard: Quiet) -> int:
     """A wide block, and one above it that it holds back. Returns a time at which it has held it back for too long."""
     shard.write([(m(job="a"), [(0, 1.0), (1 << 40, 1.0)])])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shard.part._upkeep, "_window_ms", 1 << 41)
+        patch.setattr(shard.part._upkeep.sealing, "_window_ms", 1 << 41)
         shard.seal()
     shard.seal_each((0, 2.0))
-    shard.part._upkeep._settings = dataclasses.replace(shard.part._settings, retention_ms=WINDOW_MS)
+    shard.part._upkeep.blocks._settings = dataclasses.replace(shard.part._settings, retention_ms=WINDOW_MS)
     return (retention.HELD_WINDOWS_MAX + 2) * WINDOW_MS
 
 
 def test_no_block_is_split_while_background_work_is_put_off(shard: Quiet) -> None:
     now_ms, background = wide_and_held(shard), shard.part.services.background
     background.pause()
-    shard.part._upkeep._drop(now_ms)
+    shard.part._upkeep.blocks._drop(now_ms)
     assert len(shard.part.contents.layers.blocks) == 2
     background._until = 0.0
-    shard.part._upkeep._drop(now_ms)
+    shard.part._upkeep.blocks._drop(now_ms)
     assert shard.samples()[A] == [(1 << 40, 1.0)]
 
 
 @pytest.mark.parametrize("step", ["the later part", "the rows"])
 def test_a_split_that_fails_leaves_no_files(shard: Quiet, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     now_ms, expected, files = wide_and_held(shard), shard.samples(), shard.files()
-    write_blocks, calls = upkeep.write_blocks, list[int]()
+    write_blocks, calls = block_writing.write_blocks, list[int]()
 
     def fails_the_second_time(*arguments: Any, **more: Any) -> Any:
         calls.append(1)
@@ -342,13 +343,13 @@ def test_a_split_that_fails_leaves_no_files(shard: Quiet, monkeypatch: pytest.Mo
         if step == "the rows":
             patch.setattr(shard.part.archive, "delete", refuse)
         else:
-            patch.setattr(upkeep, "write_blocks", fails_the_second_time)
+            patch.setattr(block_writing, "write_blocks", fails_the_second_time)
         with pytest.raises((OSError, Unavailable)):
-            shard.part._upkeep._drop(now_ms)
+            shard.part._upkeep.blocks._drop(now_ms)
     assert len(shard.files()) > len(files)
     shard.part.archive.forget()
     assert shard.files() == files and shard.samples() == expected
-    shard.part._upkeep._drop(now_ms)
+    shard.part._upkeep.blocks._drop(now_ms)
     assert shard.samples()[A] == [(1 << 40, 1.0)]
 
 
@@ -384,7 +385,7 @@ def test_heads_are_sealed_also_where_the_threads_may_not_have_their_priority(
     monkeypatch.setattr(os, "setpriority", refuse)
     monkeypatch.setattr(Quiet, "options", {"head_bytes": 4096})
     shard = Quiet(tmp_path)
-    del shard.part._upkeep._tick
+    del shard.part._upkeep.sealing.tick
     shard.write([(m(job=str(i)), [(n, float(n)) for n in range(100)]) for i in range(50)])
     give_up = time.monotonic() + 20
     while not shard.part.counts()["blocks"] and time.monotonic() < give_up:

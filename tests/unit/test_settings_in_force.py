@@ -6,14 +6,14 @@ import pytest
 
 from coordinator.api.settings_in_force import in_force
 from coordinator.fanout.shards import RATE_INTERVAL_S, Rates
-from shared import config
-from shared.config import Settings
+from shared.setting_sources import load
+from shared.settings import Settings, variables
 from shared.urls import without_secrets
 
 
 def test_each_setting_has_its_value_and_its_default() -> None:
     rows = {row["name"]: row for row in in_force(Settings(query_timeout_ms=90_000, allowed_hosts=("a", "b")))}
-    assert len(rows) == len(config.variables())
+    assert len(rows) == len(variables())
     assert rows["query_timeout"] == {
         "name": "query_timeout",
         "variable": "TRIPTYCH_QUERY_TIMEOUT",
@@ -41,7 +41,7 @@ def test_names_of_settings_are_those_that_a_file_may_have(tmp_path) -> None:
             for row in texts
         )
     )
-    assert config.load({"TRIPTYCH_CONFIG": str(file)}) == Settings()
+    assert load({"TRIPTYCH_CONFIG": str(file)}) == Settings()
 
 
 @pytest.mark.parametrize(

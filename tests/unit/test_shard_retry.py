@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from shared.config import Settings
 from shared.errors import ConfigError, Unavailable
+from shared.settings import Settings
 from tests.powerloss.workloads.start import Data
 from tests.unit import test_worker_damage
 from worker import process

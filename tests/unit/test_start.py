@@ -92,7 +92,7 @@ def test_the_tables_of_the_parser_are_made_once_and_anew_where_they_are_not_whol
 WORKER = """
 import os, sys
 from pathlib import Path
-from shared.config import Settings
+from shared.settings import Settings
 from worker.process import WorkerProcess
 WorkerProcess("w", [0], Settings(data=Path(sys.argv[1])), sys.argv[2], "c", os.getppid()).run()
 """

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.config import Settings
 from shared.messages.log import CursorMove
 from shared.messages.series import FamilyMetadata
+from shared.settings import Settings
 from tests.unit.log_shard import OneShard
 from tests.unit.series_shard import Quiet
 from worker.logs import cursors, keeper
@@ -181,7 +181,7 @@ def test_two_files_are_kept_to_be_used_again_if_they_are_whole(tmp_path: Path) -
 )
 def test_a_window_is_sealed_an_eighth_of_its_length_after_its_end(tmp_path: Path, now_ms: int, before_ms: int) -> None:
     shard = Quiet(tmp_path)
-    assert shard.part._upkeep._rules.before_ms(now_ms) == before_ms
+    assert shard.part._upkeep.sealing._rules.before_ms(now_ms) == before_ms
     shard.close()
 
 

@@ -76,7 +76,7 @@ def test_a_store_without_rows_is_well(tmp_path: Path) -> None:
 
 
 def series_row(*lengths: int) -> bytes:
-    return registry._row(np.array(lengths), np.zeros(sum(lengths), np.uint8))
+    return registry._row(SeriesRecord(0, np.array(lengths, np.int32), np.zeros(sum(lengths), np.uint8)))
 
 
 def test_rows_of_series_that_make_no_sense_are_said_and_the_others_are_read(shard: Quiet) -> None:
@@ -152,8 +152,8 @@ def test_series_that_only_the_journal_has_are_not_missing() -> None:
     held = SeriesRows(np.array([0, 1]), Sealed(cut=5), (), frozenset(), ())
     labels, offsets = np.frombuffer(b"abc", np.uint8), np.array([0, 1, 3])
     samples = payload(written([1, 2, 3], [1, 1, 1]), 7)
-    assert list(check_journal(held, [payload(SeriesRecord(2, labels, offsets), 6), samples])) == []
-    [text] = check_journal(held, [payload(SeriesRecord(2, labels, offsets), 4), samples])
+    assert list(check_journal(held, [payload(SeriesRecord.of(2, labels, offsets), 6), samples])) == []
+    [text] = check_journal(held, [payload(SeriesRecord.of(2, labels, offsets), 4), samples])
     assert text == "2 samples are of 2 series that the store does not have, such as id 2"
 
 
@@ -161,8 +161,8 @@ def test_series_that_a_start_does_not_restore_are_missing() -> None:
     held = SeriesRows(np.array([0, 3]), Sealed(sequence=7, before_ms=0, cut=5), (), frozenset(), ())
     labels, offsets = np.frombuffer(b"abc", np.uint8), np.array([0, 1, 3])
     samples = payload(written([0, 1, 2, 3], [1, 1, 1, 1]), 8)
-    assert list(check_journal(held, [payload(SeriesRecord(1, labels, offsets), 7), samples])) == []
-    [text] = check_journal(held, [payload(SeriesRecord(1, labels, offsets), 6), samples])
+    assert list(check_journal(held, [payload(SeriesRecord.of(1, labels, offsets), 7), samples])) == []
+    [text] = check_journal(held, [payload(SeriesRecord.of(1, labels, offsets), 6), samples])
     assert text == "2 samples are of 2 series that the store does not have, such as id 1"
 
 
@@ -182,7 +182,7 @@ def test_the_check_agrees_with_a_start_about_what_retention_has_dropped(tmp_path
     shard = Quiet(tmp_path)
     shard.write([*((m(job=str(i)), [(1, 1.0)]) for i in range(19)), (m(job="live"), [(9000, 1.0)])])
     shard.seal(9000)
-    shard.part._upkeep._replace(shard.part.contents.layers.blocks, [])
+    shard.part._upkeep.blocks._replace(shard.part.contents.layers.blocks, [])
     shard.reopen()
     assert (shard.part.series, shard.journal()) == (1, 1)
     held = series_rows(shard.store)  # type: ignore[arg-type]

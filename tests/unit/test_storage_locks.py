@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shared.config import Settings
 from shared.messages.log import Span
 from shared.messages.vector_text import TextClause, TextQuery
 from shared.messages.vectors import Collection
+from shared.settings import Settings
 from tests.unit.log_shard import OneShard
 from worker.damage import DamageReport
 from worker.logs import cursors, keeper
@@ -186,7 +186,6 @@ WAL_ACTS: dict[str, Callable[[WriteAheadLog], object]] = {
     "stream": lambda log: log.stream(1, LOG),
     "release": lambda log: log.release(log._streams[0, SERIES], 1),
     "behind": lambda log: log.is_behind(log._streams[0, SERIES]),
-    "set aside": lambda log: log.set_aside((0, SERIES), [b"x"], "is damaged"),
 }
 
 
@@ -194,6 +193,10 @@ WAL_ACTS: dict[str, Callable[[WriteAheadLog], object]] = {
 def test_what_uses_the_write_ahead_log_waits_for_its_lock(wal: WriteAheadLog, name: str) -> None:
     wal.stream(0, SERIES)
     assert waits_for(wal._lock, lambda: WAL_ACTS[name](wal))
+
+
+def test_records_that_are_set_aside_join_the_known_losses_one_at_a_time(wal: WriteAheadLog) -> None:
+    assert waits_for(wal._losses._lock, lambda: wal.set_aside((0, SERIES), [b"x"], "is damaged"))
 
 
 @pytest.mark.parametrize(("act", "arguments"), [("change", ()), ("catch_up", ()), ("note", (1, 2)), ("close", ())])

@@ -14,7 +14,7 @@ from shared.promql.model import Samples
 from tests import chunks_v1
 from tests.unit.log_shard import OneShard
 from tests.unit.test_series_chunks import COUNTS, FIRSTS, TIMES
-from worker.logs import reading
+from worker.logs import key_lists, reading
 from worker.series.blocks import chunks
 from worker.series.blocks import writer as writer_module
 from worker.series.blocks.block import Block
@@ -172,9 +172,9 @@ def test_records_are_read_and_counted_in_every_range(log_shard: OneShard, hidden
         assert page.records.value_list() == [b"%d" % number for number in expected]
         assert reading.count_prefix(part, span, b"a", lambda: None) == len(expected)
         names = sorted({KEYS[number] for number in expected_numbers(b"", True, start, end, hidden)})
-        assert reading.keys(part, span, b"", None, 100, lambda: None) == names
-        assert reading.keys(part, span, b"a", b"a", 100, lambda: None) == [name for name in names if name == b"ab"]
-        assert reading.keys(part, span, b"", None, 1, lambda: None) == names[:1]
+        assert key_lists.keys(part, span, b"", None, 100, lambda: None) == names
+        assert key_lists.keys(part, span, b"a", b"a", 100, lambda: None) == [name for name in names if name == b"ab"]
+        assert key_lists.keys(part, span, b"", None, 1, lambda: None) == names[:1]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 4, 5])

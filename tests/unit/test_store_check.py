@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_store_damage import Rows, fill, flip
-from worker.storage.rows.check import check
+from worker.storage.rows.check import check, opened
 from worker.storage.rows.store import FAMILIES, Store, StoreLocked
 
 
@@ -45,6 +45,8 @@ def content(path: Path) -> dict[str, bytes]:
 def test_a_store_that_is_well_is_said_to_be_and_not_changed(path):
     before = content(path)
     assert check(path) == []
+    with opened(path) as reader:
+        assert len(list(reader.scan("log"))) == 520
     assert content(path) == before
     reopened = Store(path)
     assert len(list(reopened.keys("log"))) == 520

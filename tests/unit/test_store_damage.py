@@ -8,6 +8,7 @@ import shutil
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ from rocksdict import Options
 
 from shared.errors import Unavailable
 from worker.storage.rows import iteration
-from worker.storage.rows.reading import StoreReader
+from worker.storage.rows.check import check
 from worker.storage.rows.store import FAMILIES, Store, StoreDamaged, StoreLocked, _until
 
 PLACES = 100
@@ -204,6 +205,34 @@ def test_a_write_that_was_not_synced_may_be_gone_after_a_loss_of_power(tmp_path)
     store.close()
 
 
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize(("what", "message"), [("missing", "Missing WAL"), ("shorter", "Size mismatch: WAL")])
+def test_a_store_that_lacks_writes_of_a_log_before_its_last_one_is_refused(
+    tmp_path: Path, place: int, what: str, message: str
+) -> None:
+    store = Store(tmp_path / "store")
+    ends = []
+    for number in range(3):
+        put(store, b"%d" % number)
+        [log] = {*(tmp_path / "store").glob("*.log")} - {log for log, _ in ends}
+        ends.append((log, log.stat().st_size))
+        batch = store.batch()
+        batch.put("meta", b"%d" % number, b"v")
+        store.write(batch)
+        store.flush("meta")  # RocksDB begins another log
+    put(store, b"synced", durable=True)
+    path = killed(tmp_path)
+    log, first_write = ends[place]
+    if what == "missing":
+        (path / log.name).unlink()
+    else:
+        os.truncate(path / log.name, first_write)
+    with pytest.raises(StoreDamaged, match=message):
+        Store(path)
+    assert any(message in text for text in check(path))
+    store.close()
+
+
 def test_writes_without_the_log_are_not_missed_after_a_crash(tmp_path):
     store = Store(tmp_path / "store")
     put(store, b"a", durable=True)
@@ -331,8 +360,7 @@ def test_a_scan_whose_loop_ends_before_its_last_row_is_no_shorter_scan(tmp_path:
     snapshot = store._families["meta"].snapshot()
     rows = [(key, b"value") for key in keys[iteration.FEW_ROWS : -1]]
     ended = SimpleNamespace(iter=snapshot.iter, items=lambda **_: iter(rows))
-    offline = StoreReader(tmp_path / "store", store._db, ["meta"], 0)
-    for check in (store._check_end, offline._check_end):
+    for check_end in (store._check_end, partial(iteration.check_end, store.path)):
         with pytest.raises(Unavailable, match="could not be read on from"):
-            list(iteration.ascending(ended, b"", _until(None), check))
+            list(iteration.ascending(ended, b"", _until(None), check_end))
     store.close()

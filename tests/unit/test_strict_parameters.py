@@ -10,8 +10,8 @@ import pytest
 from coordinator.api import strict
 from coordinator.app import build
 from coordinator.http.responses import MESSAGE_AREAS
-from shared.config import Settings
 from shared.errors import BadData
+from shared.settings import Settings
 
 
 def test_every_endpoint_of_the_log_and_the_vectors_declares_its_parameters() -> None:

@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from coordinator.watching.host import Host
-from shared.config import Settings
 from shared.measurements import Values
 from shared.process import supervision
 from shared.process.supervision import Exits, Supervision
+from shared.settings import Settings
 from worker import __main__ as supervisor_module
 from worker.__main__ import Supervisor
 

@@ -25,8 +25,8 @@ from coordinator.transfer.sample_files import sources_of
 from coordinator.transfer.series_body import SeriesArrays
 from coordinator.transfer.text_source import TextSource, line_slices
 from coordinator.transfer.uploading import ImportBatch, Outcome, State, Uploader
-from shared.config import Settings
 from shared.errors import BadData, TooLarge
+from shared.settings import Settings
 from tests.unit.test_transfer_json import bits, held, slice_of
 
 LIMITS = Limits.of(Settings())
@@ -45,7 +45,7 @@ def test_what_is_no_block_is_said_to_be_none(tmp_path: Path) -> None:
         (tmp_path / "index").write_bytes(content)
         with pytest.raises(ValueError, match=r"no index|table of contents"):
             sources_of(tmp_path)
-    with pytest.raises(ValueError, match="--format says it"):
+    with pytest.raises(ValueError, match=r"does not tell its format; choose one of openmetrics, .* with --format"):
         sources_of(tmp_path / "index")
 
 

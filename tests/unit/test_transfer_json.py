@@ -24,12 +24,12 @@ from coordinator.transfer.refusals import Refusals
 from coordinator.transfer.series_body import SeriesArrays
 from coordinator.transfer.slices import Slice
 from loadtest.harness.histogram_messages import body_of
-from shared.config import Settings
 from shared.errors import BadData, TooLarge
 from shared.histograms import decoding
 from shared.histograms.references import references
 from shared.labels import LabelFrame, Symbols, decode
 from shared.promql.model import STALE_NAN_BITS, Samples
+from shared.settings import Settings
 from tests.histogram_batches import histograms_of as oracle_of
 from tests.histogram_batches import message_of as oracle_message
 from tests.histogram_strategies import histograms as some_histograms

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from shared import wire
-from shared.config import Settings
 from shared.errors import NotFound, Unavailable
 from shared.messages import vectors as messages
 from shared.messages.vectors import Collection, Condition
+from shared.settings import Settings
 from tests.unit.selected_vectors import selected
 from tests.unit.test_vector_changes import updated
 from tests.unit.test_vector_shards import COLLECTION, Worker, worker

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shared.config import Settings
 from shared.messages.vectors import DIMENSION_MAX, Collection
 from shared.process import huge_pages
+from shared.settings import Settings
 from worker.storage.objects import LocalObjects
 from worker.vectors import attributes as attributes_module
 from worker.vectors import indexing as module

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import xxhash
 
-from shared.config import Settings
 from shared.errors import Unavailable
 from shared.messages.vectors import Collection
+from shared.settings import Settings
 from worker.damage import DamageReport
 from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store, StoreBatch

@@ -17,7 +17,6 @@ from coordinator.vectors.area import Searched, VectorArea
 from coordinator.vectors.batching import Found, SearchBatches, SearchKind
 from coordinator.vectors.search import SearchRequest
 from shared import wire
-from shared.config import Settings
 from shared.control import LocalControl
 from shared.errors import Internal
 from shared.messages.vectors import (
@@ -29,6 +28,7 @@ from shared.messages.vectors import (
     ShardCollections,
     pack_blobs,
 )
+from shared.settings import Settings
 from shared.telemetry import REQUEST_ID
 from shared.wire import Frame, Reply
 

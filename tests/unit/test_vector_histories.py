@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from shared.config import Settings
 from shared.messages.vectors import Attribute, Collection, Condition
+from shared.settings import Settings
 from tests.unit.test_vector_lists import chains
 from worker.damage import DamageReport
 from worker.storage.objects import LocalObjects

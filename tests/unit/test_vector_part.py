@@ -57,6 +57,25 @@ def test_replaced_and_deleted_vectors_never_come_back(shard: OneShard) -> None:
         shard.reopen()
 
 
+def test_the_description_of_a_collection_is_durable_before_its_first_vector_is_written(
+    shard: OneShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    for name in ("write", "sync"):
+        method = getattr(shard.store, name)
+
+        def noted(*arguments: Any, name: str = name, method: Any = method, **options: Any) -> Any:
+            steps.append(name)
+            return method(*arguments, **options)
+
+        monkeypatch.setattr(shard.store, name, noted)
+    shard.write(["a"], np.eye(8)[:1])
+    assert steps == ["write", "sync", "write", "sync"]
+    steps.clear()
+    shard.write(["b"], np.eye(8)[:1])
+    assert steps == ["write", "sync"]
+
+
 def test_equal_similarities_are_in_order_of_ids(shard: OneShard) -> None:
     ids = [f"{number:04d}" for number in np.random.default_rng(2).permutation(3000)]
     shard.write(ids, np.tile(np.arange(1.0, 9.0), (3000, 1)))

@@ -18,10 +18,10 @@ from coordinator.vectors.decode import VECTORS_MAX, Upserts, decode_json, write_
 from coordinator.vectors.decode_protobuf import write_from_protobuf
 from coordinator.vectors.numbers import parse_arrays
 from proto import vector_pb2
-from shared.config import Settings
 from shared.control import LocalControl
 from shared.errors import BadData, ConfigError, NotFound, TooLarge
 from shared.messages.vectors import Collection, Condition
+from shared.settings import Settings
 from worker.vectors.attributes import Attributes
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)

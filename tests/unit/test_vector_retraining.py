@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shared.config import Settings
 from shared.messages.vectors import Collection, Floats
+from shared.settings import Settings
 from worker.damage import DamageReport
 from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store

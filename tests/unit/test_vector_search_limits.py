@@ -28,12 +28,12 @@ from coordinator.vectors.search import (
 from coordinator.vectors.text import QUERY_CHARS_MAX
 from proto import vector_pb2
 from shared import wire
-from shared.config import Settings
 from shared.control import LocalControl
 from shared.errors import BadData, DeadlineExceeded, NotFound, Unavailable
 from shared.kernels import compile_all
 from shared.messages.vector_text import WordStatistics
 from shared.messages.vectors import K_MAX, Collection, SearchReply
+from shared.settings import Settings
 from shared.wire import Reply
 from tests.unit.test_vector_gathering import SlowLinks, area_on, request
 

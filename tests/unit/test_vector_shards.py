@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import numpy as np
 
 from shared import wire
-from shared.config import Settings
 from shared.messages import vectors as messages
 from shared.messages.vectors import Collection, SearchBody
+from shared.settings import Settings
 from shared.wire import Request
 from worker.damage import DamageReport
 from worker.methods import vectors as methods

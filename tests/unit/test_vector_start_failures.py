@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shared.config import Settings
 from shared.errors import Unavailable
 from shared.messages.vectors import Collection
+from shared.settings import Settings
 from tests.unit.test_vector_fast_start import ROWS, VECTORS, Own, few_are_many, own, own_records
 from worker.damage import DamageReport
 from worker.storage.objects import LocalObjects

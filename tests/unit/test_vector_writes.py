@@ -25,7 +25,6 @@ from coordinator.vectors.merging import Hits
 from coordinator.vectors.search import SearchRequest
 from proto import vector_pb2
 from shared import wire
-from shared.config import Settings
 from shared.control import LocalControl
 from shared.errors import BadData, ConfigError, NotFound, Unavailable
 from shared.hashing import shard_of
@@ -41,6 +40,7 @@ from shared.messages.vectors import (
     pack_blobs,
     unpack_blobs,
 )
+from shared.settings import Settings
 from shared.wire import Reply
 
 SHARDS = 3

@@ -14,7 +14,7 @@ from coordinator.limits.admission import Admission, Holder
 from coordinator.limits.clients import Client
 from coordinator.limits.pressure import Queue
 from coordinator.limits.waiting_room import ROOM, WaitingRoom
-from shared.config import Settings
+from shared.settings import Settings
 
 READ, WRITE = "/api/v1/query", "/api/v1/log/append"
 

@@ -92,6 +92,18 @@ def test_a_list_that_does_not_say_the_boot_loses_no_record_behind_a_hole(tmp_pat
     log.close()
 
 
+def test_where_the_boot_is_unknown_a_log_ends_at_its_first_hole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boot, "BOOT_ID", tmp_path / "none")
+    path = with_hole(tmp_path / "wal", tmp_path / "image")
+    for _ in range(2):
+        log = opened(path.parent)
+        assert contents(log) == ([b"synced"], [b"synced too"])
+        assert log.losses_of(0) == log.losses_of(1) == []
+        log.close()
+
+
 def test_a_hole_below_what_was_synced_is_damage_also_after_the_loss_of_power(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

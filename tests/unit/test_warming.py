@@ -57,6 +57,36 @@ def test_a_kernel_that_cannot_be_compiled_ends_the_filling_with_an_error(tmp_pat
     assert done.stderr.endswith("kernels of the tests could not be compiled\n") and "wrong" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("cache", "why"), [("/sys/kernel", "Permission denied"), ("{directory}/program.py/kernels", "Not a directory")]
+)
+def test_a_cache_that_cannot_be_written_ends_the_filling_with_an_error_that_names_it(
+    tmp_path: Path, cache: str, why: str
+) -> None:
+    directory = cache.format(directory=tmp_path)
+    done = run(tmp_path, f"os.environ['{VARIABLE}'] = '{directory}'\nwarming.fill('tests')\n")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert (
+        f"kernels of the tests cannot be stored: the kernel cache {directory} cannot be written ({why})" in done.stderr
+    )
+
+
+def test_kernels_that_were_compiled_but_not_stored_end_the_filling_with_an_error(tmp_path: Path) -> None:
+    full = (
+        "import resource\n"
+        "compile_kernels = warming._compile\n"
+        "def compile_on_a_full_disk():\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (100, -1))\n"
+        "    compile_kernels()\n"
+        "warming._compile = compile_on_a_full_disk\n"
+        "warming.fill('tests')\n"
+    )
+    done = run(tmp_path, full)
+    assert done.returncode == 1
+    assert f"2 of 2 kernels of the tests are missing from {tmp_path}/cache" in done.stderr
+    assert run(tmp_path, "warming.fill('tests')\n").returncode == 0
+
+
 def test_beside_requests_kernels_are_compiled_only_while_nothing_else_runs(tmp_path: Path) -> None:
     text = (
         "telemetry.configure('info')\nwarming.fill_beside_requests()\n"
@@ -66,6 +96,14 @@ def test_beside_requests_kernels_are_compiled_only_while_nothing_else_runs(tmp_p
     assert done.stdout == "True 19\n"
     assert "kernels compiled" in done.stderr
     assert len(list((tmp_path / "cache").glob("__main__.*.code"))) == 2
+
+
+def test_processes_that_warm_do_not_import_from_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert warm._started("elsewhere").wait(WITHIN_S) == 1
 
 
 def test_warming_has_bytecode_written_also_where_processes_are_told_to_write_none(

@@ -11,8 +11,8 @@ import pytest
 
 from proto import cluster_pb2
 from shared import wire
-from shared.config import Settings
 from shared.errors import Unavailable
+from shared.settings import Settings
 from shared.wire import Reply, Request
 from tests.unit.test_store_damage import damaged_table, put
 from worker import process

@@ -16,7 +16,7 @@ from coordinator.log import records
 from coordinator.log.record_forms import hints
 from coordinator.log.records import Append
 from proto import log_pb2
-from shared.config import Settings
+from shared.settings import Settings
 
 INLINE_BYTES_MAX = 128 << 10
 WALKED_BYTES_MAX = 256 << 10

@@ -16,9 +16,9 @@ from coordinator.headers.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
 from coordinator.log import records
 from coordinator.log.records import Append
 from proto import log_pb2
-from shared.config import Settings
 from shared.errors import BadData, TooLarge
 from shared.log import blocks as log_blocks
+from shared.settings import Settings
 from tests.fuzz.target import Target
 
 SETTINGS = Settings(log_records_max=50)

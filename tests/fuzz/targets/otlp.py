@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from coordinator.otlp import bodies, exemplars, logs, metrics
 from coordinator.otlp.known_sets import KnownSets
 from coordinator.series.remote_write import NO_REFERENCES
-from shared.config import Settings
+from shared.settings import Settings
 from tests.fuzz.target import Target
 from tests.otlp_requests import T_NS, Request, any_value, attributes, expected, prepared, rules_of, series_of
 

@@ -19,7 +19,6 @@ from loadtest.harness.histogram_messages import histogram_message
 from loadtest.harness.remote_write_bodies import body, body_v2, request_v2
 from proto import remote_write_pb2
 from shared import labels
-from shared.config import Settings
 from shared.frames import exemplars as exemplar_frames
 from shared.frames import samples as sample_frames
 from shared.frames.exemplars import ExemplarColumns
@@ -27,6 +26,7 @@ from shared.frames.runs import Runs
 from shared.frames.samples import TIME_MS_MAX, TIME_MS_MIN
 from shared.hashing import hash64
 from shared.histograms.batch import STALE_SUM_BITS
+from shared.settings import Settings
 from tests.fuzz import write_oracle, write_requests
 from tests.fuzz.target import Target
 from tests.unit import exemplar_requests

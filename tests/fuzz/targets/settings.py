@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-from shared.config import Settings, load
 from shared.errors import ConfigError
+from shared.setting_sources import load
+from shared.settings import Settings
 from tests.fuzz import scratch
 from tests.fuzz.target import Target
 

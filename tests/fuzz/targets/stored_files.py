@@ -216,7 +216,7 @@ def _journal_records() -> Iterator[bytes]:
     offsets, labels = np.array([0, 0, 8], np.int64), np.frombuffer(b"\x0a\x06\x0a\x01a\x12\x01b", np.uint8)
     exemplars = ExemplarRecord(ids, np.array([1, 2], np.int64), np.array([0.5, 1]), offsets, labels)
     yield b"".join(map(bytes, journal.encode(exemplars, 9)))
-    yield b"".join(map(bytes, journal.encode(SeriesRecord(7, labels, np.array([0, 3, 8])), 10)))
+    yield b"".join(map(bytes, journal.encode(SeriesRecord.of(7, labels, np.array([0, 3, 8])), 10)))
 
 
 def _chunks() -> Iterator[bytes]:
@@ -256,7 +256,7 @@ def _saved_columns() -> Iterator[bytes]:
 
 
 def _series_rows() -> Iterator[bytes]:
-    yield bytes(8) + registry._row(np.array([1, 0, 2], np.int64), np.frombuffer(b"abc", np.uint8))
+    yield bytes(8) + registry._row(SeriesRecord(0, np.array([1, 0, 2], np.int32), np.frombuffer(b"abc", np.uint8)))
 
 
 def _vectors() -> Iterator[bytes]:

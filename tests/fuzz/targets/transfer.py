@@ -26,10 +26,10 @@ from coordinator.transfer.text_source import TextSource, line_slices
 from coordinator.transfer.tsdb_histograms import Decoder
 from coordinator.transfer.tsdb_index import Index
 from shared import labels
-from shared.config import Settings
 from shared.errors import TriptychError
 from shared.labels import LabelFrame, Symbols
 from shared.promql.model import Samples
+from shared.settings import Settings
 from tests.fuzz.target import Target
 from tests.histogram_chunks import Layout, Row, chunk_data
 

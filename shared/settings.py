@@ -1,24 +1,22 @@
-"""Settings: one dataclass. A value comes from the environment (`TRIPTYCH_<FIELD>`), or else from the TOML file that
-`TRIPTYCH_CONFIG` names, or else from the default. Errors name the setting."""
+"""The definition of the settings: names, types, defaults, bounds and meanings. `shared.setting_sources` reads them.
+
+`python -m shared.settings` prints the table for docs/operations.md.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import os
-import re
 import sys
-import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
-from shared.durations import format_duration, parse_duration_ms
+from shared import setting_checks
 from shared.errors import ConfigError
 from shared.process import processors
-from shared.setting_values import BYTE_UNITS, boolean, byte_count, names, number, text, whole
+from shared.setting_values import as_text
 
 OTLP_STRATEGIES = (
     "UnderscoreEscapingWithSuffixes",
@@ -31,12 +29,18 @@ SHARDS_MAX = 1024
 SHARDS_A_WORKER, SHARDS_USUAL_MIN, SHARDS_USUAL_MAX = 2, 4, 16
 """The default number of shards of a new data directory, and its bounds. Each shard costs a write some 45 µs in its
 worker and takes a share of the memory bounds; more shards allow more workers later."""
-ALLOWED_HOST = re.compile(r"\*|(\*\.)?[\w-]+(\.[\w-]+)*\.?", re.ASCII)
-ALLOWED_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/@?#\s*]+", re.IGNORECASE)
 
 
-def _setting(default: Any, doc: str, *, least: float | None = None, most: float | None = None) -> Any:
-    return dataclasses.field(default=default, metadata={"doc": doc, "least": least, "most": most})
+def _setting(
+    default: Any,
+    doc: str,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    metadata = {"doc": doc, "least": least, "most": most, "choices": choices}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +59,7 @@ class Settings:
         most=SHARDS_MAX,
     )
     workers: int = _setting(0, "worker processes, 1 to the number of shards; 0: one per core", least=0, most=SHARDS_MAX)
-    log_level: str = _setting("info", f"one of {', '.join(LOG_LEVELS)}")
+    log_level: str = _setting("info", f"one of {', '.join(LOG_LEVELS)}", choices=LOG_LEVELS)
     self_scrape_ms: int = _setting(
         15_000, 'interval at which the service stores its own metrics, with job="triptych"; 0: never', least=0
     )
@@ -64,6 +68,7 @@ class Settings:
     otlp_translation_strategy: str = _setting(
         OTLP_STRATEGIES[0],
         f"how OTLP names are translated to metric and label names, one of {', '.join(OTLP_STRATEGIES)}",
+        choices=OTLP_STRATEGIES,
     )
     otlp_promote_resource_attributes: tuple[str, ...] = _setting(
         (), "OTLP resource attributes that become labels of all their series, separated by commas; `*`: all"
@@ -200,7 +205,9 @@ class Settings:
         least=0,
     )
     durability: str = _setting(
-        "synced", "acknowledge a write of samples when it is on disk (synced), or earlier (buffered)"
+        "synced",
+        "acknowledge a write of samples when it is on disk (synced), or earlier (buffered)",
+        choices=("synced", "buffered"),
     )
     commit_delay_ms: int = _setting(
         2, "longest time that a commit of samples waits for further requests; 0: never", least=0, most=1000
@@ -214,8 +221,12 @@ class Settings:
     vector_dimension: int = _setting(
         0, "components of a vector; 0: as many as the first vector has", least=0, most=16_384
     )
-    vector_metric: str = _setting("cosine", "one of cosine, l2, dot")
-    vector_storage: str = _setting("f32", "components in memory, one of f32, f16, i8, b1 (i8 and b1: cosine only)")
+    vector_metric: str = _setting("cosine", "one of cosine, l2, dot", choices=("cosine", "l2", "dot"))
+    vector_storage: str = _setting(
+        "f32",
+        "components in memory, one of f32, f16, i8, b1 (i8 and b1: cosine only)",
+        choices=("f32", "f16", "i8", "b1"),
+    )
     vector_expansion: int = _setting(
         0, "expansion of a search in each worker's index; 0: measured on the data", least=0, most=10_000
     )
@@ -232,7 +243,9 @@ class Settings:
     log_record_bytes_max: int = _setting(8 << 20, "largest value of a log record", least=1)
     log_batch_bytes_max: int = _setting(32 << 20, "total size of the keys and values of one append", least=1)
     log_visibility: str = _setting(
-        "memory", "memory: reads see all acknowledged records; durable: only records on disk"
+        "memory",
+        "memory: reads see all acknowledged records; durable: only records on disk",
+        choices=("memory", "durable"),
     )
     log_segment_bytes: int = _setting(1 << 30, "size at which a segment of the log is sealed", least=1024)
     log_segment_age_ms: int = _setting(86_400_000, "age at which a segment of the log is sealed", least=100)
@@ -249,52 +262,21 @@ class Settings:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            value, least, most = getattr(self, field.name), field.metadata["least"], field.metadata["most"]
-            if least is not None and value < least:
-                raise ConfigError(f"{_variable(field.name)} is {value}; it must be at least {least}")
-            if most is not None and value > most:
-                raise ConfigError(f"{_variable(field.name)} is {value}; it must be at most {most}")
-        if self.log_level not in LOG_LEVELS:
-            raise ConfigError(f"TRIPTYCH_LOG_LEVEL is {self.log_level!r}; it must be one of {', '.join(LOG_LEVELS)}")
+            name, value, limits = variable(field.name), getattr(self, field.name), field.metadata
+            setting_checks.require_within(name, value, limits["least"], limits["most"])
+            setting_checks.require_one_of(name, value, limits["choices"])
+        setting_checks.require_hosts("TRIPTYCH_ALLOWED_HOSTS", self.allowed_hosts)
+        setting_checks.require_origins("TRIPTYCH_ALLOWED_ORIGINS", self.allowed_origins)
+        setting_checks.require_url("TRIPTYCH_TRACES", self.traces, "http://127.0.0.1:4318")
+        setting_checks.require_url("TRIPTYCH_EXTERNAL_URL", self.external_url, "https://metrics.example.org")
         if self.shards and self.workers > self.shards:
             raise ConfigError(
                 f"TRIPTYCH_WORKERS is {self.workers}; it must be at most TRIPTYCH_SHARDS, which is {self.shards}"
             )
-        if self.vector_metric not in ("cosine", "l2", "dot"):
-            raise ConfigError(f"TRIPTYCH_VECTOR_METRIC is {self.vector_metric!r}; it must be one of cosine, l2, dot")
-        if self.vector_storage not in ("f32", "f16", "i8", "b1"):
-            raise ConfigError(f"TRIPTYCH_VECTOR_STORAGE is {self.vector_storage!r}; it must be one of f32, f16, i8, b1")
         if self.vector_storage in ("i8", "b1") and self.vector_metric != "cosine":
             raise ConfigError(
                 f"TRIPTYCH_VECTOR_STORAGE is {self.vector_storage!r} and TRIPTYCH_VECTOR_METRIC is "
                 f"{self.vector_metric!r}; this storage holds unit vectors only, so the metric must be cosine"
-            )
-        if self.otlp_translation_strategy not in OTLP_STRATEGIES:
-            raise ConfigError(
-                f"TRIPTYCH_OTLP_TRANSLATION_STRATEGY is {self.otlp_translation_strategy!r}; it must be one of "
-                f"{', '.join(OTLP_STRATEGIES)}"
-            )
-        if self.durability not in ("synced", "buffered"):
-            raise ConfigError(f"TRIPTYCH_DURABILITY is {self.durability!r}; it must be synced or buffered")
-        if self.log_visibility not in ("memory", "durable"):
-            raise ConfigError(f"TRIPTYCH_LOG_VISIBILITY is {self.log_visibility!r}; it must be memory or durable")
-        for name in self.allowed_hosts:
-            if not ALLOWED_HOST.fullmatch(name):
-                raise ConfigError(
-                    f"TRIPTYCH_ALLOWED_HOSTS has {name!r}; it must be a name such as triptych.example.org, no port, "
-                    "*.example.org for all below it, or * for any"
-                )
-        for origin in self.allowed_origins:
-            if not ALLOWED_ORIGIN.fullmatch(origin):
-                raise ConfigError(
-                    f"TRIPTYCH_ALLOWED_ORIGINS has {origin!r}; an origin must be such as https://example.org, with the "
-                    "port unless it is the scheme's own, and without a path"
-                )
-        if self.traces and not self.traces.startswith(("http://", "https://")):
-            raise ConfigError(f"TRIPTYCH_TRACES is {self.traces!r}; it must be a URL such as http://127.0.0.1:4318")
-        if self.external_url and not self.external_url.startswith(("http://", "https://")):
-            raise ConfigError(
-                f"TRIPTYCH_EXTERNAL_URL is {self.external_url!r}; it must be a URL such as https://metrics.example.org"
             )
         self.address()
 
@@ -316,6 +298,10 @@ class Settings:
         usual = min(max(SHARDS_A_WORKER * workers, SHARDS_USUAL_MIN), SHARDS_USUAL_MAX)
         return self.shards or max(usual, workers)
 
+    def has_unusual_shards(self) -> bool:
+        """Whether the workers would give a new data directory more shards than `SHARDS_USUAL_MAX`."""
+        return not self.shards and self.shard_count() > SHARDS_USUAL_MAX
+
 
 @cache
 def _cores() -> int:
@@ -323,107 +309,24 @@ def _cores() -> int:
     return math.ceil(processors.usable())
 
 
-def load(environ: Mapping[str, str] = os.environ) -> Settings:
-    """The settings of this process. Raises ConfigError."""
-    hints = get_type_hints(Settings)
-    values: dict[str, Any] = {}
-    file = environ.get("TRIPTYCH_CONFIG")
-    if file:
-        for name, value in _read_toml(Path(file)).items():
-            if name not in hints and f"{name}_ms" in hints:
-                name = f"{name}_ms"
-            elif name not in hints and f"{name}_bytes" in hints:
-                name = f"{name}_bytes"
-            if name not in hints:
-                raise ConfigError(f"{file}: {name!r} is not a setting; see docs/operations.md for the list")
-            values[name] = _convert(name, hints[name], value, f"{file}: {name}")
-    for name, hint in hints.items():
-        text = environ.get(_variable(name))
-        if text is not None:
-            values[name] = _convert(name, hint, text, _variable(name))
-    return Settings(**values)
+def variable(name: str) -> str:
+    """The environment variable of the field `name`."""
+    return "TRIPTYCH_" + name.removesuffix("_ms").upper()
 
 
 def variables() -> list[str]:
     """The variables of all settings."""
-    return [_variable(field.name) for field in dataclasses.fields(Settings)]
-
-
-def _variable(name: str) -> str:
-    return "TRIPTYCH_" + name.removesuffix("_ms").upper()
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    if path.suffix in (".yml", ".yaml"):
-        raise ConfigError(
-            f"TRIPTYCH_CONFIG names {path}; it must be a TOML file of settings. TRIPTYCH_PROMETHEUS_CONFIG names a "
-            "configuration file in Prometheus's format"
-        )
-    try:
-        return tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"TRIPTYCH_CONFIG names {path}, which cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from error
-
-
-def _convert(name: str, hint: Any, value: Any, where: str) -> Any:
-    """Convert the value of a setting to its type. Raises ConfigError, which says what is valid; `where` names the
-    setting."""
-    try:
-        if hint is bool:
-            return boolean(value)
-        if hint == tuple[str, ...]:
-            return names(value)
-        if hint in (Path, str):
-            return hint(text(value))
-        if isinstance(value, str) and name.endswith("_ms"):
-            return parse_duration_ms(value)
-        if isinstance(value, str) and "_bytes" in name:
-            return byte_count(value)
-        if hint is float:
-            return number(value)
-        return whole(value)
-    except (ValueError, OverflowError) as error:  # a size may be infinite
-        expected = {
-            bool: "true or false",
-            int: "a whole number",
-            float: "a number",
-            tuple[str, ...]: "names with commas between them",
-        }.get(hint, "text")
-        if name.endswith("_ms"):
-            expected = "a duration such as 30s"
-        elif "_bytes" in name:
-            expected = "a size such as 64MB"
-        raise ConfigError(f"{where} is {value!r}; it must be {expected}") from error
+    return [variable(field.name) for field in dataclasses.fields(Settings)]
 
 
 def table() -> str:
-    """The settings as a Markdown table for docs/operations.md; `python -m shared.config` prints it."""
+    """The settings as a Markdown table for docs/operations.md."""
     rows = ["| variable | default | meaning |", "|---|---|---|"]
     for field in dataclasses.fields(Settings):
         default = as_text(field.name, field.default)
         shown = f"`{default}`" if default else ""
-        rows.append(f"| `{_variable(field.name)}` | {shown} | {field.metadata['doc']} |")
+        rows.append(f"| `{variable(field.name)}` | {shown} | {field.metadata['doc']} |")
     return "\n".join(rows) + "\n"
-
-
-def as_text(name: str, value: Any) -> str:
-    """The value of the field `name` as text for its variable."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return ",".join(value)
-    if name.endswith("_ms"):
-        return format_duration(value)
-    return _size(value) if "_bytes" in name else str(value)
-
-
-def _size(count: int) -> str:
-    for unit in ("tb", "gb", "mb", "kb"):
-        if count and count % BYTE_UNITS[unit] == 0:
-            return f"{count // BYTE_UNITS[unit]}{unit.upper()}"
-    return str(count)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from shared import config
+from shared import settings as definition
 from shared.errors import ConfigError
+from shared.setting_sources import load
 
 
 def test_defaults_need_no_environment():
-    settings = config.load({})
+    settings = load({})
     assert settings.address() == ("127.0.0.1", 9090)
     assert settings.data == Path("data")
 
@@ -17,7 +18,7 @@ def test_defaults_need_no_environment():
 def test_environment_overrides_the_toml_file_which_overrides_defaults(tmp_path):
     file = tmp_path / "triptych.toml"
     file.write_text('shards = 3\nlisten = "127.0.0.1:1"\nquery_timeout = "30s"\n')
-    settings = config.load({"TRIPTYCH_CONFIG": str(file), "TRIPTYCH_LISTEN": "127.0.0.1:2"})
+    settings = load({"TRIPTYCH_CONFIG": str(file), "TRIPTYCH_LISTEN": "127.0.0.1:2"})
     assert (settings.shards, settings.listen, settings.query_timeout_ms) == (3, "127.0.0.1:2", 30_000)
 
 
@@ -43,13 +44,13 @@ def test_environment_overrides_the_toml_file_which_overrides_defaults(tmp_path):
 )
 def test_a_bad_value_is_refused_with_the_name_of_its_setting(variable, value, named):
     with pytest.raises(ConfigError, match="TRIPTYCH_") as refused:
-        config.load({variable: value})
+        load({variable: value})
     assert named in str(refused.value)
 
 
 def test_more_workers_than_shards_are_refused():
     with pytest.raises(ConfigError, match="TRIPTYCH_WORKERS is 9; it must be at most TRIPTYCH_SHARDS, which is 8"):
-        config.load({"TRIPTYCH_WORKERS": "9", "TRIPTYCH_SHARDS": "8"})
+        load({"TRIPTYCH_WORKERS": "9", "TRIPTYCH_SHARDS": "8"})
 
 
 @pytest.mark.parametrize(
@@ -57,8 +58,8 @@ def test_more_workers_than_shards_are_refused():
     [(1, 0, (1, 4)), (2, 0, (2, 4)), (8, 0, (8, 16)), (64, 0, (16, 16)), (2, 5, (5, 10)), (2, 40, (40, 40))],
 )
 def test_a_number_of_shards_that_is_not_set_follows_the_workers(monkeypatch, cores, workers, found):
-    monkeypatch.setattr(config, "_cores", lambda: cores)
-    settings = config.load({"TRIPTYCH_WORKERS": str(workers)})
+    monkeypatch.setattr(definition, "_cores", lambda: cores)
+    settings = load({"TRIPTYCH_WORKERS": str(workers)})
     assert (settings.worker_count(), settings.shard_count()) == found
 
 
@@ -78,12 +79,12 @@ def test_a_value_of_another_type_in_the_file_is_refused(tmp_path, line, seen, ex
     path = tmp_path / "triptych.toml"
     path.write_text(line)
     with pytest.raises(ConfigError) as refusal:
-        config.load({"TRIPTYCH_CONFIG": str(path)})
+        load({"TRIPTYCH_CONFIG": str(path)})
     assert seen in str(refusal.value) and f"it must be {expected}" in str(refusal.value)
 
 
 def test_sizes_and_durations_take_units():
-    settings = config.load({"TRIPTYCH_BODY_BYTES_MAX": "32MB", "TRIPTYCH_QUERY_TIMEOUT": "1m30s"})
+    settings = load({"TRIPTYCH_BODY_BYTES_MAX": "32MB", "TRIPTYCH_QUERY_TIMEOUT": "1m30s"})
     assert (settings.body_bytes_max, settings.query_timeout_ms) == (32 << 20, 90_000)
 
 
@@ -91,18 +92,18 @@ def test_an_unknown_name_in_the_file_is_refused(tmp_path):
     file = tmp_path / "triptych.toml"
     file.write_text("shard = 3\n")
     with pytest.raises(ConfigError, match="'shard' is not a setting"):
-        config.load({"TRIPTYCH_CONFIG": str(file)})
+        load({"TRIPTYCH_CONFIG": str(file)})
 
 
 def test_a_missing_or_broken_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
-        config.load({"TRIPTYCH_CONFIG": str(tmp_path / "none.toml")})
+        load({"TRIPTYCH_CONFIG": str(tmp_path / "none.toml")})
     broken = tmp_path / "broken.toml"
     broken.write_text("shards = = 3")
     with pytest.raises(ConfigError, match="is not TOML"):
-        config.load({"TRIPTYCH_CONFIG": str(broken)})
+        load({"TRIPTYCH_CONFIG": str(broken)})
 
 
 def test_the_documentation_lists_every_setting():
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
-    assert config.table() in page, "run `python -m shared.config` and put its table into docs/operations.md"
+    assert definition.table() in page, "run `python -m shared.settings` and put its table into docs/operations.md"
