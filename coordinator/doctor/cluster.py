@@ -129,12 +129,12 @@ def damage(answers: Mapping[str, Answer]) -> Iterator[Finding]:
         if texts is None:
             failed.setdefault((answers[path].status, _why(answers[path])), []).append(path)
     for (status, why), paths in failed.items():
-        yield warning(CLUSTER, "responses", f"{', '.join(paths)} returned status {status}", why)
+        yield warning(CLUSTER, "answers", f"{', '.join(paths)} returned status {status}", why)
     for text in list(dict.fromkeys(text for texts in warned.values() for text in texts or ()))[:WARNINGS_MAX]:
         right = "see Damage in docs/operations.md, and run `triptych check` while the cluster is stopped"
-        yield problem(CLUSTER, "responses", text, right)
+        yield problem(CLUSTER, "answers", text, right)
     if not any(texts is None or texts for texts in warned.values()):
-        yield ok(CLUSTER, "responses", "no warnings of damage")
+        yield ok(CLUSTER, "answers", "no warnings of damage")
 
 
 def _warnings(answer: Answer) -> list[str] | None:

@@ -138,6 +138,14 @@ def test_a_lock_whose_holder_removes_it_at_the_same_moment_is_taken_under_its_na
             pass
 
 
+def _heeds_signals() -> None:
+    for number in (
+        signal.SIGTERM,
+        signal.SIGHUP,
+    ):  # the process that started the tests may ignore them, as `nohup` does
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_command_that_is_told_to_end_leaves_no_lock(
     location: str, tmp_path: Path, server: S3Server | None, number: signal.Signals
@@ -145,7 +153,9 @@ def test_a_command_that_is_told_to_end_leaves_no_lock(
     with socket.create_server(("127.0.0.1", 0)) as silent:  # a cluster that does not respond
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         command = [sys.executable, "-m", "coordinator.cli", "backup", location, "--url", url]
-        with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
+        with subprocess.Popen(
+            command, env={**os.environ, "PYTHONPATH": str(ROOT)}, preexec_fn=_heeds_signals
+        ) as process:
             silent.settimeout(WITHIN_S)
             connection, _ = silent.accept()  # the lock is held by now
             with connection:

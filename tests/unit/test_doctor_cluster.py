@@ -37,8 +37,8 @@ def test_a_cluster_that_does_not_answer() -> None:
     assert asked(healthy=Answer(403, b"{}")) == {"coordinator": "problem"}
     assert asked(cluster=Answer(401, b"who?")) == {"shards": "problem"}
     assert asked(metrics=Answer(401, b"who?")) == {"overload": "warning"}
-    assert asked(count=Answer(503, b"no")) == {"responses": "warning"}
-    assert asked(stats=Answer(403, b'{"message": "no role"}')) == {"responses": "warning"}
+    assert asked(count=Answer(503, b"no")) == {"answers": "warning"}
+    assert asked(stats=Answer(403, b'{"message": "no role"}')) == {"answers": "warning"}
 
 
 def test_paths_that_fail_for_the_same_reason_are_one_finding_with_the_message_of_the_response() -> None:
@@ -63,7 +63,7 @@ def test_overload(overload: int, expected: str) -> None:
 
 def test_answers_that_lack_something() -> None:
     warned = Answer(200, b'{"warnings": ["shard 1: a block is damaged"]}')
-    assert asked(labels=warned, stats=warned) == {"responses": "problem"}
+    assert asked(labels=warned, stats=warned) == {"answers": "problem"}
 
 
 def test_another_clock() -> None:
