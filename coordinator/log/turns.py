@@ -3,6 +3,9 @@
 While no heavy slot is free, such a read has the CPU time of a light query: its page ends when the time is used up, and
 a count or a list of keys, which has no pages, waits for a heavy slot. So a client with many long reads delays neither
 queries nor other clients' reads for long.
+
+Short pages would take more CPU time for the same records. If only pages of groups have the heavy slots, a few more of
+them run beside these, because each of them ends soon.
 """
 
 from __future__ import annotations
@@ -15,6 +18,10 @@ from coordinator.fanout.links import Links
 from coordinator.limits.clients import CURRENT_CLIENT
 from coordinator.queries.gate import Gate, Place
 
+BESIDE_MAX = 4
+"""Pages of groups that run beside those in heavy slots. A query that then takes a slot waits for these in the workers,
+half of them at a time."""
+
 
 class Turns:
     """For the event loop's thread only."""
@@ -22,6 +29,7 @@ class Turns:
     def __init__(self, links: Links, gate: Gate) -> None:
         self._links = links
         self._gate = gate
+        self._pages_in_slots = self._pages_beside = 0
 
     async def call(self, method: str, *, shards: Iterable[int], body: bytes, timeout_s: float) -> list[WorkerReply]:
         """As `Links.call`, when there is a place for it. The time that it waits counts towards `timeout_s`. Raises
@@ -35,3 +43,30 @@ class Turns:
             )
 
         return await self._gate.run(CURRENT_CLIENT.get(), hash((method, body)), deadline, attempt)
+
+    async def group_page(self, *, shards: Iterable[int], body: bytes, timeout_s: float) -> list[WorkerReply]:
+        """As `call`, for a page of a group."""
+        deadline = time.monotonic() + timeout_s
+
+        async def attempt(place: Place) -> list[WorkerReply]:
+            left_s = max(0.0, deadline - time.monotonic())
+            self._pages_in_slots += not place.is_light
+            try:
+                return await self._links.call(
+                    "log.group_read", shards=shards, body=body, timeout_s=left_s, processor_s=place.processor_s
+                )
+            finally:
+                self._pages_in_slots -= not place.is_light
+
+        if not self._may_be_beside():
+            return await self._gate.run(CURRENT_CLIENT.get(), hash(body), deadline, attempt)
+        self._pages_beside += 1
+        try:
+            return await self._links.call("log.group_read", shards=shards, body=body, timeout_s=timeout_s)
+        finally:
+            self._pages_beside -= 1
+
+    def _may_be_beside(self) -> bool:
+        """Whether only pages of groups have the heavy slots, nothing waits for one, and one more page may run."""
+        gate = self._gate
+        return self._pages_in_slots == gate.heavy_places and not gate.heavy.waiting and self._pages_beside < BESIDE_MAX

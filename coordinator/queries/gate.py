@@ -168,6 +168,11 @@ class Gate:
         """Give light queries so many times the processor time, because the same work takes so much longer here."""
         self._light = replace(LIGHT, processor_s=LIGHT_PROCESSOR_S * slowness)
 
+    @property
+    def heavy_places(self) -> int:
+        """How many heavy queries may run at once."""
+        return self._heavy_places
+
     def heavy_queries(self) -> int:
         """Queries that run in a heavy place or wait for one, or wait to be tried: light requests do not wait for
         them."""

@@ -17,7 +17,7 @@ import pytest
 
 from coordinator.limits.clients import CURRENT_CLIENT
 from coordinator.log.reads import KeySelection
-from coordinator.log.turns import Turns
+from coordinator.log.turns import BESIDE_MAX, Turns
 from coordinator.queries.gate import LIGHT, Gate
 from shared import wire
 from shared.errors import TooHeavy
@@ -168,6 +168,51 @@ async def test_beside_a_long_read_pages_have_little_time_and_counts_wait_for_it(
     goes_on.set()
     await asyncio.gather(long, *counts)
     assert links.calls == [("log.count", 0.0)] * 3
+
+
+class _SlowLinks:
+    """A worker that completes no page before `goes_on`. `processor_s`: the CPU time of each page."""
+
+    def __init__(self) -> None:
+        self.processor_s: list[float] = []
+        self.goes_on = asyncio.Event()
+
+    async def call(self, _: str, *, processor_s: float = 0.0, **__: object) -> list[str]:
+        self.processor_s.append(processor_s)
+        await self.goes_on.wait()
+        return []
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_some_pages_of_groups_run_whole_beside_others_unless_a_query_waits(waits: bool) -> None:
+    links, gate = _SlowLinks(), Gate(2)
+    turns = Turns(links, gate)  # type: ignore[arg-type]
+
+    async def page() -> None:
+        await turns.group_page(shards=[0], body=b"", timeout_s=5.0)
+
+    async def long_read(_: object) -> None:
+        raise AssertionError("it has no slot yet")
+
+    pages = [asyncio.create_task(page()) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert links.processor_s == [0.0, 0.0]
+    query = asyncio.create_task(gate.run("a", "long", time.monotonic() + 5, long_read, is_heavy=True))
+    await asyncio.sleep(0)
+    if not waits:
+        query.cancel()
+        await asyncio.sleep(0)
+    pages += [asyncio.create_task(page()) for _ in range(BESIDE_MAX + 1)]
+    await asyncio.sleep(0)
+    query.cancel()
+    beside = [LIGHT.processor_s] * 2 if waits else [0.0] * BESIDE_MAX + [LIGHT.processor_s]
+    assert links.processor_s[2:] == beside, "only two are tried as light ones at a time"
+    links.goes_on.set()
+    await asyncio.gather(*pages)
+    assert gate.heavy.free == 2
+    links.processor_s.clear()
+    await page()
+    assert links.processor_s == [0.0]
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ class GroupReader:
         page_bytes = max(SHARD_BYTES_MIN, PAGE_BYTES_MAX // len(shards))
         limits = {shard: shares[shard] for shard in shards}
         body = SlotsBody(span, prefix, starts.astype("<u8").tobytes(), self._links.shards, limits, page_bytes)
-        replies = await self._turns.call("log.group_read", shards=shards, body=pack(body), timeout_s=self._timeout_s)
+        replies = await self._turns.group_page(shards=shards, body=pack(body), timeout_s=self._timeout_s)
         warnings.add(replies)
         pages = []
         for reply in replies:
