@@ -18,6 +18,7 @@ from coordinator.fanout.links import Links
 from coordinator.limits.clients import CURRENT_CLIENT
 from coordinator.queries.gate import Gate, Place
 
+GROUP_PAGE = "log.group_read"
 BESIDE_MAX = 4
 """Pages of groups that run beside those in heavy slots. A query that then takes a slot waits for these in the workers,
 half of them at a time."""
@@ -35,34 +36,24 @@ class Turns:
         """As `Links.call`, when there is a place for it. The time that it waits counts towards `timeout_s`. Raises
         Overloaded if too many wait, or if it has waited too long."""
         deadline = time.monotonic() + timeout_s
+        is_group_page = method == GROUP_PAGE
 
         async def attempt(place: Place) -> list[WorkerReply]:
             left_s = max(0.0, deadline - time.monotonic())
-            return await self._links.call(
-                method, shards=shards, body=body, timeout_s=left_s, processor_s=place.processor_s
-            )
-
-        return await self._gate.run(CURRENT_CLIENT.get(), hash((method, body)), deadline, attempt)
-
-    async def group_page(self, *, shards: Iterable[int], body: bytes, timeout_s: float) -> list[WorkerReply]:
-        """As `call`, for a page of a group."""
-        deadline = time.monotonic() + timeout_s
-
-        async def attempt(place: Place) -> list[WorkerReply]:
-            left_s = max(0.0, deadline - time.monotonic())
-            self._pages_in_slots += not place.is_light
+            is_counted = is_group_page and not place.is_light
+            self._pages_in_slots += is_counted
             try:
                 return await self._links.call(
-                    "log.group_read", shards=shards, body=body, timeout_s=left_s, processor_s=place.processor_s
+                    method, shards=shards, body=body, timeout_s=left_s, processor_s=place.processor_s
                 )
             finally:
-                self._pages_in_slots -= not place.is_light
+                self._pages_in_slots -= is_counted
 
-        if not self._may_be_beside():
-            return await self._gate.run(CURRENT_CLIENT.get(), hash(body), deadline, attempt)
+        if not is_group_page or not self._may_be_beside():
+            return await self._gate.run(CURRENT_CLIENT.get(), hash((method, body)), deadline, attempt)
         self._pages_beside += 1
         try:
-            return await self._links.call("log.group_read", shards=shards, body=body, timeout_s=timeout_s)
+            return await self._links.call(method, shards=shards, body=body, timeout_s=timeout_s)
         finally:
             self._pages_beside -= 1
 

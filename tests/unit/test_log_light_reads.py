@@ -17,10 +17,10 @@ import pytest
 
 from coordinator.limits.clients import CURRENT_CLIENT
 from coordinator.log.reads import KeySelection
-from coordinator.log.turns import BESIDE_MAX, Turns
+from coordinator.log.turns import BESIDE_MAX, GROUP_PAGE, Turns
 from coordinator.queries.gate import LIGHT, Gate
 from shared import wire
-from shared.errors import TooHeavy
+from shared.errors import TooHeavy, Unavailable
 from shared.log.slots import slot_count
 from shared.messages import log, log_groups
 from shared.messages.log import SEQUENCE_MAX, Range, Search
@@ -171,7 +171,7 @@ async def test_beside_a_long_read_pages_have_little_time_and_counts_wait_for_it(
 
 
 class _SlowLinks:
-    """A worker that completes no page before `goes_on`. `processor_s`: the CPU time of each page."""
+    """A worker that ends no page before `goes_on`, and then fails. `processor_s`: the CPU time of each page."""
 
     def __init__(self) -> None:
         self.processor_s: list[float] = []
@@ -180,7 +180,7 @@ class _SlowLinks:
     async def call(self, _: str, *, processor_s: float = 0.0, **__: object) -> list[str]:
         self.processor_s.append(processor_s)
         await self.goes_on.wait()
-        return []
+        raise Unavailable("the shard is gone")
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -189,7 +189,8 @@ async def test_some_pages_of_groups_run_whole_beside_others_unless_a_query_waits
     turns = Turns(links, gate)  # type: ignore[arg-type]
 
     async def page() -> None:
-        await turns.group_page(shards=[0], body=b"", timeout_s=5.0)
+        with pytest.raises(Unavailable):
+            await turns.call(GROUP_PAGE, shards=[0], body=b"", timeout_s=5.0)
 
     async def long_read(_: object) -> None:
         raise AssertionError("it has no slot yet")
@@ -211,8 +212,12 @@ async def test_some_pages_of_groups_run_whole_beside_others_unless_a_query_waits
     await asyncio.gather(*pages)
     assert gate.heavy.free == 2
     links.processor_s.clear()
-    await page()
-    assert links.processor_s == [0.0]
+    links.goes_on.clear()
+    pages = [asyncio.create_task(page()) for _ in range(2 + BESIDE_MAX)]
+    await asyncio.sleep(0)
+    assert links.processor_s == [0.0] * len(pages), "pages that have ended leave their places"
+    links.goes_on.set()
+    await asyncio.gather(*pages)
 
 
 @pytest.fixture

@@ -118,7 +118,7 @@ def test_files_that_were_closed_do_not_hide_what_was_written_anew_behind_them(tm
     last.close()
 
 
-@pytest.mark.parametrize(("owner", "step"), [(os, "pwrite"), (Register, "change")])
+@pytest.mark.parametrize(("owner", "step"), [(os, "posix_fallocate"), (os, "pwrite"), (Register, "change")])
 def test_a_file_that_finds_no_room_is_removed_and_its_write_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, step: str
 ) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from coordinator.fanout.links import Links
 from coordinator.log.reads import Reader, Warnings
 from coordinator.log.recovery import Recovery
-from coordinator.log.turns import Turns
+from coordinator.log.turns import GROUP_PAGE, Turns
 from shared.log.slots import NOT_OWNED, slots_per_shard
 from shared.messages import log
 from shared.messages.log_groups import LagBody, LagReply, SlotsBody, SlotsReply
@@ -71,7 +71,7 @@ class GroupReader:
         page_bytes = max(SHARD_BYTES_MIN, PAGE_BYTES_MAX // len(shards))
         limits = {shard: shares[shard] for shard in shards}
         body = SlotsBody(span, prefix, starts.astype("<u8").tobytes(), self._links.shards, limits, page_bytes)
-        replies = await self._turns.group_page(shards=shards, body=pack(body), timeout_s=self._timeout_s)
+        replies = await self._turns.call(GROUP_PAGE, shards=shards, body=pack(body), timeout_s=self._timeout_s)
         warnings.add(replies)
         pages = []
         for reply in replies:
