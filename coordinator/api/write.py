@@ -233,7 +233,7 @@ def _split_first(context: Context, body: Body) -> SplitRequest | Awaitable[Split
     data = decompression.decompress(body.raw, settings.decompressed_bytes_max)
     known = known_samples.read(data, settings.shard_count(), references)
     if known is not None:
-        return SplitRequest(samples=known.samples, known_series=known.series, known=known)
+        return SplitRequest.of_known(known)
     limits = Limits.of(settings)
     walked = remote_write.walk(data, limits, references)
     split = partial(remote_write.split_walked, data, walked, settings.shard_count(), limits)
@@ -289,7 +289,11 @@ async def _held_body(request: web.Request) -> Body:
 
 
 def _split(raw: bytes, settings: Settings, references: SeriesReferences) -> SplitRequest:
+    """Split a large request of version 1.0. Not for the event loop's thread."""
     body = decompression.decompress(raw, settings.decompressed_bytes_max)
+    known = known_samples.read(body, settings.shard_count(), references, large=True)
+    if known is not None:
+        return SplitRequest.of_known(known)
     return remote_write.split(body, settings.shard_count(), Limits.of(settings), references)
 
 

@@ -34,7 +34,11 @@ from shared.wire import Frame
 from shared.xxh64 import Bytes, load64, xxh64
 
 SAMPLES_MAX = 10_000
-"""The most samples of a request that is handled here: senders put 500 to 10,000 samples into one request."""
+"""The most samples of a request that is read on the event loop: senders put 500 to 10,000 samples into one request."""
+SAMPLES_MAX_LARGE = 250_000
+"""The most samples of a request that is read in a thread, such as those of a backfill: 8 MB of arrays."""
+TABLES_WAIT_S = 0.01
+"""How long a thread waits for another one that reads such a request, in about 10 ns per sample."""
 BYTES_LEAST = 12
 """The fewest bytes of a request for each sample: a request with fewer is not handled here. With a present-day time, a
 sample has at least 11 bytes."""
@@ -226,11 +230,13 @@ class KnownSamples:
         )
 
 
-def read(body: Frame, shards: int, references: SeriesReferences) -> KnownSamples | None:
-    """The samples of a decompressed request of version 1.0; None if the request is not of the kind handled here."""
+def read(body: Frame, shards: int, references: SeriesReferences, *, large: bool = False) -> KnownSamples | None:
+    """The samples of a decompressed request of version 1.0; None if the request is not of the kind handled here.
+    `large`: it may have SAMPLES_MAX_LARGE samples, and this is not the event loop's thread."""
+    samples_max = SAMPLES_MAX_LARGE if large else SAMPLES_MAX
     totals = np.zeros((shards, 2), dtype=np.int64)
-    runs, shard_of, times, bits = np.empty((4, min(SAMPLES_MAX, len(body) // BYTES_LEAST)), dtype=np.int64)
-    with references.lent() as tables:
+    runs, shard_of, times, bits = np.empty((4, min(samples_max, len(body) // BYTES_LEAST)), dtype=np.int64)
+    with references.lent(TABLES_WAIT_S if large else 0.0) as tables:
         series = _read(np.frombuffer(body, dtype=np.uint8), tables, runs, shard_of, times, bits, totals)
         epochs = references.epochs
     if series <= 0:

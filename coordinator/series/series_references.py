@@ -222,9 +222,10 @@ class SeriesReferences:
         return bool(self._tables.used[LEFT_OUT]) and _minute() > self._tidied_at
 
     @contextmanager
-    def lent(self) -> Iterator[Tables]:
-        """The tables, or empty ones while another thread uses them: waiting would take longer than working without."""
-        if not self._rows_max or not self._lock.acquire(blocking=False):
+    def lent(self, wait_s: float = 0.0) -> Iterator[Tables]:
+        """The tables, or empty ones if another thread still uses them after `wait_s`. For a small request, waiting
+        would take longer than working without them."""
+        if not self._rows_max or not self._lock.acquire(timeout=wait_s):
             yield self._none
             return
         try:

@@ -42,6 +42,10 @@ class SplitRequest:
     """How many series the frames refer to by number."""
     known: KnownSamples | None = None
 
+    @classmethod
+    def of_known(cls, known: KnownSamples) -> SplitRequest:
+        return cls(samples=known.samples, known_series=known.series, known=known)
+
     def refuse(self, text: str) -> None:
         self.refused_count += 1
         if len(self.refused) < REFUSED_SHOWN_MAX:

@@ -232,6 +232,20 @@ def join(parts: Sequence[Part], rows: int) -> Samples:
     return samples
 
 
+def between(samples: Samples, start_ms: int, end_ms: int) -> Samples:
+    """The samples with start ≤ t ≤ end, of series that ascend in time. The batch keeps all histograms."""
+    runs = Piece.of(samples).clipped(start_ms, end_ms)
+    offsets = np.zeros(len(samples.offsets), dtype=np.int64)
+    np.cumsum(runs.counts, out=offsets[1:])
+    times_ms, values = np.empty(offsets[-1], dtype=np.int64), np.empty(offsets[-1], dtype=np.float64)
+    runs.write(offsets[:-1], times_ms, values)
+    start_times = None
+    if samples.start_timestamps_ms is not None:
+        start_times = np.empty(offsets[-1], dtype=np.int64)
+        _copy_start_times(samples.start_timestamps_ms, runs.starts, runs.ends, offsets[:-1], start_times)
+    return Samples(offsets, times_ms, values, start_times, samples.histograms)
+
+
 def in_order(samples: Samples, late: NDArray[np.bool_]) -> Samples:
     """Sort the series that are `late` (bool[n]) by time. Among equal times, only the sample that was written last
     remains; the batch keeps the histograms of the others. Changes `samples` in place and returns it, or returns a copy

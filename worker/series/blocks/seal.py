@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shared.histograms.references import used_only
 from shared.promql.model import Samples
+from worker.series.arena import BEFORE, NEVER
 from worker.series.blocks.block import BlockRow
 from worker.series.blocks.chunks import CHUNK_SAMPLES
 from worker.series.blocks.histograms import CHUNK_NUMBERS
 from worker.series.blocks.layers import Slab
 from worker.series.blocks.writer import BlockWriter
-from worker.series.pieces import Piece, join
+from worker.series.pieces import Piece, between, join
 from worker.storage.faces import Objects
 
 WINDOWS_MAX = 32
@@ -116,6 +117,25 @@ class Cells:
             return windows
         return np.where(np.isin(windows, self._apart), 2 * windows + 1, 2 * (windows // self._wider))
 
+    def parts(self, samples: Samples) -> Iterator[tuple[int, Samples]]:
+        """(the number of a block, its samples), for each block that has some. The series ascend in time, and there is
+        at least one sample."""
+        times_ms = samples.timestamps_ms
+        first, last = self.of(np.array([times_ms.min(), times_ms.max()])).tolist()
+        if self._apart is not None or last - first >= WINDOWS_MAX:
+            cells = self.of(times_ms)
+            for cell in np.unique(cells).tolist():
+                yield cell, _chosen(samples, cells == cell)
+        elif first == last:
+            yield first, samples
+        else:
+            assert self._window_ms is not None
+            for window in range(first, last + 1):
+                begin_ms = window * self._window_ms
+                part = between(samples, begin_ms, begin_ms + self._window_ms - 1)
+                if len(part.timestamps_ms):
+                    yield window, part
+
     def fewer(self, times_ms: Iterable[Ids]) -> Cells:
         """Cells for these samples, which are in more than WINDOWS_MAX windows: the windows with the most samples still
         have a block each, and the others share wider ones."""
@@ -145,20 +165,14 @@ class _Windows:
 
     def add(self, part: slice, ids: Ids, samples: Samples) -> None:
         """Write the samples of a slice of the series; `ids` are their permanent ids."""
-        is_old = samples.timestamps_ms < self._before_ms
-        if not is_old.all():
-            young = _chosen(samples, ~is_old)
+        if samples.timestamps_ms.max(initial=BEFORE) >= self._before_ms:
+            young = between(samples, self._before_ms, NEVER)
             young.values, young.histograms = used_only(young.values, young.histograms)
             self.young.append((part, young))
-            samples = _chosen(samples, is_old)
-        if not len(samples.timestamps_ms):
-            return
-        windows = self._cells.of(samples.timestamps_ms)
-        if windows.min() == windows.max():
-            self._write(int(windows[0]), ids, samples)
-            return
-        for window in np.unique(windows).tolist():
-            self._write(window, ids, _chosen(samples, windows == window))
+            samples = between(samples, BEFORE + 1, self._before_ms - 1)
+        if len(samples.timestamps_ms):
+            for window, window_samples in self._cells.parts(samples):
+                self._write(window, ids, window_samples)
 
     def _write(self, window: int, ids: Ids, samples: Samples) -> None:
         writer = self._writers.get(window)
