@@ -31,6 +31,8 @@ arrays that grow to a few megabytes in each shard. (numpy requests huge pages fr
 
 TRIM_INTERVAL_S = 10.0
 """Time between two checks of a process's memory."""
+TRIM_PAUSE_S = 5.0
+"""The least time between two trims after work that frees much memory: work that goes on needs it again."""
 TRIM_BYTES_MIN, TRIM_BYTES_MIN_SMALL, TRIM_BYTES_MIN_QUIET = 64 << 20, 8 << 20, 4 << 20
 TRIM_SHARE_MIN, TRIM_SHARE_MIN_SELDOM = 1 / 12, 1 / 48
 TRIM_SELDOM_S = 30.0
@@ -59,21 +61,33 @@ def scratch(shape: tuple[int, ...], dtype: DTypeLike, bytes_min: int = SCRATCH_B
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size < bytes_min:
         return np.zeros(shape, dtype)
+    return np.frombuffer(mapped(size), dtype).reshape(shape)
+
+
+def mapped(size: int) -> mmap.mmap:
+    """Pages of the kernel, filled with zeros; huge pages for large ones. Raises MemoryError."""
     try:
         pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise MemoryError(f"the kernel gives no {size} bytes for an array: {error}") from error
     if size >= HUGE_BYTES_MIN and hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(pages, dtype).reshape(shape)
+    return pages
 
 
-def trim() -> None:
-    """Make the C library return free memory to the kernel. It keeps the memory of arrays of up to 32 MB for reuse.
-    After a start or a sealing, that is half of a worker's memory at a million series. Does nothing without glibc."""
+def trim(pause_s: float = 0.0) -> None:
+    """Make the C library return free memory to the kernel, unless it has done so within `pause_s`. It keeps the memory
+    of arrays of up to 32 MB for reuse. After a start or a sealing, that is half of a worker's memory at a million
+    series. Does nothing without glibc."""
+    global _trimmed_at
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if malloc_trim is not None:
+    if malloc_trim is not None and time.monotonic() >= _trimmed_at + pause_s:
+        _trimmed_at = time.monotonic()
         malloc_trim(0)
+
+
+_trimmed_at = -math.inf
+"""When `trim` last ran (monotonic time)."""
 
 
 class _Mallinfo(ctypes.Structure):

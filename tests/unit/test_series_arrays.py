@@ -49,7 +49,7 @@ def test_a_column_doubles_and_leaves_what_was_taken() -> None:
 
 
 def test_a_column_begins_and_grows_as_it_is_told() -> None:
-    column = GrowingArray(np.int64, capacity=10, growth=4)
+    column = GrowingArray(np.int64, capacity=10, is_refilled=True)
     column.extend(np.arange(10))
     assert len(column.data) == 10
     column.extend(np.arange(1))

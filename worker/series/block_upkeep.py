@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from shared.measurements import LONG_S, Latencies
-from shared.process.allocator import trim
+from shared.process.allocator import TRIM_PAUSE_S, trim
 from shared.promql.model import Samples
 from shared.telemetry import event
 from shared.wall_clock import WallClock
@@ -85,7 +85,7 @@ class BlockUpkeep:
             if self._stopping.is_set():
                 return
         if has_merged:
-            trim()
+            trim(TRIM_PAUSE_S)
 
     def _compact(self, now_ms: int) -> bool:
         """Rewrite some blocks as one, without deleted samples. Returns False if there is nothing to rewrite."""

@@ -17,7 +17,7 @@ from shared.histograms.frames import with_used_layouts
 from shared.histograms.interning import COLLECTION, LayoutCollection, collection, intern, views, with_room
 from shared.histograms.packed import PackedHistograms
 from shared.kernels import kernel, types
-from worker.series.growing_array import ARENA_GROWTH, GrowingArray
+from worker.series.growing_array import GrowingArray
 
 _LAYOUT_BYTES = 1 + 8 + 4 + 8 + 8
 _ROOM_ROWS, _ROOM_WORDS = 1 << 14, 1 << 17
@@ -137,8 +137,8 @@ class GrowingHistograms:
     """Histograms that are appended and never change. Equal layouts are kept once."""
 
     def __init__(self) -> None:
-        self._rows = GrowingArray(_ROW, capacity=_ROOM_ROWS, growth=ARENA_GROWTH)
-        self._words = GrowingArray(np.int64, capacity=_ROOM_WORDS, growth=ARENA_GROWTH)
+        self._rows = GrowingArray(_ROW, capacity=_ROOM_ROWS, is_refilled=True)
+        self._words = GrowingArray(np.int64, capacity=_ROOM_WORDS, is_refilled=True)
         self._layouts = collection(1, 1, 1)
         self._layout_bytes = self._layouts.slots.nbytes
         """Memory of the layouts, computed when they change, because each write asks for it several times."""

@@ -40,7 +40,7 @@ from worker.series.arena import (
     SIZE,
     STORED,
 )
-from worker.series.growing_array import ARENA_GROWTH, GrowingArray
+from worker.series.growing_array import GrowingArray
 from worker.series.growing_histograms import GrowingHistograms, HistogramsSoFar
 from worker.series.pieces import in_order
 
@@ -82,8 +82,8 @@ class Head:
         self._late = GrowingArray(np.int32)  # late samples since the series was last in order
         self._shapes = GrowingArray(np.int32, (3,))
         self._places = GrowingArray(np.int64, (3,))
-        self._times = GrowingArray(np.int64, growth=ARENA_GROWTH)
-        self._values = GrowingArray(np.float64, growth=ARENA_GROWTH)
+        self._times = GrowingArray(np.int64, is_refilled=True)
+        self._values = GrowingArray(np.float64, is_refilled=True)
         self._starts = _NO_STARTS  # empty until a sample has a start timestamp, then as long as the arena
         self._histograms: GrowingHistograms | None = None
         self._tally = np.zeros(4, dtype=np.int64)

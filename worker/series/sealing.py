@@ -13,7 +13,7 @@ from threading import Event
 import numpy as np
 
 from shared.measurements import LONG_S, Latencies
-from shared.process.allocator import trim
+from shared.process.allocator import TRIM_PAUSE_S, trim
 from shared.promql.model import Samples
 from worker.series.block_writing import TIME_MAX, TIME_MIN, TURN_WAIT_S, BlockWriting, log_blocks
 from worker.series.blocks.archive import Archive
@@ -75,7 +75,7 @@ class Sealing:
             self._rules.sealed(due)
             self.seals_for[due.reason] += 1
         if self._contents.layers.blocks is not blocks:
-            trim()
+            trim(TRIM_PAUSE_S)
 
     def _head_state(self) -> HeadState:
         size, earliest_ms = self._contents.head_times()
