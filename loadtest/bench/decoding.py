@@ -116,7 +116,7 @@ def least_ns(work: Callable[[], object], samples: int) -> float:
 def stages(blocks: list[Block]) -> dict[str, Callable[[], object]]:
     """Stage → a function that does it for all chunks of the blocks."""
     chunks = [(block, block.directory(), n) for block in blocks for n in range(len(block.directory().chunk_hashes))]
-    opened = [cast(PagedChunk, block._opened(directory, n)) for block, directory, n in chunks]
+    opened = [cast(PagedChunk, block.opened(directory, n)) for block, directory, n in chunks]
     samples_max = max(int(chunk._counts.sum()) for chunk in opened)
     times_ms, values = np.empty(samples_max, np.int64), np.empty(samples_max)
 
@@ -131,9 +131,7 @@ def stages(blocks: list[Block]) -> dict[str, Callable[[], object]]:
     return {
         "directories": lambda: [block.directory() for block in blocks],
         "read from the file, and check": lambda: [block._chunk_bytes(directory, n) for block, directory, n in chunks],
-        "… and read the predictors of the runs": lambda: [
-            block._opened(directory, n) for block, directory, n in chunks
-        ],
+        "… and read the predictors of the runs": lambda: [block.opened(directory, n) for block, directory, n in chunks],
         "decompress the residuals": lambda: [decompress(chunk) for chunk in opened],
         "… and add them up": read_all,
     }

@@ -96,6 +96,7 @@ class Quiet(Shard):
         )
         self.part._upkeep.sealing.tick = lambda now_ms: None  # type: ignore[method-assign]
         self.part._upkeep.blocks.tend = lambda now_ms: None  # type: ignore[method-assign]
+        self.part._upkeep.open_newest = lambda: 0  # type: ignore[method-assign]
         self.part.load()
 
     def seal(self, before_ms: int = NEVER) -> None:

@@ -138,7 +138,7 @@ def test_a_merge_decodes_the_directories_of_its_blocks_once_and_not_for_each_sli
         return decode(data, samples, chunk_bytes)
 
     blocks = shard.part.contents.layers.blocks
-    chunk_bytes = sum(own._opened(own.directory(), 0).nbytes for own in blocks)
+    chunk_bytes = sum(own.opened(own.directory(), 0).nbytes for own in blocks)
     monkeypatch.setattr(compaction, "CACHE_BYTES", chunk_bytes)
     monkeypatch.setattr(seal, "SLICE_CHUNKS", 1e-6)
     monkeypatch.setattr(block, "decode_directory", counted)

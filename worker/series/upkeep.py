@@ -1,5 +1,5 @@
-"""The threads of a shard's background work: one seals the head (`sealing`), and one merges and drops blocks
-(`block_upkeep`).
+"""The threads of a shard's background work: one seals the head (`sealing`), and one opens the newest blocks after a
+start (`blocks.opening`), and then merges and drops blocks (`block_upkeep`).
 
 Both have a low priority. A process seals one shard and merges one shard at a time. So a seal waits only for other
 seals, whose time is bounded, and never for a merge, whose time is not. Neither thread holds a lock of the shard while
@@ -21,6 +21,7 @@ from shared.telemetry import event
 from worker.series.block_upkeep import BlockUpkeep
 from worker.series.blocks.archive import Archive
 from worker.series.blocks.block import CorruptBlock
+from worker.series.blocks.opening import CACHE_SHARE, open_newest
 from worker.series.blocks.seal import Stopped
 from worker.series.contents import Contents
 from worker.series.exemplars import Exemplars
@@ -55,11 +56,13 @@ class Upkeep:
         self.sealing = Sealing(contents, journal, archive, exemplars, turn, store, services, self._stopping)
         self.blocks = BlockUpkeep(contents, journal, archive, turn, store, services, self._stopping)
         self.failures = 0
+        self._background = services.background
+        self._cache = archive.cache
         threads = (
-            ("seal", lambda now_ms: self.sealing.tick(now_ms), services.sealing, self._wake),
-            ("merge", lambda now_ms: self.blocks.tend(now_ms), services.merging, self._stopping),
+            ("seal", self._run, lambda now_ms: self.sealing.tick(now_ms), services.sealing, self._wake),
+            ("merge", self._open_and_tend, services.merging),
         )
-        self._threads = [Thread(target=self._run, args=args, name=name, daemon=True) for name, *args in threads]
+        self._threads = [Thread(target=run, args=args, name=name, daemon=True) for name, run, *args in threads]
 
     def start(self) -> None:
         """Start the threads. Call this when the part is loaded."""
@@ -80,11 +83,24 @@ class Upkeep:
             if thread.ident is not None:
                 thread.join()
 
+    def _open_and_tend(self, process_lock: Lock) -> None:
+        _lower_priority()
+        with suppress(OSError, TriptychError, CorruptBlock):  # a query that needs the block reports what is wrong
+            self.open_newest()
+        self._run(lambda now_ms: self.blocks.tend(now_ms), process_lock, self._stopping)
+
+    def open_newest(self) -> int:
+        """Open the newest blocks, until queries need the CPU. Returns the size of what was opened. Raises CorruptBlock,
+        Unavailable."""
+        return open_newest(self._contents.layers.blocks, self._cache.bytes_max // CACHE_SHARE, self._has_other_work)
+
+    def _has_other_work(self) -> bool:
+        return self._stopping.is_set() or self._background.is_paused()
+
     def _run(self, step: Callable[[int], None], process_lock: Lock, wake: Event) -> None:
         """The loop of a thread: call `step` with the time in Unix ms every TICK_S seconds, or earlier if `wake` is
         set."""
-        with suppress(OSError):  # the process may already have a lower priority, which it then keeps
-            os.setpriority(os.PRIO_PROCESS, get_native_id(), NICENESS)
+        _lower_priority()
         while not self._stopping.is_set():
             wake.wait(TICK_S)
             if wake is not self._stopping:
@@ -105,3 +121,8 @@ class Upkeep:
                 self.failures += 1
                 event(logging.ERROR, "upkeep failed", trace=True, in_s=RETRY_S)
                 self._stopping.wait(RETRY_S)
+
+
+def _lower_priority() -> None:
+    with suppress(OSError):  # the process may already have a lower priority, which it then keeps
+        os.setpriority(os.PRIO_PROCESS, get_native_id(), NICENESS)

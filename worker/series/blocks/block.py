@@ -190,7 +190,7 @@ class Block:
     ) -> list[Part]:
         """The samples of `runs`, which ascend and are in one chunk, with start ≤ t ≤ end. Only runs that are partly in
         the range are decoded here. Parts with the same row are in order of time."""
-        chunk = self._opened(directory, number)
+        chunk = self.opened(directory, number)
         is_clipped = not (start_ms <= self.row.earliest_ms and self.row.latest_ms <= end_ms)
         if isinstance(chunk, Chunk):
             base = directory.before[directory.chunk_runs[number]]
@@ -226,7 +226,7 @@ class Block:
 
     def chunk(self, directory: Directory, number: int) -> Chunk:
         """The samples of all runs of a chunk. Raises CorruptBlock, Unavailable."""
-        chunk = self._opened(directory, number)
+        chunk = self.opened(directory, number)
         if isinstance(chunk, Chunk):
             return chunk
         try:
@@ -238,8 +238,8 @@ class Block:
         """The error for a chunk that cannot be decoded."""
         return CorruptBlock(self, f"chunk {number} cannot be decoded: {error}")
 
-    def _opened(self, directory: Directory, number: int) -> Chunk | PagedChunk:
-        """A chunk from the cache or the file, decoded unless it has pages."""
+    def opened(self, directory: Directory, number: int) -> Chunk | PagedChunk:
+        """A chunk from the cache or the file, decoded unless it has pages. Raises CorruptBlock, Unavailable."""
         assert 0 <= number < len(directory.chunk_hashes)
         key = (self.row.name, number)
         opened = self._cache.get(key)
