@@ -28,8 +28,8 @@ from coordinator.series.split_request import SplitRequest
 from shared.errors import TriptychError
 
 PATH = "/api/v1/write"
-BODY_BYTES_MAX = 256 << 10
-"""Limit on the body as sent. Decompressed, it may have at most `write.INLINE_BYTES_MAX` bytes."""
+BODY_BYTES_MAX, DECOMPRESSED_BYTES_MAX = 512 << 10, 1 << 20
+"""Limits on the body as sent and decompressed."""
 _IS_SECOND = {"": False, **{f"proto={message}": message == MESSAGE for message in write.MESSAGES}}
 """Parameters of the Content-Type → whether the message is of version 2.0."""
 
@@ -125,6 +125,6 @@ class DirectWrites:
             size = decompression.decompressed_size(body)
         except TriptychError:
             return None
-        if size > min(write.INLINE_BYTES_MAX, self._context.settings.decompressed_bytes_max):
+        if size > min(DECOMPRESSED_BYTES_MAX, self._context.settings.decompressed_bytes_max):
             return None
         return _WriteWork(self._context, body, size, _IS_SECOND[head.type_parameters.strip()])

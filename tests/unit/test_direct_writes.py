@@ -171,7 +171,7 @@ async def test_both_ways_find_the_same_faults(service: Service, content: bytes) 
         request((*PLAIN[:2], "Content-Encoding: gzip", *PLAIN[3:])),
         request((*PLAIN, "Authorization: Bearer x")),
         request((*PLAIN, "Retry-Attempt: 1")),
-        request(content=raw(5000, samples=5)),
+        request(content=raw(5000, samples=12)),
         request(path="/api/v1/log/append"),
     ],
 )
@@ -181,6 +181,17 @@ async def test_everything_else_is_left_to_aiohttp(
     monkeypatch.setattr("coordinator.direct.writes._WriteWork.begin", lambda self, holder: 1 // 0)
     client = await service.client()
     assert (await client.ask(message))[0] != 500
+
+
+async def test_known_samples_of_a_large_write_are_read_in_one_pass(service: Service, usual: list[str]) -> None:
+    client, content = await service.client(), raw(500, samples=60)
+    assert len(snappy.uncompress(content)) > write.INLINE_BYTES_MAX
+    for _ in range(2):
+        status, headers, _ = await client.ask(request(content=content))
+        assert (status, headers["X-Prometheus-Remote-Write-Samples-Written"]) == (204, "30000")
+    assert usual == []
+    assert len(samples_of(service).labelled) == 1
+    assert [known.samples for known in samples_of(service).known] == [30_000]
 
 
 async def test_what_a_shard_opened_anew_does_not_know_is_sent_with_labels(service: Service) -> None:

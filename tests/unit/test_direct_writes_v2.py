@@ -12,6 +12,7 @@ import pytest
 import snappy
 
 from coordinator.api import write
+from coordinator.direct import writes
 from coordinator.direct.writes import PATH
 from coordinator.fanout.prompt_futures import PromptFuture
 from coordinator.series import known_samples
@@ -272,10 +273,15 @@ async def test_both_ways_find_the_same_faults_of_a_body(both: Both, content: byt
     assert written(answer)[1:] == (0, 0, 0)
 
 
-async def test_a_large_body_is_left_to_aiohttp(both: Both) -> None:
-    content = sent(request_of(series=17_000))
-    assert len(snappy.uncompress(content)) > write.INLINE_BYTES_MAX
-    assert written(await both.ask(content, is_direct=False)) == (204, 17_000, 0, 0)
+async def test_a_large_body_is_split_in_a_thread_and_a_larger_one_left_to_aiohttp(both: Both) -> None:
+    for series, size_min, is_direct in (
+        (17_000, write.INLINE_BYTES_MAX, True),
+        (35_000, writes.DECOMPRESSED_BYTES_MAX, False),
+    ):
+        content = sent(request_of(series=series))
+        assert len(content) <= writes.BODY_BYTES_MAX
+        assert size_min < len(snappy.uncompress(content)) < 2 * size_min
+        assert written(await both.ask(content, is_direct=is_direct)) == (204, series, 0, 0)
 
 
 async def test_what_labels_take_beyond_the_limit_is_refused(both: Both) -> None:

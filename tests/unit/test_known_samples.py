@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import Event, Thread, Timer
 from typing import Any
 
 import numpy as np
@@ -167,9 +168,42 @@ def test_a_series_that_is_not_known_in_this_era_is_left_to_the_longer_way() -> N
     assert reference_frames.parse(bytes(frame)).epoch == EPOCHS[1]  # of which its numbers are
 
 
+def test_a_large_request_may_have_more_samples(known: SeriesReferences) -> None:
+    each = known_samples.SAMPLES_MAX // SERIES + 1
+    raw = body([(labels_of(number), [(NOW_MS + i, float(i)) for i in range(each)]) for number in range(SERIES)])
+    assert known_samples.read(raw, SHARDS, known) is None
+    read = known_samples.read(raw, SHARDS, known, large=True)
+    assert read is not None
+    assert frames_of([read]) == by_the_longer_way(raw, known)
+    assert read.samples == each * SERIES
+
+
 def test_tables_that_are_in_use_know_nothing(known: SeriesReferences) -> None:
     with known.lent():
         assert known_samples.read(request(lambda r: None), SHARDS, known) is None
+
+
+@pytest.mark.parametrize("is_released", [True, False])
+def test_a_large_request_waits_a_moment_for_tables_in_use(
+    known: SeriesReferences, monkeypatch: pytest.MonkeyPatch, is_released: bool
+) -> None:
+    monkeypatch.setattr(known_samples, "TABLES_WAIT_S", 30.0 if is_released else 0.01)
+    release, lent = Event(), Event()
+
+    def use() -> None:
+        with known.lent():
+            lent.set()
+            release.wait(30)
+
+    other = Thread(target=use, daemon=True)
+    other.start()
+    assert lent.wait(30)
+    if is_released:
+        Timer(0.05, release.set).start()
+    read = known_samples.read(request(lambda r: None), SHARDS, known, large=True)
+    release.set()
+    other.join()
+    assert (read is not None) == is_released
 
 
 def test_the_bits_of_a_number_stay_unless_they_would_refer_to_a_histogram(known: SeriesReferences) -> None:
