@@ -14,7 +14,7 @@ from shared.promql.model import STALE_NAN_BITS, Samples
 from tests.histogram_batches import batch_of, histograms_of
 from tests.histogram_strategies import histograms
 from tests.oracle_native_histograms import NativeHistogram
-from worker.series.pieces import Piece, in_order, join
+from worker.series.pieces import Piece, between, in_order, join
 
 EXAMPLES = settings(max_examples=50, deadline=None)
 STALE = float(np.array([STALE_NAN_BITS]).view(np.float64)[0])
@@ -178,3 +178,26 @@ def test_pieces_without_histograms_and_start_times_join_to_samples_without() -> 
     found = join([piece_of([Sample(0, 1, 0, 1.0)]), piece_of([Sample(0, 2, 0, 2.0)])], ROWS)
     assert found.start_timestamps_ms is None
     assert found.histograms is None
+
+
+@given(
+    series=st.lists(st.lists(st.integers(-20, 20), max_size=12, unique=True).map(sorted), max_size=6),
+    start_ms=st.integers(-22, 22),
+    span_ms=st.integers(-1, 44),
+    has_starts=st.booleans(),
+)
+def test_between_takes_the_samples_of_a_range_with_all_their_columns(
+    series: list[list[int]], start_ms: int, span_ms: int, has_starts: bool
+) -> None:
+    times = np.array([time for own in series for time in own], dtype=np.int64)
+    offsets = np.cumsum([0, *map(len, series)])
+    starts = times - 100 if has_starts else None
+    found = between(Samples(offsets, times, times * 0.5, starts), start_ms, start_ms + span_ms)
+    expected = [[time for time in own if start_ms <= time <= start_ms + span_ms] for own in series]
+    assert found.offsets.tolist() == np.cumsum([0, *map(len, expected)]).tolist()
+    expected_times = [time for own in expected for time in own]
+    assert found.timestamps_ms.tolist() == expected_times
+    assert found.values.tolist() == [time * 0.5 for time in expected_times]
+    assert (found.start_timestamps_ms is None) == (not has_starts)
+    if found.start_timestamps_ms is not None:
+        assert (found.timestamps_ms - found.start_timestamps_ms == 100).all()
