@@ -35,6 +35,8 @@ from shared.xxh64 import Bytes, load64, xxh64
 
 SAMPLES_MAX = 10_000
 """The most samples of a request that is read on the event loop: senders put 500 to 10,000 samples into one request."""
+SHARING_SAMPLES_MAX = 50_000
+"""The most samples of a request whose frames are written on the event loop, which takes some 0.1 ms."""
 SAMPLES_MAX_LARGE = 250_000
 """The most samples of a request that is read in a thread, such as those of a backfill: 8 MB of arrays."""
 TABLES_WAIT_S = 0.01

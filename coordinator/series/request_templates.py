@@ -24,7 +24,7 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.series import histograms, known_samples, remote_write
+from coordinator.series import histograms, remote_write
 from coordinator.series import template_kernels as kernels
 from coordinator.series.known_samples import KnownSamples
 from coordinator.series.series_references import NOW, VERSION, SeriesReferences, Tables
@@ -106,12 +106,7 @@ class Instance:
         """Split the request by shard. Returns None if a histogram is invalid: the labels that an error message needs
         are not available here."""
         if self.known is not None:
-            split_request = SplitRequest(samples=self.known.samples, known_series=self.known.series)
-            if split_request.samples <= known_samples.SAMPLES_MAX:
-                split_request.known = self.known
-            else:
-                split_request.parts = {shard: [frame] for shard, frame in known_samples.frames([self.known]).items()}
-            return split_request
+            return SplitRequest.of_known(self.known)
         assert self.walk is not None and self.spans is not None
         split_request = SplitRequest()
         located = histograms.of_spans(self.walk, self.spans)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from coordinator.series import known_samples
 from coordinator.series.known_samples import KnownSamples
 from coordinator.series.lessons import Lesson
 from shared.messages.series import FamilyMetadata
@@ -22,7 +23,7 @@ class SplitRequest:
     `exemplars`: how many of each the frames contain. `refused`: messages about the first `REFUSED_SHOWN_MAX` invalid
     series, samples, histograms, exemplars or metadata, of `refused_count` in total. `metadata_keys`: hashes of the
     metadata that came with series, for `metadata.KnownMetadata`. `known`: the whole request, instead of `parts`, if it
-    consists of samples of known series only.
+    consists of few samples of known series only.
     """
 
     parts: dict[int, Sequence[Frame]] = field(default_factory=dict)
@@ -44,7 +45,14 @@ class SplitRequest:
 
     @classmethod
     def of_known(cls, known: KnownSamples) -> SplitRequest:
-        return cls(samples=known.samples, known_series=known.series, known=known)
+        """A request of known samples. The frames of a small one are written when it is sent, together with others;
+        those of a large one at once, which is not done on the event loop."""
+        split_request = cls(samples=known.samples, known_series=known.series)
+        if known.samples <= known_samples.SHARING_SAMPLES_MAX:
+            split_request.known = known
+        else:
+            split_request.parts = {shard: [frame] for shard, frame in known_samples.frames([known]).items()}
+        return split_request
 
     def refuse(self, text: str) -> None:
         self.refused_count += 1

@@ -61,18 +61,13 @@ def scratch(shape: tuple[int, ...], dtype: DTypeLike, bytes_min: int = SCRATCH_B
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size < bytes_min:
         return np.zeros(shape, dtype)
-    return np.frombuffer(mapped(size), dtype).reshape(shape)
-
-
-def mapped(size: int) -> mmap.mmap:
-    """Pages of the kernel, filled with zeros; huge pages for large ones. Raises MemoryError."""
     try:
         pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise MemoryError(f"the kernel gives no {size} bytes for an array: {error}") from error
     if size >= HUGE_BYTES_MIN and hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)
-    return pages
+    return np.frombuffer(pages, dtype).reshape(shape)
 
 
 def trim(pause_s: float = 0.0) -> None:

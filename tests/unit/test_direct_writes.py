@@ -183,15 +183,20 @@ async def test_everything_else_is_left_to_aiohttp(
     assert (await client.ask(message))[0] != 500
 
 
-async def test_known_samples_of_a_large_write_are_read_in_one_pass(service: Service, usual: list[str]) -> None:
+@pytest.mark.parametrize("is_shared", [True, False])
+async def test_known_samples_of_a_large_write_are_read_in_one_pass(
+    service: Service, usual: list[str], monkeypatch: pytest.MonkeyPatch, is_shared: bool
+) -> None:
+    monkeypatch.setattr(known_samples, "SHARING_SAMPLES_MAX", 30_000 if is_shared else 29_999)
     client, content = await service.client(), raw(500, samples=60)
     assert len(snappy.uncompress(content)) > write.INLINE_BYTES_MAX
     for _ in range(2):
         status, headers, _ = await client.ask(request(content=content))
         assert (status, headers["X-Prometheus-Remote-Write-Samples-Written"]) == (204, "30000")
     assert usual == []
-    assert len(samples_of(service).labelled) == 1
-    assert [known.samples for known in samples_of(service).known] == [30_000]
+    by_number = [frame for frames in samples_of(service).labelled[1:] for own in frames.values() for frame in own]
+    assert [known.samples for known in samples_of(service).known] == [30_000] * is_shared
+    assert sum(parse(bytes(frame)).samples for frame in by_number) == 30_000 * (not is_shared)
 
 
 async def test_what_a_shard_opened_anew_does_not_know_is_sent_with_labels(service: Service) -> None:

@@ -419,7 +419,7 @@ def test_requests_of_both_versions_share_a_frame() -> None:
 def test_a_large_instance_is_split_to_frames_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     coordinator = learned(every_series(1))
     raw = request_of(every_series(2), 2)
-    monkeypatch.setattr(known_samples, "SAMPLES_MAX", SERIES - 1)
+    monkeypatch.setattr(known_samples, "SHARING_SAMPLES_MAX", SERIES - 1)
     instance = coordinator.instance(raw)
     assert instance is not None
     split_request = instance.split(SHARDS)

@@ -85,8 +85,12 @@ class Upkeep:
 
     def _open_and_tend(self, process_lock: Lock) -> None:
         _lower_priority()
-        with suppress(OSError, TriptychError, CorruptBlock):  # a query that needs the block reports what is wrong
+        try:
             self.open_newest()
+        except (OSError, TriptychError, CorruptBlock):
+            pass  # a query that needs the block reports what is wrong
+        except Exception:
+            event(logging.WARNING, "opening blocks failed", trace=True)
         self._run(lambda now_ms: self.blocks.tend(now_ms), process_lock, self._stopping)
 
     def open_newest(self) -> int:

@@ -4,7 +4,7 @@ cache."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from worker.series.blocks.block import Block
 
@@ -18,12 +18,19 @@ def open_newest(blocks: Iterable[Block], bytes_max: int, is_over: Callable[[], b
     """Open the chunks of these blocks, the newest block first, until they take `bytes_max` or `is_over()`. Returns
     their size in bytes. Raises CorruptBlock, Unavailable."""
     give_up = time.monotonic() + OPENING_S_MAX
-    opened_bytes = 0
+    sizes, opened_bytes = _opened(blocks), 0
+    while opened_bytes < bytes_max and time.monotonic() < give_up and not is_over():
+        size = next(sizes, None)
+        if size is None:
+            break
+        opened_bytes += size
+    return opened_bytes
+
+
+def _opened(blocks: Iterable[Block]) -> Iterator[int]:
+    """Open the directories and chunks of these blocks one by one, the newest block first. Yields their sizes."""
     for block in sorted(blocks, key=lambda block: block.row.latest_ms, reverse=True):
         directory = block.directory()
-        opened_bytes += directory.size_bytes
+        yield directory.size_bytes
         for number in range(len(directory.chunk_hashes)):
-            if opened_bytes >= bytes_max or time.monotonic() > give_up or is_over():
-                return opened_bytes
-            opened_bytes += block.opened(directory, number).nbytes
-    return opened_bytes
+            yield block.opened(directory, number).nbytes
