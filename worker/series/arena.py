@@ -65,7 +65,8 @@ def append(
     fit. `arena_starts` is empty until a sample has a start timestamp, and `starts` is empty if none of these samples
     has one."""
     has_starts, keeps_starts = len(starts) > 0, len(arena_starts) > 0
-    for i in range(at, len(series)):
+    i = at
+    while i < len(series):
         s, time = series[i], times[i]
         chunk = links[s, LAST]
         if chunk >= 0 and time <= ranges[s, LATEST]:  # a time after the latest one is no repetition
@@ -74,6 +75,7 @@ def append(
                 arena_values[last] = values[i]
                 if keeps_starts:
                     arena_starts[last] = starts[i] if has_starts else 0
+                i += 1
                 continue
         if chunk < 0 or shapes[chunk, USED] == shapes[chunk, SIZE]:
             size: Any = CHUNK_SAMPLES_MIN
@@ -98,16 +100,28 @@ def append(
         arena_values[place] = values[i]
         if keeps_starts:
             arena_starts[place] = starts[i] if has_starts else 0
-        shapes[chunk, USED] += 1
         places[chunk, CHUNK_EARLIEST] = min(places[chunk, CHUNK_EARLIEST], time)
-        places[chunk, CHUNK_LATEST] = max(places[chunk, CHUNK_LATEST], time)
+        ranges[s, EARLIEST] = min(ranges[s, EARLIEST], time)
+        i += 1
+        count = 1
         if time <= ranges[s, LATEST]:
             late[s] += 1
             if late[s] % LATE_CHECK == 0:
                 tally[CROWDED] += 1
-        ranges[s, EARLIEST] = min(ranges[s, EARLIEST], time)
+        elif i < len(series) and series[i] == s:  # the rest of a run
+            end = i + min(shapes[chunk, SIZE] - shapes[chunk, USED] - 1, len(series) - i)
+            while i < end and series[i] == s and times[i] > time:
+                time = times[i]
+                arena_times[place + count] = time
+                arena_values[place + count] = values[i]
+                if keeps_starts:
+                    arena_starts[place + count] = starts[i] if has_starts else 0
+                i += 1
+                count += 1
+        shapes[chunk, USED] += count
+        places[chunk, CHUNK_LATEST] = max(places[chunk, CHUNK_LATEST], time)
         ranges[s, LATEST] = max(ranges[s, LATEST], time)
-        tally[STORED] += 1
+        tally[STORED] += count
     return len(series)
 
 
