@@ -70,19 +70,22 @@ def scratch(shape: tuple[int, ...], dtype: DTypeLike, bytes_min: int = SCRATCH_B
     return np.frombuffer(pages, dtype).reshape(shape)
 
 
+class _Trims:
+    """When this process trimmed last (monotonic time), and whether a trim has been put off since."""
+
+    last_at = -math.inf
+    is_owed = False
+
+
 def trim(pause_s: float = 0.0) -> None:
-    """Make the C library return free memory to the kernel, unless it has done so within `pause_s`. It keeps the memory
-    of arrays of up to 32 MB for reuse. After a start or a sealing, that is half of a worker's memory at a million
-    series. Does nothing without glibc."""
-    global _trimmed_at
+    """Make the C library return free memory to the kernel. If it has done so within `pause_s`, it is put off until the
+    next check of `Trimmer`. The library keeps the memory of arrays of up to 32 MB for reuse. After a start or a
+    sealing, that is half of a worker's memory at a million series. Does nothing without glibc."""
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if malloc_trim is not None and time.monotonic() >= _trimmed_at + pause_s:
-        _trimmed_at = time.monotonic()
+    _Trims.is_owed = time.monotonic() < _Trims.last_at + pause_s
+    if malloc_trim is not None and not _Trims.is_owed:
+        _Trims.last_at = time.monotonic()
         malloc_trim(0)
-
-
-_trimmed_at = -math.inf
-"""When `trim` last ran (monotonic time)."""
 
 
 class _Mallinfo(ctypes.Structure):
@@ -124,7 +127,7 @@ class Trimmer:
         self._checked_at, self._busy_s = now, busy_s
         grown_bytes_min = TRIM_BYTES_MIN_QUIET if is_quiet else self._busy_bytes_min(now - self._trimmed_at)
         has_grown = self._resident_now() > self._resident_bytes + grown_bytes_min
-        return has_grown or free_bytes() > self._free_bytes + grown_bytes_min
+        return _Trims.is_owed or has_grown or free_bytes() > self._free_bytes + grown_bytes_min
 
     def _busy_bytes_min(self, since_s: float) -> int:
         """The growth that makes a trim worthwhile in a busy process, `since_s` after the last one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from shared.process.allocator import (
     TRIM_BYTES_MIN_QUIET,
     TRIM_BYTES_MIN_SMALL,
     TRIM_INTERVAL_S,
+    TRIM_PAUSE_S,
     TRIM_SELDOM_S,
     TRIM_SHARE_MIN,
     TRIM_SHARE_MIN_SELDOM,
@@ -39,6 +41,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(allocator.time, "monotonic", lambda: clock.now)
     monkeypatch.setattr(allocator.time, "process_time", lambda: clock.now * clock.busy_share)
     monkeypatch.setattr(allocator, "free_bytes", lambda: clock.free_bytes)
+    monkeypatch.setattr(allocator._Trims, "is_owed", False)
+    monkeypatch.setattr(allocator._Trims, "last_at", -math.inf)
     return clock
 
 
@@ -131,6 +135,19 @@ def test_memory_that_was_in_use_at_the_last_time_returns_when_it_has_been_freed(
         clock.free_bytes += more
         assert trimmer.due() == is_due
     trimmer.run()
+    clock.now += TRIM_INTERVAL_S
+    assert not trimmer.due()
+
+
+def test_a_trim_that_is_put_off_is_made_up_for(clock: SimpleNamespace) -> None:
+    trimmer = trimmer_of(Process())
+    trimmer.run()
+    for waited_s, is_owed in ((1, True), (TRIM_PAUSE_S, False), (1, True)):
+        clock.now += waited_s
+        allocator.trim(TRIM_PAUSE_S)
+        clock.now += TRIM_INTERVAL_S
+        assert trimmer.due() == is_owed
+        allocator.trim()
     clock.now += TRIM_INTERVAL_S
     assert not trimmer.due()
 
