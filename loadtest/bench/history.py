@@ -3,12 +3,14 @@
 The day is sent over four connections, 60 samples of each of 500 series in a request. A minute later, memory and disk
 usage are measured. Then the queries of a dashboard of the day are sent: medians of five runs after a warm-up, with the
 mean CPU time of all six runs in brackets, which other work on the machine disturbs less; and ten queries at once.
-Finally the server is restarted. Triptych has its default settings.
+Finally the server is restarted. Triptych has its default settings. With `--load ROUNDS`, only the rate of loading is
+measured, of the servers in turn, which other work on the machine disturbs less.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import threading
 import time
@@ -167,6 +169,24 @@ def measured(server: Server, streams: list[list[bytes]], samples: int, start_ms:
     return figures
 
 
+def loads(streams: list[list[bytes]], samples: int, rounds: int) -> str:
+    """The rates of loading the day, in M samples/s, of both servers in turn, each first in every other round."""
+    rates: dict[type[Server], list[float]] = {VictoriaMetrics: [], Triptych: []}
+    for number in range(rounds):
+        for kind in list(rates)[:: -1 if number % 2 else 1]:
+            server = kind()
+            try:
+                server.start()
+                server.wait_quiet()
+                rates[kind].append(samples / send(server.port, streams)[0] / 1e6)
+            finally:
+                server.stop()
+                server.remove()
+    lines = [f"{kind.name}: {', '.join(f'{rate:.2f}' for rate in own)} M samples/s" for kind, own in rates.items()]
+    ratio = statistics.median(rates[Triptych]) / statistics.median(rates[VictoriaMetrics])
+    return "\n".join([*lines, f"ratio of the medians: {ratio:.2f}\n"])
+
+
 def _once(server: Server, asked: str) -> float:
     started = time.perf_counter()
     server.get(asked)
@@ -178,6 +198,7 @@ def main() -> None:
     options.add_argument("--scale", type=float, default=1.0, help="a share of the 10,000 series")
     options.add_argument("--only", default="", help="part of a server's name")
     options.add_argument("--pace", type=int, default=PACE_MAX, help="each counter grows by less than this a scrape")
+    options.add_argument("--load", type=int, metavar="ROUNDS", help="only load, both servers in turn")
     given = options.parse_args()
     per = max(1, round(given.scale * SERIES / CONNECTIONS / REQUEST_SERIES)) * REQUEST_SERIES
     runs = HOURS * 3_600_000 // STEP_MS // RUN
@@ -185,6 +206,9 @@ def main() -> None:
     end_ms = int(time.time() * 1000) // 60_000 * 60_000
     start_ms = end_ms - STEP_MS * (runs * RUN - 1)
     streams = [list(bodies(start_ms, runs, number * per, per, given.pace)) for number in range(CONNECTIONS)]
+    if given.load:
+        sys.stdout.write(loads(streams, samples, given.load))
+        return
     tables = {}
     for kind in (VictoriaMetrics, Triptych):
         if kind.installed() and given.only in kind.name:
