@@ -29,7 +29,7 @@ from shared.errors import TriptychError
 
 PATH = "/api/v1/write"
 BODY_BYTES_MAX, DECOMPRESSED_BYTES_MAX = 512 << 10, 1 << 20
-"""Limits on the body as sent and decompressed."""
+"""Limits on the body as sent and decompressed. One of more than `write.INLINE_BYTES_MAX` is split in a thread."""
 _IS_SECOND = {"": False, **{f"proto={message}": message == MESSAGE for message in write.MESSAGES}}
 """Parameters of the Content-Type → whether the message is of version 2.0."""
 

@@ -40,7 +40,7 @@ SHARING_SAMPLES_MAX = 50_000
 SAMPLES_MAX_LARGE = 250_000
 """The most samples of a request that is read in a thread, such as those of a backfill: 8 MB of arrays."""
 TABLES_WAIT_S = 0.01
-"""How long a thread waits for another one that reads such a request, in about 10 ns per sample."""
+"""How long a thread waits for the tables while another one uses them, such as for another large request."""
 BYTES_LEAST = 12
 """The fewest bytes of a request for each sample: a request with fewer is not handled here. With a present-day time, a
 sample has at least 11 bytes."""

@@ -168,7 +168,7 @@ def test_a_series_that_is_not_known_in_this_era_is_left_to_the_longer_way() -> N
     assert reference_frames.parse(bytes(frame)).epoch == EPOCHS[1]  # of which its numbers are
 
 
-def test_a_large_request_may_have_more_samples(known: SeriesReferences) -> None:
+def test_a_large_request_may_have_more_samples(known: SeriesReferences, monkeypatch: pytest.MonkeyPatch) -> None:
     each = known_samples.SAMPLES_MAX // SERIES + 1
     raw = body([(labels_of(number), [(NOW_MS + i, float(i)) for i in range(each)]) for number in range(SERIES)])
     assert known_samples.read(raw, SHARDS, known) is None
@@ -176,6 +176,8 @@ def test_a_large_request_may_have_more_samples(known: SeriesReferences) -> None:
     assert read is not None
     assert frames_of([read]) == by_the_longer_way(raw, known)
     assert read.samples == each * SERIES
+    monkeypatch.setattr(known_samples, "SAMPLES_MAX_LARGE", each * SERIES - 1)
+    assert known_samples.read(raw, SHARDS, known, large=True) is None
 
 
 def test_tables_that_are_in_use_know_nothing(known: SeriesReferences) -> None:

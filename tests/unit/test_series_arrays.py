@@ -16,13 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.messages.series import TextsReply
+from shared.process.allocator import HUGE_BYTES_MIN
 from shared.wall_clock import DRIFT_MS, SETTLE_MS, WallClock
 from shared.wire import unpack
 from worker.methods.series import _texts
 from worker.series.blocks.block import Block
 from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.retention import HELD_WINDOWS_MAX, expired, surplus, to_split
-from worker.series.growing_array import CAPACITY_MIN, GrowingArray
+from worker.series.growing_array import CAPACITY_MIN, REFILLED_BYTES, REFILLED_GROWTH, GrowingArray
 from worker.series.index import postings as postings_module
 from worker.series.index.bytemap import SLOTS_MIN, ByteMap
 from worker.series.index.postings import PostingRun, Postings, distinct, joined, key_of
@@ -55,6 +56,17 @@ def test_a_column_begins_and_grows_as_it_is_told() -> None:
     column.extend(np.arange(1))
     assert len(column.data) == 40
     assert column.rows().tolist() == [*range(10), 0]
+
+
+def test_a_large_column_that_is_refilled_moves_no_more_until_it_is_full() -> None:
+    column = GrowingArray(np.int64, is_refilled=True)
+    column.room(HUGE_BYTES_MIN // 8)[:] = 7
+    data = column.data
+    column.room(REFILLED_BYTES // 8 - HUGE_BYTES_MIN // 8)
+    assert column.data is data
+    column.reserve(1)
+    assert len(column.data) == REFILLED_GROWTH * REFILLED_BYTES // 8
+    assert (column.data[: HUGE_BYTES_MIN // 8] == 7).all()
 
 
 def test_rows_that_do_not_fit_leave_a_column_as_it_was() -> None:

@@ -97,6 +97,21 @@ def test_a_long_series_grows_through_many_chunks() -> None:
     assert (found.values == found.timestamps_ms * 0.5).all()
 
 
+def test_runs_of_a_series_keep_their_start_timestamps() -> None:
+    head = Head()
+    head.extend(2)
+    series, times = (
+        np.repeat([0, 1, 0], [300, 300, 5]),
+        np.concatenate([np.arange(300), np.arange(300), np.arange(300, 305)]),
+    )
+    head.append(series[:2], np.array([-2, -1]), np.zeros(2))  # samples without
+    head.append(series, times, times * 0.5, times - 7)
+    found = head.read(np.array([0, 1]), TIME_MS_MIN, TIME_MS_MAX)
+    assert found.timestamps_ms.tolist() == [-2, -1, *range(305), *range(300)]
+    assert found.start_timestamps_ms is not None
+    assert found.start_timestamps_ms.tolist() == [0, 0, *range(-7, 298), *range(-7, 293)]
+
+
 def test_writing_the_same_times_again_and_again_leaves_each_once() -> None:
     head = Head()
     head.extend(3)

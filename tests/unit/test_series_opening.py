@@ -9,6 +9,7 @@ from threading import Event, Lock, Thread
 import pytest
 
 from tests.unit.series_shard import TIMEOUT_S, WINDOW_MS, Quiet, Shard
+from worker.series.blocks import opening
 from worker.series.blocks.block import CorruptBlock
 from worker.series.blocks.opening import open_newest
 
@@ -56,6 +57,21 @@ def test_it_ends_when_there_is_other_work(shard: Quiet) -> None:
     answers = iter([False, False, False, True])
     open_newest(shard.part.contents.layers.blocks, 1 << 20, lambda: next(answers))
     assert opened_blocks(shard) == [BLOCKS - 2, BLOCKS - 1]
+
+
+def test_it_takes_only_a_moment(shard: Quiet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "OPENING_S_MAX", 0.0)
+    assert open_newest(shard.part.contents.layers.blocks, 1 << 20, never) == 0
+
+
+@pytest.mark.parametrize("reason", ["queries", "stopping"])
+def test_a_shard_opens_nothing_while_there_is_other_work(shard: Quiet, reason: str) -> None:
+    upkeep = shard.part._upkeep
+    if reason == "queries":
+        upkeep._background.pause()
+    else:
+        upkeep._stopping.set()
+    assert type(upkeep).open_newest(upkeep) == 0
 
 
 def test_a_damaged_block_is_an_error(shard: Quiet) -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, Lock, Thread, get_native_id
+from typing import Any
 
 from shared.errors import TriptychError
 from shared.process.allocator import trim
@@ -62,7 +63,7 @@ class Upkeep:
             ("seal", self._run, lambda now_ms: self.sealing.tick(now_ms), services.sealing, self._wake),
             ("merge", self._open_and_tend, services.merging),
         )
-        self._threads = [Thread(target=run, args=args, name=name, daemon=True) for name, run, *args in threads]
+        self._threads = [Thread(target=_at_low_priority, args=work, name=name, daemon=True) for name, *work in threads]
 
     def start(self) -> None:
         """Start the threads. Call this when the part is loaded."""
@@ -84,7 +85,6 @@ class Upkeep:
                 thread.join()
 
     def _open_and_tend(self, process_lock: Lock) -> None:
-        _lower_priority()
         try:
             self.open_newest()
         except (OSError, TriptychError, CorruptBlock):
@@ -104,7 +104,6 @@ class Upkeep:
     def _run(self, step: Callable[[int], None], process_lock: Lock, wake: Event) -> None:
         """The loop of a thread: call `step` with the time in Unix ms every TICK_S seconds, or earlier if `wake` is
         set."""
-        _lower_priority()
         while not self._stopping.is_set():
             wake.wait(TICK_S)
             if wake is not self._stopping:
@@ -127,6 +126,7 @@ class Upkeep:
                 self._stopping.wait(RETRY_S)
 
 
-def _lower_priority() -> None:
+def _at_low_priority(work: Callable[..., None], *args: Any) -> None:
     with suppress(OSError):  # the process may already have a lower priority, which it then keeps
         os.setpriority(os.PRIO_PROCESS, get_native_id(), NICENESS)
+    work(*args)
