@@ -71,7 +71,7 @@ def cells(lists: InvertedLists) -> dict[int, tuple[int, bytes, float, int]]:
 def test_renumbered_rows_keep_their_lists_and_codes(
     is_trained: bool, share: float, at_once: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(inverted_lists, "RENUMBERED_AT_ONCE", at_once)
+    monkeypatch.setattr(inverted_lists, "RENUMBERED_COMPONENTS", 8 * at_once)
     vectors, rows = drawn(3000, 8, "l2"), chosen(3000, share)
     lists = (trained if is_trained else filled)(vectors, "l2")
     before = chains(lists), cells(lists)

@@ -156,7 +156,7 @@ def test_everything_is_where_it_was_written(
     monkeypatch.setattr(verification, "ROWS", 16)
     monkeypatch.setattr(compaction, "COPY_ROWS", 16)
     monkeypatch.setattr(indexing, "COPY_ROWS", 16)
-    monkeypatch.setattr(inverted_lists, "RENUMBERED_AT_ONCE", 40)
+    monkeypatch.setattr(inverted_lists, "RENUMBERED_COMPONENTS", 40 * DIMENSION)
     monkeypatch.setattr(inverted_lists, "ROWS_PER_LIST", 8)
     monkeypatch.setattr(inverted_lists, "SLICE_ROWS", 32)
     monkeypatch.setattr(attributes, "INDEX_ROWS_MIN", 50)

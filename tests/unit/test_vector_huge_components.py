@@ -14,6 +14,7 @@ from tests.unit.test_vector_recall import finished
 from worker.vectors import calibration
 from worker.vectors.clustering import Centres
 from worker.vectors.inverted_lists import InvertedLists
+from worker.vectors.pace import Pace
 from worker.vectors.row_filter import Allowed
 from worker.vectors.table import Table
 
@@ -67,7 +68,7 @@ def test_made_queries_are_as_far_from_huge_vectors_as_their_neighbours(vectors: 
         rows, chosen, end = table.index_slice(512)
         table.view.index.add(rows, chosen)
         table.advance(end)
-    queries = calibration._queries(table.view, "l2")
+    queries = calibration._queries(table.view, "l2", Pace())
     assert np.isfinite(queries).all()
     wide = queries[:, None].astype(np.float64) - scaled
     nearest = np.sqrt(np.square(wide / scale).sum(axis=2)).min(axis=1)

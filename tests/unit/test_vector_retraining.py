@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -15,10 +16,12 @@ from shared.settings import Settings
 from worker.damage import DamageReport
 from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
+from worker.vectors import clustering
 from worker.vectors.collection import WorkerCollection
-from worker.vectors.indexing import MEASURE_PAUSE_S_MAX, Indexing
-from worker.vectors.inverted_lists import ROWS_MIN, InvertedLists, lists_of
+from worker.vectors.indexing import Indexing
+from worker.vectors.inverted_lists import ROWS_MIN, SLICE_ROWS_SEARCHED, InvertedLists, lists_of
 from worker.vectors.loading import Loading
+from worker.vectors.pace import REST_S_MAX
 from worker.vectors.recall_curve import RecallCurve
 from worker.vectors.row_filter import Allowed
 from worker.vectors.search import search
@@ -169,6 +172,41 @@ def test_writes_and_deletions_meanwhile_are_not_lost(own: Own) -> None:
     assert not {b"%05d" % number for number in range(1, 101, 10)} & {name for names in before for name in names}
 
 
+def test_rows_that_are_indexed_meanwhile_get_into_the_new_lists_too(own: Own) -> None:
+    slices = own.indexing.retrain()
+    vectors, added = np.empty((0, DIMENSION), np.float32), 0
+    for turn, _ in enumerate(slices):
+        if turn < 20:
+            vectors = np.concatenate([vectors, own.write(range(ROWS + added, ROWS + added + 10), seed=turn)])
+            added += 10
+        if turn == 10:
+            own.delete(range(ROWS + 5, ROWS + 9))
+        own.indexing.index_step()
+    own.index()
+    view = own.collection.view()
+    assert (view.size, view.indexed) == (ROWS + added, ROWS + added)
+    living = np.flatnonzero(view.alive[: view.size])
+    assert set(living.tolist()) <= set(own.rows_in_lists().tolist())
+    assert own.lists().lists == lists_of(ROWS - DEAD) and added == 200
+
+
+def test_beside_searches_it_has_more_and_smaller_slices(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.vectors.pace.time.sleep", lambda _: None)
+    own.collection.searched_at = math.inf
+    added: list[int] = []
+    add = InvertedLists.add
+    monkeypatch.setattr(
+        InvertedLists, "add", lambda own, rows, vectors: [added.append(len(rows)), add(own, rows, vectors)]
+    )
+    monkeypatch.setattr(clustering, "MULTIPLIED_BESIDE_SEARCHES", 1 << 16)
+    beside = own.retrain()
+    assert max(added) <= SLICE_ROWS_SEARCHED and sum(added) == ROWS - DEAD
+    assert own.rows_in_lists().tolist() == [row for row in range(ROWS) if row % (ROWS // DEAD)]
+    own.collection.searched_at = -math.inf
+    alone = own.retrain()
+    assert beside > 10 * alone
+
+
 def test_until_the_last_slice_the_old_lists_are_searched(own: Own) -> None:
     one = own.lists()
     own.collection.measured_rows = own.collection.saved_rows = 7
@@ -199,32 +237,32 @@ def test_a_table_that_has_gone_meanwhile_changes_nothing(own: Own, how: str, cap
     assert not caplog.records
 
 
-@pytest.mark.parametrize(("step_s", "rest_s"), [(0.01, 0.01), (9.0, MEASURE_PAUSE_S_MAX)])
+@pytest.mark.parametrize(("step_s", "rest_s"), [(0.01, 0.01), (9.0, REST_S_MAX)])
 def test_it_rests_as_long_as_it_works_while_there_are_searches(
     own: Own, monkeypatch: pytest.MonkeyPatch, step_s: float, rest_s: float
 ) -> None:
     times = iter(step_s * number for number in range(1 << 20))
     rests: list[float] = []
-    monkeypatch.setattr("worker.vectors.indexing.time.perf_counter", lambda: next(times))
-    monkeypatch.setattr("worker.vectors.indexing.time.sleep", rests.append)
-    monkeypatch.setattr(WorkerCollection, "is_searched", lambda _: True)
+    monkeypatch.setattr("worker.vectors.pace.time.perf_counter", lambda: next(times))
+    monkeypatch.setattr("worker.vectors.pace.time.sleep", rests.append)
+    own.collection.searched_at = math.inf
     slices = own.retrain()
     assert rests == pytest.approx([rest_s] * slices) and slices > 1
 
 
 def test_a_compaction_rests_too_while_there_are_searches(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
     rests: list[float] = []
-    monkeypatch.setattr("worker.vectors.indexing.time.sleep", rests.append)
+    monkeypatch.setattr("worker.vectors.pace.time.sleep", rests.append)
     for is_searched in (False, True):
-        monkeypatch.setattr(WorkerCollection, "is_searched", lambda _, is_searched=is_searched: is_searched)
+        own.collection.searched_at = math.inf if is_searched else -math.inf
         assert len(list(own.indexing.compact())) > 1
         assert bool(rests) == is_searched
 
 
 def test_it_does_not_rest_without_searches(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
     rests: list[float] = []
-    monkeypatch.setattr("worker.vectors.indexing.time.sleep", rests.append)
-    monkeypatch.setattr(WorkerCollection, "is_searched", lambda _: False)
+    monkeypatch.setattr("worker.vectors.pace.time.sleep", rests.append)
+    own.collection.searched_at = -math.inf
     assert own.retrain() > 1
     assert rests == []
 

@@ -14,18 +14,22 @@ from collections.abc import Generator
 import numpy as np
 
 from shared.messages.vectors import Floats
+from worker.vectors.exact import BLOCK_CELLS_MAX
+from worker.vectors.pace import Pace
 from worker.vectors.recall_curve import RecallCurve
 from worker.vectors.search import K_MEASURED, search
-from worker.vectors.similarity import prepared
+from worker.vectors.similarity import Rows, prepared
 from worker.vectors.table import TableView
 
 QUERIES = 128
-QUERIES_AT_ONCE = 4
+QUERIES_AT_ONCE, QUERIES_BESIDE_SEARCHES = 4, 1
 QUERIES_MIN = 32
 """A measurement uses real queries if at least this many different ones are known; otherwise all of its queries are
 made."""
 COMPARED_AT_ONCE = 1 << 30
 """Components to multiply with queries between two yields: about a tenth of a second."""
+COMPARED_BESIDE_SEARCHES = 16
+"""Queries to compare with all rows at once, while there are searches. It rests after each block of rows."""
 COMPARED_MAX = 1 << 35
 """Components to multiply with all queries together: some seconds of a core. Huge collections are measured with fewer
 queries, but with `QUERIES_MIN` at least."""
@@ -42,26 +46,29 @@ RECALL_ENOUGH = 0.9995
 """The measurement ends with the first expansion that has this recall."""
 
 
-def measure(view: TableView, metric: str, share: float, real_queries: Floats) -> Generator[None, None, RecallCurve]:
+def measure(
+    view: TableView, metric: str, share: float, real_queries: Floats, pace: Pace | None = None
+) -> Generator[None, None, RecallCurve]:
     """Returns the recall for the expansions of `LADDER`, up to the first with `RECALL_ENOUGH`; yields between slices.
 
     `share` is the part of the collection's shards that this worker has: it is expected to have this part of the 10
     nearest. `real_queries` float32[q, dimension] are as `prepared`.
     """
+    pace = pace or Pace()
     k = max(1, math.ceil(K_MEASURED * share))
     is_real = len(real_queries) >= QUERIES_MIN
-    queries = real_queries if is_real else _queries(view, metric)
+    queries = real_queries if is_real else _queries(view, metric, pace)
     queries = queries[: max(QUERIES_MIN, COMPARED_MAX // max(1, view.size * queries.shape[1]))]
-    expected = yield from _nearest(view, metric, queries, k)
+    expected = yield from _nearest(view, metric, queries, k, pace)
     floor = 0.0 if is_real else EXPANSION_MIN[metric] * min(1.0, k / K_MEASURED)
     expansions: list[int] = []
     recalls: list[float] = []
     for expansion in (rung for rung in LADDER if rung >= floor):
         shares: list[float] = []
-        for first in range(0, len(queries), QUERIES_AT_ONCE):
-            slice_queries = queries[first : first + QUERIES_AT_ONCE]
-            ranking = search(view, slice_queries, k, metric, expansion, exhaustive=False, bits=None, check=_go_on)
-            parts = zip(ranking.parts(), expected[first : first + QUERIES_AT_ONCE], strict=True)
+        while len(shares) < len(queries):
+            first, last = len(shares), len(shares) + pace.size(QUERIES_AT_ONCE, QUERIES_BESIDE_SEARCHES)
+            ranking = search(view, queries[first:last], k, metric, expansion, exhaustive=False, bits=None, check=_go_on)
+            parts = zip(ranking.parts(), expected[first:last], strict=True)
             shares += [_share(rows.tolist(), expected_rows) for (rows, _), expected_rows in parts]
             yield
         error = float(np.std(shares)) / math.sqrt(len(shares)) if shares else 0.0
@@ -76,19 +83,24 @@ def _share(rows: list[int], expected: set[int]) -> float:
     return len(expected.intersection(rows)) / len(expected) if expected else 1.0
 
 
-def _nearest(view: TableView, metric: str, queries: Floats, k: int) -> Generator[None, None, list[set[int]]]:
+def _nearest(
+    view: TableView, metric: str, queries: Floats, k: int, pace: Pace
+) -> Generator[None, None, list[set[int]]]:
     """Returns the rows that are nearest to each query, by comparing all rows; yields between slices."""
-    at_once = max(1, COMPARED_AT_ONCE // max(1, view.size * queries.shape[1]))
+    at_once = COMPARED_AT_ONCE // max(1, view.size * queries.shape[1])
     expected: list[set[int]] = []
-    for first in range(0, len(queries), at_once):
-        slice_queries = queries[first : first + at_once]
-        ranking = search(view, slice_queries, k, metric, 0, exhaustive=True, bits=None, check=_go_on)
+    while len(expected) < len(queries):
+        slice_queries = queries[len(expected) : len(expected) + pace.size(at_once, COMPARED_BESIDE_SEARCHES)]
+        cells_max = pace.size(BLOCK_CELLS_MAX, 1)
+        ranking = search(
+            view, slice_queries, k, metric, 0, exhaustive=True, bits=None, check=pace.rest, cells_max=cells_max
+        )
         expected += [set(rows.tolist()) for rows, _ in ranking.parts()]
         yield
     return expected
 
 
-def _queries(view: TableView, metric: str) -> Floats:
+def _queries(view: TableView, metric: str, pace: Pace) -> Floats:
     """Up to `QUERIES` queries near random living rows of the index, float32[q, dimension], as `prepared`."""
     random = np.random.default_rng(view.indexed)
     living = np.flatnonzero(view.alive[: view.indexed])
@@ -99,8 +111,13 @@ def _queries(view: TableView, metric: str) -> Floats:
     if not len(rows):
         return base
     # An approximate neighbour is good enough for a distance, and cheap to find.
-    near = search(view, base, 2, metric, NEIGHBOUR_EXPANSION, exhaustive=False, bits=None, check=_go_on)
-    for place, (near_rows, _) in enumerate(near.parts()):
+    near: list[Rows] = []
+    while len(near) < len(base):
+        some = base[len(near) : len(near) + pace.size(QUERIES, QUERIES_BESIDE_SEARCHES)]
+        found = search(view, some, 2, metric, NEIGHBOUR_EXPANSION, exhaustive=False, bits=None, check=_go_on)
+        near += [rows for rows, _ in found.parts()]
+        pace.rest()
+    for place, near_rows in enumerate(near):
         neighbour = next((row for row in near_rows.tolist() if row != rows[place]), int(rows[place]))
         # In double precision, because huge components would overflow in float32: their squares, and the moved ones.
         moved = base[place].astype(np.float64)

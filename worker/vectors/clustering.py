@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 
 from shared.messages.vectors import Floats
 from worker.vectors import list_blocks
+from worker.vectors.pace import Pace
 from worker.vectors.similarity import Rows
 
 SAMPLE_PER_LIST = 32
 ITERATIONS = 6
 PRODUCTS_MAX, COMPONENTS_MAX = 1 << 21, 1 << 20
 """Products of vectors and centres, and components of vectors, in memory at once: 8 and 4 MB."""
+MULTIPLIED_BESIDE_SEARCHES = 1 << 24
+"""Components to multiply between two yields while there are searches: some half of a millisecond."""
 HUGE, TINY, LEAST = 1e15, 1e-15, 1e-37
 """Vectors are scaled before they are multiplied if their largest component is above HUGE or below TINY. Below LEAST
 they are not: they have lost too many bits."""
@@ -55,7 +58,9 @@ class Centres:
         return nearest
 
 
-def train(table: NDArray[np.floating], rows: Rows, lists: int, *, is_normal: bool) -> Generator[None, None, Floats]:
+def train(
+    table: NDArray[np.floating], rows: Rows, lists: int, pace: Pace, *, is_normal: bool
+) -> Generator[None, None, Floats]:
     """Returns `lists` centres, float32[lists, dimension], for `rows` int64[≥ lists] of `table`; yields between slices.
 
     `is_normal`: the vectors have unit length, and so have the centres.
@@ -63,13 +68,17 @@ def train(table: NDArray[np.floating], rows: Rows, lists: int, *, is_normal: boo
     random = np.random.default_rng(len(rows))
     sample = np.sort(random.choice(rows, min(len(rows), SAMPLE_PER_LIST * lists), replace=False))
     centres = table[random.choice(sample, lists, replace=False)].astype(np.float32)
-    at_once = max(1, min(PRODUCTS_MAX // lists, COMPONENTS_MAX // table.shape[1]))
+    at_once = min(PRODUCTS_MAX // lists, COMPONENTS_MAX // table.shape[1])
+    beside_searches = MULTIPLIED_BESIDE_SEARCHES // (lists * table.shape[1])
     for _ in range(ITERATIONS):
         present_centres = Centres(centres)
         sums, counts = np.zeros(centres.shape, np.float64), np.zeros(lists, np.int64)
-        for start in range(0, len(sample), at_once):
-            vectors = table[sample[start : start + at_once]].astype(np.float32, copy=False)
+        start = 0
+        while start < len(sample):
+            end = start + pace.size(at_once, beside_searches)
+            vectors = table[sample[start:end]].astype(np.float32, copy=False)
             list_blocks.add_up(vectors, present_centres.nearest(vectors), sums, counts)
+            start = end
             yield
         empty = np.flatnonzero(counts == 0)
         sums[empty] = table[random.choice(sample, len(empty))]

@@ -167,20 +167,23 @@ class Engine:
             for _ in self._until_stopped(indexing.compact()):
                 pass
         if not is_paused and indexing.retrain_due():
-            for _ in self._until_stopped(indexing.retrain()):
-                pass
+            self._beside_indexing(indexing, indexing.retrain())
         if indexing.attributes_due():
             indexing.index_attributes()
         if not is_paused and indexing.measure_due():
-            for _ in self._until_stopped(indexing.measure()):
-                pass
+            self._beside_indexing(indexing, indexing.measure())
         if not is_paused and indexing.pages_due():
-            for _ in self._until_stopped(indexing.collapse_pages()):
-                pass
+            self._beside_indexing(indexing, indexing.collapse_pages())
         busy = indexing.index_step()
         if indexing.snapshot_due():
             self._save(indexing)
         return (not is_paused and indexing.verify_step()) or busy
+
+    def _beside_indexing(self, indexing: Indexing, slices: Iterator[None]) -> None:
+        """Run a long task. Rows that come meanwhile are indexed if searches would have to compare them all."""
+        for _ in self._until_stopped(slices):
+            if indexing.collection.is_searched():
+                indexing.index_step()
 
     def _until_stopped(self, slices: Iterator[None]) -> Iterator[None]:
         """The slices of a long task, up to the moment when the engine stops."""

@@ -16,6 +16,7 @@ _ROWS = types.Array(types.int64, 1, "C", readonly=True)
 
 BLOCK_CELLS_MAX = 4 << 20
 """Similarities in memory at once: 16 MB."""
+BLOCK_ROWS_MIN = 1024
 TIE_SLACK = 16
 """Candidates that are kept beyond `k`; more are kept if the last of these may still be one of the `k` nearest."""
 SPAN_MAX = 2
@@ -39,15 +40,17 @@ def candidates(
     k: int,
     metric: str,
     check: Callable[[], None],
+    cells_max: int | None = None,
 ) -> Rows:
     """The `k` nearest of `rows` to each query, and perhaps some more rows: int64[q, c], −1 for none.
 
     `table` is float32 or float16 [n, dimension], `norms` float32[n] are the lengths of its vectors, `rows` int64[r] are
     ascending, and `queries` float32[q, dimension]. A row is left out only if its product is less than the k-th greatest
     by more than the product's error, so rows that are equally near at the edge are all kept. `check` is called between
-    blocks, and raises to end the search early.
+    blocks of about `cells_max` products (None: BLOCK_CELLS_MAX), and raises to end the search early.
     """
-    block_rows = max(1024, BLOCK_CELLS_MAX // max(1, len(queries)))
+    cells_max = BLOCK_CELLS_MAX if cells_max is None else cells_max
+    block_rows = max(BLOCK_ROWS_MIN, cells_max // max(1, len(queries)))
     kept_rows = np.empty((len(queries), 0), dtype=np.int64)
     values = np.empty((len(queries), 0), dtype=np.float32)
     asked_lengths = lengths(queries)

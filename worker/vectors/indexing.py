@@ -16,7 +16,8 @@ from worker.storage.faces import Objects
 from worker.vectors import calibration, snapshot, verification
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.compaction import COPY_ROWS, copy_rows, copy_table
-from worker.vectors.inverted_lists import InvertedLists
+from worker.vectors.inverted_lists import SLICE_ROWS_SEARCHED, InvertedLists
+from worker.vectors.pace import Pace
 from worker.vectors.table import Table
 
 Result = TypeVar("Result")
@@ -49,10 +50,11 @@ PAUSE = 4.0
 sleeps would keep its processor for milliseconds after another one wakes up, and indexing is not urgent: searches
 compare the pending rows."""
 PAUSE_S_MAX = 0.01
-MEASURE_PAUSE_S_MAX = 0.1
-PAGES_PAUSE_S = 0.005
-"""Pause after each huge page in a collection that is searched: a search may wait for it, some tenths of a
-millisecond."""
+PAGES_PAUSE, PAGES_PAUSE_S_MAX = 50.0, 0.5
+"""The pause after each huge page in a collection that is searched, in multiples of its time: the kernel takes up to
+6 ms for a page, in which the process maps no other memory."""
+CAUGHT_UP_ROWS = 2 * SLICE_ROWS_SEARCHED
+"""Rows that were indexed during a retraining, to add to the fresh index at once: more than are indexed meanwhile."""
 WRITTEN_PAUSE_S = 0.002
 """Pause before indexing checks again whether the writes to a collection that is searched have ended."""
 PAUSE_PENDING_MAX = 10_000
@@ -78,6 +80,7 @@ class Indexing:
         self._collapsed_rows = 0
         self._verification: Iterator[None] | None = None
         self._measured_sample = False  # whether the last measurement had a full sample of real queries
+        self._pace = Pace(collection.is_searched)
 
     def index_step(self) -> bool:
         """Index one slice of the pending rows; False if there are none."""
@@ -145,8 +148,9 @@ class Indexing:
         living = np.flatnonzero(view.alive[: view.indexed])
         if not len(living):
             return  # the table is rebuilt instead
-        slices = view.index.retrained(view.vectors, living)
+        slices = view.index.retrained(view.vectors, living, self._pace)
         fresh = yield from self._half_of_the_time(slices)
+        yield from self._half_of_the_time(_added_since(table, view.indexed, fresh))
         with collection.lock:
             if collection.table is not table or collection.is_left:
                 return
@@ -164,15 +168,14 @@ class Indexing:
     def _half_of_the_time(self, slices: Generator[None, None, Result]) -> Generator[None, None, Result]:
         """Run the slices. While the collection is searched, rest after each slice for as long as it took."""
         while True:
-            began = time.perf_counter()
+            self._pace.resume()
             try:
                 next(slices)
             except StopIteration as end:
                 result: Result = end.value
                 return result
+            self._pace.rest()
             yield
-            if self.collection.is_searched():
-                time.sleep(min(MEASURE_PAUSE_S_MAX, time.perf_counter() - began))
 
     def measure_due(self) -> bool:
         """Whether the recall should be measured: for the first time, with many more rows, with the first real queries,
@@ -196,7 +199,7 @@ class Indexing:
         self._measured_at, self._measured_sample = time.monotonic(), sample.is_full()
         queries = sample.queries() if sample.is_full() else np.zeros((0, self._description.dimension), np.float32)
         share = shards / max(shards, self._shards_total)
-        slices = calibration.measure(view, self._description.metric, share, queries)
+        slices = calibration.measure(view, self._description.metric, share, queries, self._pace)
         collection.curve = yield from self._half_of_the_time(slices)
         collection.measured_rows = view.indexed
 
@@ -213,10 +216,12 @@ class Indexing:
         if not huge_pages.is_wanted():
             return
         for span in huge_pages.mappings():
+            began = time.perf_counter()
             for _ in huge_pages.collapse(span):
-                yield
                 if self.collection.is_searched():
-                    time.sleep(PAGES_PAUSE_S)
+                    time.sleep(min(PAGES_PAUSE_S_MAX, PAGES_PAUSE * (time.perf_counter() - began)))
+                yield
+                began = time.perf_counter()
 
     def compact_due(self) -> bool:
         """Whether the table has so many dead rows that it should be rebuilt."""
@@ -306,3 +311,14 @@ class Indexing:
                 collection.saved_rows = view.indexed
                 collection.loading.segments = segments
                 collection.trim_changes(trimmed)
+
+
+def _added_since(table: Table, indexed: int, fresh: InvertedLists) -> Generator[None, None, None]:
+    """Add the rows that a table has indexed since it had indexed the first `indexed` ones to a fresh index, too."""
+    while indexed < table.view.indexed:
+        view = table.view
+        end = min(view.indexed, indexed + CAUGHT_UP_ROWS)
+        rows = indexed + np.flatnonzero(view.alive[indexed:end])
+        fresh.add(rows, view.vectors[rows].astype(np.float32, copy=False))
+        indexed = end
+        yield

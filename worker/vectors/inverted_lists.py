@@ -29,6 +29,7 @@ from worker.vectors.attribute_strings import Mask
 from worker.vectors.codes import CODE_MAX
 from worker.vectors.list_blocks import BLOCK_ROWS
 from worker.vectors.list_filters import NOWHERE, ListFilters
+from worker.vectors.pace import Pace
 from worker.vectors.row_filter import Allowed, PackedBits
 from worker.vectors.similarity import METRICS, Rows
 
@@ -43,8 +44,8 @@ rows. Each row is then coded 1.5 times on average."""
 ROWS_MIN = 1024
 """Fewer rows stay in one list."""
 ADDED_AT_ONCE = 4096
-RENUMBERED_AT_ONCE = 1 << 14
-"""Rows, about, between two yields: less than a millisecond."""
+RENUMBERED_COMPONENTS = 1 << 20
+"""Components, about, whose codes are copied between two yields: less than a millisecond."""
 SLICE_ROWS, SLICE_ROWS_SEARCHED = 1024, 16
 """Rows to add at once, without and with concurrent searches."""
 SLICE_COMPONENTS = 1 << 20
@@ -176,7 +177,8 @@ class InvertedLists:
         fresh._has_centres = self._has_centres
         lists = fresh._lists.with_blocks(self._used, 0)
         filled = np.zeros(len(old.counts), np.int64)
-        cuts = np.searchsorted(np.cumsum(old.counts), np.arange(RENUMBERED_AT_ONCE, len(self), RENUMBERED_AT_ONCE)) + 1
+        at_once = max(1, RENUMBERED_COMPONENTS // self._dimension)
+        cuts = np.searchsorted(np.cumsum(old.counts), np.arange(at_once, len(self), at_once)) + 1
         for begin, end in pairwise([0, *cuts.tolist(), len(old.counts)]):
             used = list_blocks.renumber(
                 numbers,
@@ -296,15 +298,20 @@ class InvertedLists:
         rows = len(self)
         return rows >= ROWS_MIN and lists_of(rows) >= GROWTH * self.lists
 
-    def retrained(self, table: NDArray[np.floating], rows: Rows) -> Generator[None, None, InvertedLists]:
+    def retrained(
+        self, table: NDArray[np.floating], rows: Rows, pace: Pace | None = None
+    ) -> Generator[None, None, InvertedLists]:
         """Returns an index with `rows` int64[n] of `table`, float32 or float16 [≥ n, dimension], in as many lists as
         they need; yields between slices."""
+        pace = pace or Pace()
         is_normal = self._metric == "cosine"
-        centres = yield from clustering.train(table, rows, lists_of(len(rows)), is_normal=is_normal)
+        centres = yield from clustering.train(table, rows, lists_of(len(rows)), pace, is_normal=is_normal)
         fresh = InvertedLists(self._dimension, self._metric, centres)
-        for start in range(0, len(rows), self.slice_rows):
-            chosen = rows[start : start + self.slice_rows]
-            fresh.add(chosen, table[chosen].astype(np.float32, copy=False))
+        start = 0
+        while start < len(rows):
+            end = start + pace.size(self.slice_rows, self.slice_rows_searched)
+            fresh.add(rows[start:end], table[rows[start:end]].astype(np.float32, copy=False))
+            start = end
             yield
         return fresh
 

@@ -56,6 +56,7 @@ def search(
     exhaustive: bool,
     bits: Bits | None,
     check: Callable[[], None],
+    cells_max: int | None = None,
 ) -> Ranking:
     """The `k` nearest living rows to each query, equally near ones by id. With `bits`, flags of `view.size` rows at
     least, only rows count whose flag is set.
@@ -63,7 +64,8 @@ def search(
     `queries` float32[q, dimension] are as `prepared`. A few rows are all compared. Otherwise the index returns so many
     candidates that `k` of them are expected to be allowed, and more in a second round if fewer are. As soon as that
     would cost as much as comparing every allowed row, all allowed rows are compared instead, so a filter never costs
-    recall. `check` raises to end the search early.
+    recall. `check` raises to end the search early; `exact.candidates` calls it, too, which gets
+    `cells_max`.
     """
     check()
     allowed = Allowed(bits, view.alive if view.dead else None)
@@ -75,7 +77,7 @@ def search(
         is_allowed = allowed.mask(first, coded)
         tail = np.arange(first, coded) if is_allowed is None else first + np.flatnonzero(is_allowed)
         if len(tail):
-            candidates.append(exact.candidates(view.vectors, view.norms, tail, queries, k, metric, check))
+            candidates.append(exact.candidates(view.vectors, view.norms, tail, queries, k, metric, check, cells_max))
     if coded < view.size:
         check()
         candidates.append(_coded(view, queries, coded, k, metric, allowed))
