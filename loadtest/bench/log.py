@@ -25,11 +25,12 @@ from loadtest.bench.log_rivals import RIVALS
 from loadtest.bench.log_single import Appends, ordinary_appends, small_appends
 from loadtest.harness.cluster import ROOT, Cluster
 
-PARTS = ("append", "single", "scan", "follow", "keys", "memory")
+PARTS = ("append", "single", "scan", "follow", "sustained", "keys", "memory")
 REPORT = ROOT / "docs" / "benchmarks" / "log.md"
 RECORDS_EACH = 10
 RECORDS_A_REQUEST = 1000
 MEMORY_STEPS = 10
+SUSTAINED_STEPS, SUSTAINED_STEP_S = 8, 5.0
 BREATH_S = 2.0
 MEMORY_BREATH_S = 6.0
 """Workers report what holds their memory every few seconds."""
@@ -99,7 +100,7 @@ class Bench:
                 for part in ("append", "single", "scan", "follow"):
                     if part in parts:
                         getattr(self, f"_{part}")(cluster)
-        for part in ("keys", "memory"):
+        for part in ("sustained", "keys", "memory"):
             if part in parts:
                 with self.cluster() as cluster:
                     getattr(self, f"_{part}")(cluster)
@@ -169,6 +170,23 @@ class Bench:
             middles.append(statistics.median(times))
         text = f"{statistics.median(middles):.1f} ms median, {statistics.median(tails):.1f} ms p99"
         self.add("append to delivery, 1,000 followers on different keys", text, "p99 ≤ 50 ms")
+
+    def _sustained(self, cluster: Cluster) -> None:
+        """Appends at full speed for so long that the stores merge files several times."""
+        requests = [
+            load.post(load.json_body(load.keys_from(i, RECORDS_A_REQUEST)), "application/json") for i in range(8)
+        ]
+        rates: list[float] = []
+        cpu: list[Cost] = []
+        for _ in range(SUSTAINED_STEPS):
+            before = spent(cluster)
+            rate, latencies = load.append_rate(cluster, requests, load.CONNECTIONS, SUSTAINED_STEP_S)
+            rates.append(rate * RECORDS_A_REQUEST)
+            cpu.append(cost(cluster, before, len(latencies) * RECORDS_A_REQUEST))
+        steps = ", ".join(f"{rate:,.0f}" for rate in rates)
+        text = f"{statistics.mean(rates):,.0f} records/s; in each {SUSTAINED_STEP_S:g} s {steps}; "
+        text += cost_text(cpu, 2, "record")
+        self.add(f"the same in JSON for {SUSTAINED_STEPS * SUSTAINED_STEP_S:g} s, from an empty store on", text)
 
     def _keys(self, cluster: Cluster) -> None:
         keys = self.options.keys
