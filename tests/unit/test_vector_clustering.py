@@ -12,6 +12,7 @@ from shared.messages.vectors import Floats
 from tests.unit.test_vector_recall import finished
 from worker.vectors import clustering
 from worker.vectors.clustering import ITERATIONS, SAMPLE_PER_LIST, Centres, train
+from worker.vectors.pace import Pace
 from worker.vectors.similarity import Rows
 
 
@@ -37,7 +38,7 @@ def centres_of(
     vectors: NDArray[np.floating], lists: int, rows: Rows | None = None, *, is_normal: bool = False
 ) -> Floats:
     own = np.arange(len(vectors)) if rows is None else rows
-    return finished(train(vectors, own, lists, is_normal=is_normal))[0]
+    return finished(train(vectors, own, lists, Pace(), is_normal=is_normal))[0]
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 7, 128])
@@ -170,11 +171,11 @@ def test_training_goes_through_a_sample_in_slices(
 ) -> None:
     vectors = grouped(rows, 10, 4)
     monkeypatch.setattr(clustering, "PRODUCTS_MAX", products)
-    _, count = finished(train(vectors, np.arange(rows), 10, is_normal=False))
+    _, count = finished(train(vectors, np.arange(rows), 10, Pace(), is_normal=False))
     assert count == ITERATIONS * slices
 
 
 def test_so_many_components_are_copied_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clustering, "COMPONENTS_MAX", 100 * 16)
-    _, slices = finished(train(grouped(1000, 20, 16), np.arange(1000), 40, is_normal=False))
+    _, slices = finished(train(grouped(1000, 20, 16), np.arange(1000), 40, Pace(), is_normal=False))
     assert slices == ITERATIONS * 10

@@ -113,15 +113,16 @@ def own(tmp_path: Path) -> Iterator[Indexing]:
     store.close()
 
 
-@pytest.mark.parametrize("is_searched", [False, True])
-def test_rows_are_indexed_beside_a_long_task_only_if_searches_would_compare_them(
-    own: Indexing, is_searched: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(("is_searched", "least", "steps"), [(True, ROWS - 20, 2), (True, 0, 3), (False, 0, 0)])
+def test_rows_are_indexed_beside_a_long_task_only_if_searches_have_to_compare_many(
+    own: Indexing, is_searched: bool, least: int, steps: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(WorkerCollection, "is_searched", lambda _: is_searched)
     monkeypatch.setattr("worker.vectors.indexing.time.sleep", lambda _: None)
+    monkeypatch.setattr("worker.vectors.indexing.CATCH_UP_PENDING", least)
     engine = Engine(Settings(data=tmp_path), LocalObjects(tmp_path / "others"))
     engine._beside_indexing(own, iter([None] * 3))
-    assert own.collection.table.pending() == ROWS - is_searched * 3 * own.collection.view().index.slice_rows_searched
+    assert own.collection.table.pending() == ROWS - steps * own.collection.view().index.slice_rows_searched
 
 
 def test_huge_pages_that_take_long_are_followed_by_long_pauses(
@@ -136,6 +137,15 @@ def test_huge_pages_that_take_long_are_followed_by_long_pauses(
     assert clock.rests == pytest.approx([0.001, 0.3, PAGES_PAUSE_S_MAX])
     monkeypatch.setattr(WorkerCollection, "is_searched", lambda _: False)
     assert len(list(own.collapse_pages())) == 3 and len(clock.rests) == 3
+
+
+def test_memory_that_is_about_to_be_left_is_not_collapsed(own: Indexing, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.vectors.indexing.huge_pages.is_wanted", lambda: True)
+    monkeypatch.setattr("worker.vectors.indexing.huge_pages.mappings", lambda: [(0, 1), (1, 2)])
+    monkeypatch.setattr("worker.vectors.indexing.huge_pages.collapse", lambda _: iter([True, True]))
+    assert len(list(own.collapse_pages())) == 4
+    own.collection.delete(0, [b"%d" % number for number in range(ROWS // 2)])
+    assert own.compact_due() and len(list(own.collapse_pages())) == 1
 
 
 def _taking(clock: Clock, seconds: tuple[float, ...]) -> Iterator[bool]:

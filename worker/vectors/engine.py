@@ -180,10 +180,9 @@ class Engine:
         return (not is_paused and indexing.verify_step()) or busy
 
     def _beside_indexing(self, indexing: Indexing, slices: Iterator[None]) -> None:
-        """Run a long task. Rows that come meanwhile are indexed if searches would have to compare them all."""
+        """Run a long task. Beside searches, rows that come meanwhile are indexed."""
         for _ in self._until_stopped(slices):
-            if indexing.collection.is_searched():
-                indexing.index_step()
+            indexing.catch_up()
 
     def _until_stopped(self, slices: Iterator[None]) -> Iterator[None]:
         """The slices of a long task, up to the moment when the engine stops."""

@@ -53,6 +53,8 @@ PAUSE_S_MAX = 0.01
 PAGES_PAUSE, PAGES_PAUSE_S_MAX = 50.0, 0.5
 """The pause after each huge page in a collection that is searched, in multiples of its time: the kernel takes up to
 6 ms for a page, in which the process maps no other memory."""
+CATCH_UP_PENDING = 1000
+"""With fewer pending rows, a longer task goes on without indexing: comparing so many takes a search some 0.05 ms."""
 CAUGHT_UP_ROWS = 2 * SLICE_ROWS_SEARCHED
 """Rows that were indexed during a retraining, to add to the fresh index at once: more than are indexed meanwhile."""
 WRITTEN_PAUSE_S = 0.002
@@ -103,6 +105,11 @@ class Indexing:
         if is_searched and table.pending() < PAUSE_PENDING_MAX:
             time.sleep(min(PAUSE_S_MAX, PAUSE * (time.perf_counter() - began)))
         return True
+
+    def catch_up(self) -> None:
+        """Index some rows beside a longer task if searches have to compare many."""
+        if self.collection.table.pending() >= CATCH_UP_PENDING and self.collection.is_searched():
+            self.index_step()
 
     def verify_step(self) -> bool:
         """Compare some rows of a store with the table, if they were not read at the start; False if none are left.
@@ -211,7 +218,7 @@ class Indexing:
     def collapse_pages(self) -> Iterator[None]:
         """Collapse this process's memory into huge pages; yields after each. Huge pages help where memory is read at
         random places: the index and the vectors, and the interpreter's objects after a search has evicted them from the
-        caches."""
+        caches. Ends early if the table is about to be rebuilt, in other memory."""
         self._collapsed_rows = self.collection.view().indexed
         if not huge_pages.is_wanted():
             return
@@ -221,6 +228,8 @@ class Indexing:
                 if self.collection.is_searched():
                     time.sleep(min(PAGES_PAUSE_S_MAX, PAGES_PAUSE * (time.perf_counter() - began)))
                 yield
+                if self.compact_due():
+                    return
                 began = time.perf_counter()
 
     def compact_due(self) -> bool:
