@@ -47,6 +47,12 @@ def p99(times: Sequence[float]) -> float:
     return statistics.quantiles(times, n=100)[98]
 
 
+def append_requests(name: str) -> list[bytes]:
+    """Requests of RECORDS_A_REQUEST records each, in this one of `load.BODIES`."""
+    make, media_type = load.BODIES[name]
+    return [load.post(make(load.keys_from(i, RECORDS_A_REQUEST)), media_type) for i in range(8)]
+
+
 Cost = tuple[float, float, float]
 """CPU of the coordinator, of the workers, of the load generator: in seconds, or in µs a record or request."""
 
@@ -107,10 +113,7 @@ class Bench:
 
     def _append(self, cluster: Cluster) -> None:
         """Triptych and its rivals in turn, several times: what else the machine does meets all of them."""
-        requests = {
-            name: [load.post(make(load.keys_from(i, RECORDS_A_REQUEST)), media_type) for i in range(8)]
-            for name, (make, media_type) in load.BODIES.items()
-        }
+        requests = {name: append_requests(name) for name in load.BODIES}
         rivals = [rival for rival in RIVALS if rival.path is not None]
         rates: dict[str, list[float]] = {name: [] for name in [*requests, *(rival.title for rival in rivals)]}
         times: dict[str, list[float]] = {name: [] for name in requests}
@@ -173,9 +176,7 @@ class Bench:
 
     def _sustained(self, cluster: Cluster) -> None:
         """Appends at full speed for so long that the stores merge files several times."""
-        requests = [
-            load.post(load.json_body(load.keys_from(i, RECORDS_A_REQUEST)), "application/json") for i in range(8)
-        ]
+        requests = append_requests("JSON")
         rates: list[float] = []
         cpu: list[Cost] = []
         for _ in range(SUSTAINED_STEPS):
@@ -186,7 +187,7 @@ class Bench:
         steps = ", ".join(f"{rate:,.0f}" for rate in rates)
         text = f"{statistics.mean(rates):,.0f} records/s; in each {SUSTAINED_STEP_S:g} s {steps}; "
         text += cost_text(cpu, 2, "record")
-        self.add(f"the same in JSON for {SUSTAINED_STEPS * SUSTAINED_STEP_S:g} s, from an empty store on", text)
+        self.add(f"durable append of JSON for {SUSTAINED_STEPS * SUSTAINED_STEP_S:g} s, from an empty store on", text)
 
     def _keys(self, cluster: Cluster) -> None:
         keys = self.options.keys

@@ -207,3 +207,21 @@ def test_a_copy_has_the_rows_and_answers_as_they_did(
     everything = own.index.search(queries[:1], wanted, wanted, 4000, own.indexed, Allowed())
     assert set(everything[everything >= 0].tolist()) == set(range(wanted))
     assert own.codes.first + fresh._codes._size == own.size
+
+
+@pytest.mark.parametrize(("components", "slices"), [(100 * 16, 20), (1, 2000), (1 << 20, 4)])
+def test_so_many_components_are_copied_at_once(
+    components: int, slices: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(compaction, "COPY_COMPONENTS", components)
+    old, fresh = (Table(Collection(1, "c", 16, "l2"), directory=tmp_path) for _ in range(2))
+    old.append(
+        [b"%d" % row for row in range(2000)],
+        drawn(2000, 16, "l2"),
+        np.arange(2000, dtype=np.uint64),
+        0,
+        [b""] * 2000,
+        (),
+    )
+    assert sum(1 for _ in copy_rows(old.view, fresh, np.arange(2000))) == slices
+    assert fresh.view.size == 2000

@@ -13,7 +13,7 @@ from shared.settings import Settings
 from worker.damage import DamageReport
 from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
-from worker.vectors import calibration, pace
+from worker.vectors import calibration, exact, pace
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.engine import Engine
 from worker.vectors.indexing import PAGES_PAUSE_S_MAX, Indexing
@@ -74,6 +74,14 @@ def test_slices_are_small_beside_searches(alone: int, beside: int, is_searched: 
     assert Pace(lambda: is_searched).size(alone, beside) == size
 
 
+def test_each_slice_has_the_size_that_is_right_when_it_begins() -> None:
+    is_searched = False
+    slices = Pace(lambda: is_searched).slices(100, 50, 20)
+    assert next(slices) == slice(0, 50)
+    is_searched = True
+    assert list(slices) == [slice(50, 70), slice(70, 90), slice(90, 100)]
+
+
 def _slices(of: Generator[None, None, RecallCurve]) -> tuple[RecallCurve, int]:
     count = 0
     while True:
@@ -98,7 +106,8 @@ def test_the_recall_measured_beside_searches_is_the_same(queries: int, clock: Cl
     alone, few = _slices(calibration.measure(table.view, "cosine", 1.0, asked))
     beside, many = _slices(calibration.measure(table.view, "cosine", 1.0, asked, Pace(lambda: True)))
     assert beside == alone and many > 2 * few
-    assert len(clock.rests) >= ROWS // 1024 * (100 // calibration.COMPARED_BESIDE_SEARCHES)
+    slices, blocks = -(-100 // calibration.COMPARED_BESIDE_SEARCHES), -(-ROWS // exact.BLOCK_ROWS_MIN)
+    assert len(clock.rests) >= slices * (1 + blocks)
 
 
 @pytest.fixture
@@ -123,6 +132,19 @@ def test_rows_are_indexed_beside_a_long_task_only_if_searches_have_to_compare_ma
     engine = Engine(Settings(data=tmp_path), LocalObjects(tmp_path / "others"))
     engine._beside_indexing(own, iter([None] * 3))
     assert own.collection.table.pending() == ROWS - steps * own.collection.view().index.slice_rows_searched
+
+
+@pytest.mark.parametrize("task", ["retrain", "measure", "pages"])
+def test_rows_are_indexed_beside_every_long_task(
+    own: Indexing, task: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    caught_up: list[None] = []
+    for name, method in (("retrain", "retrain"), ("measure", "measure"), ("pages", "collapse_pages")):
+        monkeypatch.setattr(own, f"{name}_due", lambda is_due=name == task: is_due)
+        monkeypatch.setattr(own, method, lambda: iter([None] * 3))
+    monkeypatch.setattr(own, "catch_up", lambda: caught_up.append(None))
+    Engine(Settings(data=tmp_path), LocalObjects(tmp_path / "others"))._step(own)
+    assert len(caught_up) == 3
 
 
 def test_huge_pages_that_take_long_are_followed_by_long_pauses(

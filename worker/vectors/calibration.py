@@ -29,7 +29,9 @@ made."""
 COMPARED_AT_ONCE = 1 << 30
 """Components to multiply with queries between two yields: about a tenth of a second."""
 COMPARED_BESIDE_SEARCHES = 16
-"""Queries to compare with all rows at once, while there are searches. It rests after each block of rows."""
+"""Queries to compare with all rows at once, while there are searches."""
+CELLS_BESIDE_SEARCHES = 1
+"""Their products with rows between two rests; that is, blocks have the fewest rows that `exact.candidates` compares."""
 COMPARED_MAX = 1 << 35
 """Components to multiply with all queries together: some seconds of a core. Huge collections are measured with fewer
 queries, but with `QUERIES_MIN` at least."""
@@ -65,10 +67,9 @@ def measure(
     recalls: list[float] = []
     for expansion in (rung for rung in LADDER if rung >= floor):
         shares: list[float] = []
-        while len(shares) < len(queries):
-            first, last = len(shares), len(shares) + pace.size(QUERIES_AT_ONCE, QUERIES_BESIDE_SEARCHES)
-            ranking = search(view, queries[first:last], k, metric, expansion, exhaustive=False, bits=None, check=_go_on)
-            parts = zip(ranking.parts(), expected[first:last], strict=True)
+        for part in pace.slices(len(queries), QUERIES_AT_ONCE, QUERIES_BESIDE_SEARCHES):
+            ranking = search(view, queries[part], k, metric, expansion, exhaustive=False, bits=None, check=_go_on)
+            parts = zip(ranking.parts(), expected[part], strict=True)
             shares += [_share(rows.tolist(), expected_rows) for (rows, _), expected_rows in parts]
             yield
         error = float(np.std(shares)) / math.sqrt(len(shares)) if shares else 0.0
@@ -89,11 +90,10 @@ def _nearest(
     """Returns the rows that are nearest to each query, by comparing all rows; yields between slices."""
     at_once = COMPARED_AT_ONCE // max(1, view.size * queries.shape[1])
     expected: list[set[int]] = []
-    while len(expected) < len(queries):
-        slice_queries = queries[len(expected) : len(expected) + pace.size(at_once, COMPARED_BESIDE_SEARCHES)]
-        cells_max = pace.size(BLOCK_CELLS_MAX, 1)
+    for part in pace.slices(len(queries), at_once, COMPARED_BESIDE_SEARCHES):
+        cells_max = pace.size(BLOCK_CELLS_MAX, CELLS_BESIDE_SEARCHES)
         ranking = search(
-            view, slice_queries, k, metric, 0, exhaustive=True, bits=None, check=pace.rest, cells_max=cells_max
+            view, queries[part], k, metric, 0, exhaustive=True, bits=None, check=pace.rest, cells_max=cells_max
         )
         expected += [set(rows.tolist()) for rows, _ in ranking.parts()]
         yield
@@ -112,9 +112,8 @@ def _queries(view: TableView, metric: str, pace: Pace) -> Floats:
         return base
     # An approximate neighbour is good enough for a distance, and cheap to find.
     near: list[Rows] = []
-    while len(near) < len(base):
-        some = base[len(near) : len(near) + pace.size(QUERIES, QUERIES_BESIDE_SEARCHES)]
-        found = search(view, some, 2, metric, NEIGHBOUR_EXPANSION, exhaustive=False, bits=None, check=_go_on)
+    for part in pace.slices(len(base), QUERIES, QUERIES_BESIDE_SEARCHES):
+        found = search(view, base[part], 2, metric, NEIGHBOUR_EXPANSION, exhaustive=False, bits=None, check=_go_on)
         near += [rows for rows, _ in found.parts()]
         pace.rest()
     for place, near_rows in enumerate(near):

@@ -73,12 +73,9 @@ def train(
     for _ in range(ITERATIONS):
         present_centres = Centres(centres)
         sums, counts = np.zeros(centres.shape, np.float64), np.zeros(lists, np.int64)
-        start = 0
-        while start < len(sample):
-            end = start + pace.size(at_once, beside_searches)
-            vectors = table[sample[start:end]].astype(np.float32, copy=False)
+        for part in pace.slices(len(sample), at_once, beside_searches):
+            vectors = table[sample[part]].astype(np.float32, copy=False)
             list_blocks.add_up(vectors, present_centres.nearest(vectors), sums, counts)
-            start = end
             yield
         empty = np.flatnonzero(counts == 0)
         sums[empty] = table[random.choice(sample, len(empty))]

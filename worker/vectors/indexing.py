@@ -55,7 +55,7 @@ PAGES_PAUSE, PAGES_PAUSE_S_MAX = 50.0, 0.5
 6 ms for a page, in which the process maps no other memory."""
 CATCH_UP_PENDING = 1000
 """With fewer pending rows, a longer task goes on without indexing: comparing so many takes a search some 0.05 ms."""
-CAUGHT_UP_ROWS = 2 * SLICE_ROWS_SEARCHED
+ADDED_SINCE_ROWS = 2 * SLICE_ROWS_SEARCHED
 """Rows that were indexed during a retraining, to add to the fresh index at once: more than are indexed meanwhile."""
 WRITTEN_PAUSE_S = 0.002
 """Pause before indexing checks again whether the writes to a collection that is searched have ended."""
@@ -326,7 +326,7 @@ def _added_since(table: Table, indexed: int, fresh: InvertedLists) -> Generator[
     """Add the rows that a table has indexed since it had indexed the first `indexed` ones to a fresh index, too."""
     while indexed < table.view.indexed:
         view = table.view
-        end = min(view.indexed, indexed + CAUGHT_UP_ROWS)
+        end = min(view.indexed, indexed + ADDED_SINCE_ROWS)
         rows = indexed + np.flatnonzero(view.alive[indexed:end])
         fresh.add(rows, view.vectors[rows].astype(np.float32, copy=False))
         indexed = end

@@ -307,11 +307,8 @@ class InvertedLists:
         is_normal = self._metric == "cosine"
         centres = yield from clustering.train(table, rows, lists_of(len(rows)), pace, is_normal=is_normal)
         fresh = InvertedLists(self._dimension, self._metric, centres)
-        start = 0
-        while start < len(rows):
-            end = start + pace.size(self.slice_rows, self.slice_rows_searched)
-            fresh.add(rows[start:end], table[rows[start:end]].astype(np.float32, copy=False))
-            start = end
+        for part in pace.slices(len(rows), self.slice_rows, self.slice_rows_searched):
+            fresh.add(rows[part], table[rows[part]].astype(np.float32, copy=False))
             yield
         return fresh
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 REST_S_MAX = 0.1
 """The longest rest, in seconds."""
@@ -26,6 +26,14 @@ class Pace:
     def size(self, alone: int, beside_searches: int) -> int:
         """The size of the next slice, at least 1."""
         return max(1, min(alone, beside_searches) if self._is_searched() else alone)
+
+    def slices(self, count: int, alone: int, beside_searches: int) -> Iterator[slice]:
+        """The numbers from 0 to `count` in slices, each of the size that is right when it begins."""
+        start = 0
+        while start < count:
+            end = min(count, start + self.size(alone, beside_searches))
+            yield slice(start, end)
+            start = end
 
     def resume(self) -> None:
         """The task goes on after a wait for something else."""

@@ -64,8 +64,8 @@ def search(
     `queries` float32[q, dimension] are as `prepared`. A few rows are all compared. Otherwise the index returns so many
     candidates that `k` of them are expected to be allowed, and more in a second round if fewer are. As soon as that
     would cost as much as comparing every allowed row, all allowed rows are compared instead, so a filter never costs
-    recall. `check` raises to end the search early; `exact.candidates` calls it, too, which gets
-    `cells_max`.
+    recall. `check` raises to end the search early, also between the blocks of an exact comparison; `cells_max` is the
+    size of these, as in `exact.candidates`.
     """
     check()
     allowed = Allowed(bits, view.alive if view.dead else None)

@@ -31,11 +31,12 @@ WRITE_BUFFERS_MAX = 6
 """Write buffers of one family in memory; RocksDB delays writes when nearly all of them are full."""
 SLOWDOWN_FILES = 40
 """From this number of level-0 files on, the store delays writes: twice RocksDB's default."""
-LOG_MERGED_FILES, LOG_SLOWDOWN_FILES = 24, 80
-"""The same for the log, and how many level-0 files are merged there. Their keys begin with the segment, so files of
-different segments are merged without rewriting much. With RocksDB's default of 4, the records of the current segment
-were rewritten again and again: within 40 s, appending at full speed slowed down by 40 %. A reader of one key looks into
-each of these files, which takes some 10 µs."""
+LOG_FAMILY_SLOWDOWN_FILES = 80
+"""The same for the family of the log, whose files are merged later."""
+LOG_FAMILY_MERGED_FILES = 24
+"""From this number of level-0 files of the log on, RocksDB merges them. With its default of 4, it rewrote the records
+of the current segment again and again: within 40 s, appending at full speed slowed down by 40 %. Keys begin with the
+segment, so that files of different segments do not overlap."""
 LOG_FILES_KEPT = 2
 """How many of RocksDB's message logs are kept: those of this start and of the one before."""
 _TRACKING = Path(__file__).with_name("tracking")
@@ -101,11 +102,11 @@ def _options(family: str = "default") -> Options:
     options.set_keep_log_file_num(LOG_FILES_KEPT)
     # A write holds the interpreter lock, so a delayed write would delay the worker's heartbeat too.
     options.set_max_write_buffer_number(WRITE_BUFFERS_MAX)
-    slowdown_files = LOG_SLOWDOWN_FILES if family == "log" else SLOWDOWN_FILES
+    slowdown_files = LOG_FAMILY_SLOWDOWN_FILES if family == "log" else SLOWDOWN_FILES
     options.set_level_zero_slowdown_writes_trigger(slowdown_files)
     options.set_level_zero_stop_writes_trigger(2 * slowdown_files)
     if family == "log":
-        options.set_level_zero_file_num_compaction_trigger(LOG_MERGED_FILES)
+        options.set_level_zero_file_num_compaction_trigger(LOG_FAMILY_MERGED_FILES)
     options.set_max_open_files(OPEN_FILES_MAX)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_paranoid_checks(True)
