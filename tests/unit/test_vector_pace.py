@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from worker.storage.rows.store import Store
 from worker.vectors import calibration, exact, pace
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.engine import Engine
-from worker.vectors.indexing import PAGES_PAUSE_S_MAX, Indexing
+from worker.vectors.indexing import PAGES_PAUSE_S_MAX, Indexing, _added_since
+from worker.vectors.inverted_lists import InvertedLists
 from worker.vectors.pace import REST_S_MAX, Pace
 from worker.vectors.recall_curve import RecallCurve
 from worker.vectors.similarity import prepared
@@ -145,6 +147,17 @@ def test_rows_are_indexed_beside_every_long_task(
     monkeypatch.setattr(own, "catch_up", lambda: caught_up.append(None))
     Engine(Settings(data=tmp_path), LocalObjects(tmp_path / "others"))._step(own)
     assert len(caught_up) == 3
+
+
+def test_a_fresh_index_catches_up_while_more_rows_are_indexed(own: Indexing) -> None:
+    own.collection.searched_at = math.inf
+    table = own.collection.table
+    for _ in range(10):
+        own.catch_up()
+    fresh = InvertedLists(DIMENSION, "cosine")
+    for _ in _added_since(table, 0, fresh):
+        own.catch_up()
+    assert len(fresh) == table.view.indexed and table.pending() > ROWS // 2
 
 
 def test_huge_pages_that_take_long_are_followed_by_long_pauses(

@@ -174,12 +174,12 @@ def test_writes_and_deletions_meanwhile_are_not_lost(own: Own) -> None:
 
 def test_rows_that_are_indexed_meanwhile_get_into_the_new_lists_too(own: Own) -> None:
     slices = own.indexing.retrain()
-    vectors, added = np.empty((0, DIMENSION), np.float32), 0
+    added = 0
     for turn, _ in enumerate(slices):
-        if turn < 20:
-            vectors = np.concatenate([vectors, own.write(range(ROWS + added, ROWS + added + 10), seed=turn)])
-            added += 10
-        if turn == 10:
+        if turn < 10:
+            own.write(range(ROWS + added, ROWS + added + 20), seed=turn)
+            added += 20
+        if turn == 8:
             own.delete(range(ROWS + 5, ROWS + 9))
         own.indexing.index_step()
     own.index()

@@ -323,11 +323,13 @@ class Indexing:
 
 
 def _added_since(table: Table, indexed: int, fresh: InvertedLists) -> Generator[None, None, None]:
-    """Add the rows that a table has indexed since it had indexed the first `indexed` ones to a fresh index, too."""
+    """Add the rows that a table has indexed since it had indexed the first `indexed` ones to a fresh index, too. More
+    may be indexed whenever it yields; when it returns, the fresh index has all of them."""
     while indexed < table.view.indexed:
         view = table.view
         end = min(view.indexed, indexed + ADDED_SINCE_ROWS)
         rows = indexed + np.flatnonzero(view.alive[indexed:end])
         fresh.add(rows, view.vectors[rows].astype(np.float32, copy=False))
         indexed = end
-        yield
+        if indexed < view.indexed:
+            yield
