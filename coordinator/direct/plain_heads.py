@@ -1,7 +1,8 @@
 """Parses the heads of requests that are served without aiohttp (coordinator/direct/requests.py).
 
 Clients repeat the same header lines, so their parsed content is cached, and only the request line is parsed each time.
-Heads that are not plain are left to aiohttp.
+Those of POST requests, whose parameters are in the body, are cached as a whole. Heads that are not plain are left to
+aiohttp.
 """
 
 from __future__ import annotations
@@ -72,6 +73,10 @@ class PlainHead(NamedTuple):
 
 def plain_head(head: bytes) -> PlainHead | None:
     """Parse the head of a request, which ends with an empty line. None if it is left to aiohttp."""
+    return _posted(head) if head.startswith(b"POST ") and len(head) <= LINES_BYTES_MAX else _parsed(head)
+
+
+def _parsed(head: bytes) -> PlainHead | None:
     line = _REQUEST_LINE.match(head)
     if line is None or len(head) - line.end() > LINES_BYTES_MAX:
         return None
@@ -80,6 +85,9 @@ def plain_head(head: bytes) -> PlainHead | None:
         return None
     method, path, query = line.groups(b"")
     return PlainHead(method.decode(), path.decode(), query, *lines)
+
+
+_posted = lru_cache(LINES_CACHED)(_parsed)
 
 
 @lru_cache(LINES_CACHED)

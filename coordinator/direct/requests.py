@@ -154,13 +154,14 @@ class DirectConnection(Connection):
             return False
         body_at = data.find(b"\r\n\r\n", 0, HEAD_BYTES_MAX) + 4
         head = plain_head(data[:body_at]) if body_at >= 4 else None
-        if head is None or not self._direct.admits(head):
+        endpoint = self._direct.admits(head) if head is not None else None
+        if head is None or endpoint is None:
             return False
         missing = body_at + head.body_bytes - len(data)
         self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
         if missing:
             return missing > 0 and self._awaits(missing, data)
-        self._answer = self._direct.begin(self, head, data, body_at)
+        self._answer = self._direct.begin(self, endpoint, head, data, body_at)
         return self._answer is not None
 
     def _awaits(self, missing: int, data: bytes) -> bool:
@@ -249,10 +250,10 @@ class DirectRequests:
         self.pieces_bytes = 0
         """The bytes of all incomplete requests, including the bytes that are still missing."""
 
-    def admits(self, head: PlainHead) -> bool:
-        """Whether a request with this head may be served here."""
+    def admits(self, head: PlainHead) -> Endpoint | None:
+        """The endpoint for a request with this head; None if it may not be served here."""
         context, endpoint = self._context, self._endpoint(head.path)
-        return (
+        is_admitted = (
             endpoint is not None
             and head.encoding == endpoint.encoding
             and endpoint.takes(head)
@@ -262,6 +263,7 @@ class DirectRequests:
             and context.cross_site.knows(head.host)
             and (head.method == "POST" or not context.cors.is_on)  # caches must see that responses vary by origin
         )
+        return endpoint if is_admitted else None
 
     def _endpoint(self, path: str) -> Endpoint | None:
         return self._endpoints.get(LABEL_VALUES if label_in(path) else path)
@@ -271,12 +273,10 @@ class DirectRequests:
         return self.pieces_bytes + size <= PIECES_BYTES_MAX
 
     def begin(
-        self, connection: DirectConnection, head: PlainHead, data: bytes, body_at: int
+        self, connection: DirectConnection, endpoint: Endpoint, head: PlainHead, data: bytes, body_at: int
     ) -> asyncio.Future[Any] | None:
         """Serve an admitted request, whose body is data[body_at:]. Returns a future that is done when the request is
         over, or None if the request is left to aiohttp, in which case nothing has been done."""
-        endpoint = self._endpoint(head.path)
-        assert endpoint is not None
         work = endpoint.work(head, data[body_at:])
         if work is None:
             return None

@@ -30,6 +30,7 @@ class FanOut:
 
     replies: list[WorkerReply]
     missing: dict[int, str]
+    _warnings: list[str] | None = None
 
     @classmethod
     def of(cls, parts: Sequence[WorkerCall], missing: dict[int, str]) -> FanOut:
@@ -49,9 +50,14 @@ class FanOut:
         return cls(replies, missing)
 
     def warnings(self) -> list[str]:
-        """Warnings for the response envelope: one for each missing shard, and those that the replies contain."""
-        missing = [f"shard {shard} is missing from this answer: {why}" for shard, why in sorted(self.missing.items())]
-        return missing + [text for reply in self.replies for text in reply.message.warnings]
+        """Warnings for the response envelope: one for each missing shard, and those that the replies contain. They are
+        made once, since many requests may share an outcome."""
+        if self._warnings is None:
+            missing = [
+                f"shard {shard} is missing from this answer: {why}" for shard, why in sorted(self.missing.items())
+            ]
+            self._warnings = missing + [text for reply in self.replies for text in reply.message.warnings]
+        return list(self._warnings)
 
 
 def may_grow(method: str, parts: Mapping[int, Sequence[Frame]]) -> bool:

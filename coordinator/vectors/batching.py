@@ -46,48 +46,51 @@ class SearchKind:
         return cls(body, msgspec.msgpack.encode(body))
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """`queries`: float32[1, dimension], or in JSON. `http_request`: the id of the search's HTTP request. `batch`: the
-    one with which it was sent."""
+class _Search(PromptFuture[Found]):
+    """A search for one vector, and its answer. `queries`: float32[1, dimension], or in JSON. `http_request`: the id of
+    its HTTP request. `expires`: on the event loop's clock. `batch`: the one with which it was sent."""
 
-    queries: Floats | bytes
-    answer: asyncio.Future[Found]
-    http_request: str
-    expiry: asyncio.TimerHandle
-    batch: _Batch | None = None
+    def __init__(self, queries: Floats | bytes, expires: float) -> None:
+        super().__init__()
+        self.queries = queries
+        self.http_request = REQUEST_ID.get()
+        self.expires = expires
+        self.batch: _Batch | None = None
 
-    def over(self, answer: asyncio.Future[Found]) -> None:
-        """Note that the search has its answer, or that its client no longer waits for it."""
-        self.expiry.cancel()
-        if self.batch is not None and answer.cancelled():
+    def cancel(self, msg: object = None) -> bool:
+        """Take the search back: its client no longer waits for it."""
+        is_canceled = super().cancel(msg)
+        if is_canceled and self.batch is not None:
             self.batch.leave()
+        return is_canceled
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Batch:
-    """`awaited`: how many of its searches still have a waiting client."""
+    """Searches that share a message. `awaited`: how many of them still have a waiting client."""
 
-    task: asyncio.Task[None]
+    searches: list[_Search]
     awaited: int
+    task: asyncio.Task[None] | None = None
 
     def leave(self) -> None:
         """Note that a search was canceled. When all have been, the workers can stop."""
         self.awaited -= 1
-        if not self.awaited:
-            self.task.cancel()
+        if not self.awaited and self.task is not None:
+            # In a later turn: a task that is canceled before it has begun would not say that its batch is over.
+            asyncio.get_running_loop().call_soon(self.task.cancel)
 
 
 @dataclass(slots=True)
 class _Queue:
-    """Searches of one kind."""
+    """Searches of one kind. `expiry`: the timer of the first one that may expire; the others have none of their own."""
 
     kind: SearchKind
-    in_flight: int = 0
-    waiting: list[_Waiting] = field(default_factory=list)
+    in_flight: list[_Batch] = field(default_factory=list)
+    waiting: list[_Search] = field(default_factory=list)
     recent: float = 1.0  # searches that were recently under way together
-    sent: int = 0
     hold: asyncio.TimerHandle | None = None
+    expiry: asyncio.TimerHandle | None = None
 
 
 class SearchBatches:
@@ -119,20 +122,29 @@ class SearchBatches:
         if queue is None:
             queue = self._queues[kind.key] = _Queue(kind)
         loop = asyncio.get_running_loop()
-        answer = PromptFuture[Found]()
-        expiry = loop.call_later(self._timeout_s, self._expire, answer)
-        waiting = _Waiting(queries, answer, REQUEST_ID.get(), expiry)
-        answer.add_done_callback(waiting.over)
-        queue.waiting.append(waiting)
+        search = _Search(queries, loop.time() + self._timeout_s)
+        if queue.expiry is None:
+            queue.expiry = loop.call_at(search.expires, self._expire, queue)
+        queue.waiting.append(search)
         self._advance(queue)
-        return answer
+        return search
 
-    def _expire(self, answer: asyncio.Future[Found]) -> None:
-        if not answer.done():
-            answer.set_exception(DeadlineExceeded(f"the search took longer than {self._timeout_s:g} s"))
+    def _expire(self, queue: _Queue) -> None:
+        """End the searches whose time is over, and set the timer for the next one's."""
+        loop = asyncio.get_running_loop()
+        now, queue.expiry = loop.time(), None
+        searches = [search for batch in queue.in_flight for search in batch.searches] + queue.waiting
+        for search in searches:
+            if not search.done() and search.expires <= now:
+                search.set_exception(DeadlineExceeded(f"the search took longer than {self._timeout_s:g} s"))
+        expires = min((search.expires for search in searches if not search.done()), default=None)
+        if expires is not None:
+            if queue.expiry is not None:
+                queue.expiry.cancel()  # of a search that was begun just now, and expires later
+            queue.expiry = loop.call_at(expires, self._expire, queue)
 
     def _advance(self, queue: _Queue, *, held: bool = False) -> None:
-        while queue.waiting and queue.in_flight < BATCHES_IN_FLIGHT:
+        while queue.waiting and len(queue.in_flight) < BATCHES_IN_FLIGHT:
             if not held and len(queue.waiting) < min(BATCH_MAX, HOLD_SHARE * queue.recent):
                 if queue.hold is None:
                     queue.hold = asyncio.get_running_loop().call_later(HOLD_S, self._release, queue)
@@ -140,57 +152,58 @@ class SearchBatches:
             if queue.hold is not None:
                 queue.hold.cancel()
                 queue.hold = None
-            # Those canceled in this turn of the event loop have not left yet, and must not leave a batch later.
-            awaited = [waiting for waiting in queue.waiting if not waiting.answer.done()]
-            batch, queue.waiting = awaited[:BATCH_MAX], awaited[BATCH_MAX:]
-            if not batch:
+            awaited = [search for search in queue.waiting if not search.done()]
+            searches, queue.waiting = awaited[:BATCH_MAX], awaited[BATCH_MAX:]
+            if not searches:
                 break
-            queue.in_flight += 1
-            queue.sent = len(batch)
-            task = asyncio.create_task(self._run(queue, batch))
-            sent = _Batch(task, len(batch))
-            for waiting in batch:
-                waiting.batch = sent
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            batch = _Batch(searches, len(searches))
+            queue.in_flight.append(batch)
+            for search in searches:
+                search.batch = batch
+            batch.task = asyncio.create_task(self._run(queue, batch))
+            self._tasks.add(batch.task)
+            batch.task.add_done_callback(self._tasks.discard)
         if not queue.waiting and not queue.in_flight and len(self._queues) > QUEUES_MAX:
             self._queues.pop(queue.kind.key, None)
+            if queue.expiry is not None:
+                queue.expiry.cancel()
 
     def _release(self, queue: _Queue) -> None:
         queue.hold = None
         self._advance(queue, held=True)
 
-    async def _run(self, queue: _Queue, batch: list[_Waiting]) -> None:
-        awaited = [waiting for waiting in batch if not waiting.answer.done()]
-        found: list[tuple[_Waiting, Found]] = []
+    async def _run(self, queue: _Queue, batch: _Batch) -> None:
+        awaited = [search for search in batch.searches if not search.done()]
+        found: list[tuple[_Search, Found]] = []
         try:
             queries = _read(awaited, queue.kind.body.collection)
-            awaited = [waiting for waiting in awaited if not waiting.answer.done()]
+            awaited = [search for search in awaited if not search.done()]
             if awaited:
                 REQUEST_ID.set(awaited[0].http_request)  # the workers are asked for one of them
                 results, outcome = await self._ask(queue.kind.body, np.concatenate(queries))
-                for waiting, hits in zip(awaited, results.lists, strict=True):
+                for search, hits in zip(awaited, results.lists, strict=True):
                     query_results = MergedHits([hits], results.unknown, results.vectors, results.nearest)
-                    found.append((waiting, (query_results, outcome)))
+                    found.append((search, (query_results, outcome)))
         except asyncio.CancelledError:
-            for waiting in awaited:
-                waiting.answer.cancel()
+            for search in awaited:
+                search.cancel()
             raise
         except Exception as error:
             # Every search of the batch raises the error to its own client.
-            for waiting in awaited:
-                if not waiting.answer.done():
-                    waiting.answer.set_exception(error)
+            for search in awaited:
+                if not search.done():
+                    search.set_exception(error)
         finally:
-            queue.in_flight -= 1
-            queue.recent = (queue.recent + queue.sent + len(queue.waiting)) / 2
+            queue.in_flight.remove(batch)
+            queue.recent = (queue.recent + len(batch.searches) + len(queue.waiting)) / 2
+            batch.searches = []  # they refer to the batch, and would stay until the collector runs
             self._advance(queue)
-        for waiting, own_found in found:  # the queue is in order: who is told may search again at once
-            if not waiting.answer.done():
-                waiting.answer.set_result(own_found)
+        for search, own_found in found:  # the queue is in order: who is told may search again at once
+            if not search.done():
+                search.set_result(own_found)
 
 
-def _read(searches: Sequence[_Waiting], collection: Collection) -> list[Floats]:
+def _read(searches: Sequence[_Search], collection: Collection) -> list[Floats]:
     """The vectors of the searches. Those in JSON are read together. If one is wrong, its search gets the error and has
     no vector here."""
     texts = [search.queries for search in searches if isinstance(search.queries, bytes)]
@@ -201,11 +214,11 @@ def _read(searches: Sequence[_Waiting], collection: Collection) -> list[Floats]:
         return [vector for search in searches if (vector := _vector_of(search, collection)) is not None]
 
 
-def _vector_of(search: _Waiting, collection: Collection) -> Floats | None:
+def _vector_of(search: _Search, collection: Collection) -> Floats | None:
     if not isinstance(search.queries, bytes):
         return search.queries
     try:
         return vectors_of([search.queries], collection)
     except BadData as error:
-        search.answer.set_exception(error)
+        search.set_exception(error)
         return None

@@ -117,3 +117,16 @@ def test_parameters_are_those_that_aiohttp_reads(query: str) -> None:
         return  # aiohttp reads it, and names what is wrong
     usual = URL(f"{PATH}?{query}", encoded=True).query
     assert fields == {name: usual.getone(name) for name in usual}
+
+
+def test_heads_of_posts_that_differ_have_their_own_content() -> None:
+    def posted(path: str, size: int) -> bytes:
+        return f"POST {path} HTTP/1.1\r\n{HOST}\r\nContent-Length: {size}\r\n\r\n".encode()
+
+    for _ in range(2):
+        for path in (PATH, f"{PATH}/other"):
+            for size in (1, 2):
+                plain = plain_head(posted(path, size))
+                assert plain is not None
+                assert (plain.path, plain.body_bytes) == (path, size)
+    assert plain_head(posted(PATH, 1)) is plain_head(posted(PATH, 1))

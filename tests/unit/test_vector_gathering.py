@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import pytest
 
 from coordinator.fanout.calls import FanOut, WorkerReply
 from coordinator.fanout.links import Links
@@ -18,7 +21,7 @@ from coordinator.vectors.batching import Found, SearchBatches, SearchKind
 from coordinator.vectors.search import SearchRequest
 from shared import wire
 from shared.control import LocalControl
-from shared.errors import Internal
+from shared.errors import DeadlineExceeded, Internal
 from shared.messages.vectors import (
     Collection,
     CollectionsReply,
@@ -188,3 +191,81 @@ async def test_a_search_canceled_just_before_its_batch_is_sent_leaves_the_others
         held[1].set_result(None)
         await other
     batches.stop()
+
+
+async def test_a_batch_whose_searches_are_all_canceled_before_it_begins_holds_up_no_later_one(tmp_path: Path) -> None:
+    links = SlowLinks()
+    area = await area_on(links, tmp_path)
+    collection = area.at_hand("default")
+    assert collection is not None
+    kind = area.kind(request(1), collection)
+    canceled = area.begin(kind, np.ones((1, 2), dtype=np.float32))  # its batch is sent, and begins in the next turn
+    canceled.cancel()
+    async with asyncio.timeout(2.0):
+        assert (await area.search(request(2), partial=False)).lists[0].ids == [b"2"]
+    assert canceled.cancelled()
+
+
+async def test_each_search_expires_at_its_own_time_whether_it_waits_or_is_under_way() -> None:
+    asked: list[int] = []
+
+    async def ask(_: SearchBody, queries: Floats) -> Found:
+        asked.append(len(queries))
+        await asyncio.sleep(60.0)
+        raise AssertionError("canceled before")
+
+    batches = SearchBatches(ask, 0.3)
+    kind = SearchKind(cast(SearchBody, SimpleNamespace(collection=None)), b"")
+    loop = asyncio.get_running_loop()
+    ends: list[float] = []
+    searches, begun = [], []
+    for _ in range(3):  # the first is sent, the others wait for it
+        searches.append(batches.begin(kind, np.zeros((1, 2), dtype=np.float32)))
+        searches[-1].add_done_callback(lambda _: ends.append(loop.time()))
+        begun.append(loop.time())
+        await asyncio.sleep(0.1)
+    results = await asyncio.wait_for(asyncio.gather(*searches, return_exceptions=True), 5.0)
+    assert [str(result) for result in results] == ["the search took longer than 0.3 s"] * 3
+    assert all(isinstance(result, DeadlineExceeded) for result in results)
+    assert np.array(ends) - np.array(begun) == pytest.approx(0.3, abs=0.09)
+    assert asked == [1]
+    batches.stop()
+
+
+async def test_a_search_that_begins_when_another_expires_does_not_delay_the_next_expiry() -> None:
+    async def ask(_: SearchBody, queries: Floats) -> Found:
+        await asyncio.sleep(60.0)
+        raise AssertionError("canceled before")
+
+    batches = SearchBatches(ask, 0.3)
+    kind = SearchKind(cast(SearchBody, SimpleNamespace(collection=None)), b"")
+    query = np.zeros((1, 2), dtype=np.float32)
+    begun_anew: list[asyncio.Future[Found]] = []
+    first = batches.begin(kind, query)
+    first.at_once(lambda _: begun_anew.append(batches.begin(kind, query)))
+    await asyncio.sleep(0.1)
+    second, began = batches.begin(kind, query), asyncio.get_running_loop().time()
+    with pytest.raises(DeadlineExceeded):
+        await asyncio.wait_for(second, 5.0)
+    assert first.done() and not begun_anew[0].done()
+    assert asyncio.get_running_loop().time() - began == pytest.approx(0.3, abs=0.09)
+    with pytest.raises(DeadlineExceeded):
+        await asyncio.wait_for(begun_anew[0], 5.0)
+    batches.stop()
+
+
+async def test_answered_searches_are_freed_without_the_collector(tmp_path: Path) -> None:
+    area = await area_on(SlowLinks(), tmp_path)
+    collection = area.at_hand("default")
+    assert collection is not None
+    kind = area.kind(request(1), collection)
+    gc.disable()
+    try:
+        answered = [area.begin(kind, np.ones((1, 2), dtype=np.float32)) for _ in range(5)]
+        await asyncio.gather(*answered)
+        references = [weakref.ref(search) for search in answered]
+        answered.clear()
+        await asyncio.sleep(0.01)
+        assert [reference() for reference in references] == [None] * 5
+    finally:
+        gc.enable()
