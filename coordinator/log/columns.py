@@ -104,21 +104,17 @@ class FewRecords:
 class ManyRecords:
     """Records as a table of places in `data`, as described in shared.log.blocks."""
 
-    __slots__ = ("_data", "_hashes", "_table", "size_bytes")
+    __slots__ = ("_data", "_hashes", "_table", "longest_key", "longest_value", "size_bytes")
 
     def __init__(self, data: NDArray[np.uint8], table: NDArray[np.int64]) -> None:
         self._data = data
         self._table = table
         self._hashes: NDArray[np.uint64] | None = None
-        self.size_bytes = int(table[:, KEY_LENGTH].sum() + table[:, VALUE_LENGTH].sum())
+        self.size_bytes, self.longest_key, self.longest_value = log_blocks.sizes(table)
+        """`longest_…`: lengths in bytes."""
 
     def __len__(self) -> int:
         return len(self._table)
-
-    @property
-    def longest(self) -> tuple[int, int]:
-        """Lengths in bytes of the longest key and of the longest value."""
-        return int(self._table[:, KEY_LENGTH].max()), int(self._table[:, VALUE_LENGTH].max())
 
     def key(self, at: int) -> bytes:
         start, length = self._table[at, KEY : KEY_LENGTH + 1].tolist()
@@ -130,7 +126,7 @@ class ManyRecords:
         return split(stored) if headed and headed[0] else stored
 
     def blocks(self, shards: int) -> dict[int, Frame]:
-        blocks, self._hashes = log_blocks.cut(self._data, self._table, shards)
+        blocks, self._hashes = log_blocks.cut(self._data, self._table, shards, self.size_bytes)
         return dict(blocks)
 
     def among(self, hashes: NDArray[np.uint64]) -> Iterable[int]:

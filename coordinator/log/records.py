@@ -201,8 +201,7 @@ def _fitting(
 ) -> Append | None:
     """The batch; None when it is over a limit."""
     many = ManyRecords(data, table)
-    longest_key, longest_value = many.longest
-    if longest_key > KEY_BYTES_MAX or longest_value > settings.log_record_bytes_max:
+    if many.longest_key > KEY_BYTES_MAX or many.longest_value > settings.log_record_bytes_max:
         return None
     return Append(many, durable, producer, seq) if many.size_bytes <= settings.log_batch_bytes_max else None
 

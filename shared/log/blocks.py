@@ -108,12 +108,23 @@ def _cut(
         place[3] += table[i, VALUE_LENGTH]
 
 
+@kernel(types.UniTuple(types.int64, 3)(Table), allocates=False)
+def sizes(table: np.ndarray) -> tuple[int, int, int]:
+    """(bytes of all keys and values of the table, bytes of the longest key, bytes of the longest value)."""
+    octets = longest_key = longest_value = 0
+    for i in range(len(table)):
+        octets += table[i, KEY_LENGTH] + table[i, VALUE_LENGTH]
+        longest_key = max(longest_key, table[i, KEY_LENGTH])
+        longest_value = max(longest_value, table[i, VALUE_LENGTH])
+    return octets, longest_key, longest_value
+
+
 def cut(
-    data: NDArray[np.uint8], table: NDArray[np.int64], shards: int
+    data: NDArray[np.uint8], table: NDArray[np.int64], shards: int, size_bytes: int
 ) -> tuple[dict[int, memoryview], NDArray[np.uint64]]:
-    """(the block of every shard that has records of the table, uint64[n] hashes of their keys)."""
-    octets = int(table[:, KEY_LENGTH].sum() + table[:, VALUE_LENGTH].sum())
-    words = np.empty(3 * len(table) + octets // 8 + (HEAD_WORDS + 2) * shards, np.uint64)
+    """(the block of every shard that has records of the table, uint64[n] hashes of their keys). `size_bytes`: of all
+    keys and values."""
+    words = np.empty(3 * len(table) + size_bytes // 8 + (HEAD_WORDS + 2) * shards, np.uint64)
     hashes = np.empty(len(table), np.uint64)
     ends = np.empty(shards, np.int64)
     places = np.zeros((shards, 4), np.int64)

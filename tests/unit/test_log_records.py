@@ -209,6 +209,9 @@ def test_few_and_many_records_are_cut_and_chosen_alike(
     assert isinstance(columns, FewRecords if len(rows) <= FEW_RECORDS else ManyRecords)
     assert rows_of(columns) == rows
     assert columns.size_bytes == sum(len(key) + len(value) for key, value in rows)
+    if isinstance(columns, ManyRecords):
+        assert columns.longest_key == max(len(key) for key, _ in rows)
+        assert columns.longest_value == max(len(value) for _, value in rows)
     blocks = {shard: bytes(block) for shard, block in columns.blocks(shards).items()}
     expected: dict[int, list[tuple[int, int, bytes, bytes]]] = {}
     for at, (key, value) in enumerate(rows):
