@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shared.hashing import hash64
 from shared.log import blocks as log_blocks
-from shared.log.blocks import KEY, KEY_LENGTH, VALUE, VALUE_LENGTH
+from shared.log.blocks import KEY, KEY_LENGTH, VALUE
 from shared.log.headers import joined, split
 from shared.wire import Frame
 
