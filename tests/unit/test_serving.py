@@ -11,6 +11,7 @@ import pytest
 import zmq
 
 from shared import wire
+from shared.measurements import Values
 from shared.wire import Reply, Request
 from worker import serving
 from worker.methods.method import Method
@@ -246,3 +247,21 @@ def test_early_cancellations_are_remembered_up_to_a_bound(
     for number in range(3):
         coordinator.service.cancel(_id(number))
     assert list(coordinator.service._cancelled_early) == [_id(1), _id(2)]
+
+
+def test_requests_and_their_time_are_counted_by_method(coordinator: Coordinator, methods: Methods) -> None:
+    for number in range(3):
+        coordinator.ask(number, "quick")
+    coordinator.ask(3, "slow")
+    wait_until(lambda: methods.running)
+    time.sleep(0.05)
+    methods.go.set()
+    for _ in range(4):
+        coordinator.hear()
+    values = Values()
+    coordinator.service.measure(values, "worker-0")
+    requests = {labels[1]: value for labels, value in values.by_name["triptych_worker_requests_total"]}
+    seconds = {labels[1]: value for labels, value in values.by_name["triptych_worker_request_seconds_total"]}
+    assert requests == {"quick": 3.0, "slow": 1.0}
+    assert 0.05 <= float(seconds["slow"]) < WITHIN_S  # type: ignore[arg-type]
+    assert 0 < float(seconds["quick"]) < WITHIN_S  # type: ignore[arg-type]
