@@ -30,7 +30,7 @@ class FanOut:
 
     replies: list[WorkerReply]
     missing: dict[int, str]
-    _warnings: list[str] | None = None
+    _warnings: list[str] | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, parts: Sequence[WorkerCall], missing: dict[int, str]) -> FanOut:

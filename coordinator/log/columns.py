@@ -102,7 +102,8 @@ class FewRecords:
 
 
 class ManyRecords:
-    """Records as a table of places in `data`, as described in shared.log.blocks."""
+    """Records as a table of places in `data`, as described in shared.log.blocks. `longest_key`, `longest_value`:
+    lengths in bytes."""
 
     __slots__ = ("_data", "_hashes", "_table", "longest_key", "longest_value", "size_bytes")
 
@@ -111,7 +112,6 @@ class ManyRecords:
         self._table = table
         self._hashes: NDArray[np.uint64] | None = None
         self.size_bytes, self.longest_key, self.longest_value = log_blocks.sizes(table)
-        """`longest_…`: lengths in bytes."""
 
     def __len__(self) -> int:
         return len(self._table)

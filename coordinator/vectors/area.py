@@ -367,7 +367,7 @@ class VectorArea:
 
 def _infos(collection: Collection, results: MergedHits, warnings: Sequence[str]) -> list[str]:
     """Hints about fields that no vector has. There are none while shards are missing, which may have them."""
-    is_known = bool(results.unknown) and results.vectors > 0 and not warnings
+    is_known = results.vectors > 0 and not warnings
     return unknown_fields(collection.name, results.unknown, results.nearest) if is_known else []
 
 

@@ -132,16 +132,15 @@ class SearchBatches:
     def _expire(self, queue: _Queue) -> None:
         """End the searches whose time is over, and set the timer for the next one's."""
         loop = asyncio.get_running_loop()
-        now, queue.expiry = loop.time(), None
+        now = loop.time()
         searches = [search for batch in queue.in_flight for search in batch.searches] + queue.waiting
-        for search in searches:
-            if not search.done() and search.expires <= now:
+        unanswered = [search for search in searches if not search.done()]
+        later = [search.expires for search in unanswered if search.expires > now]
+        # Set before anybody is told: who is told may begin another search, which expires later.
+        queue.expiry = loop.call_at(min(later), self._expire, queue) if later else None
+        for search in unanswered:
+            if search.expires <= now and not search.done():
                 search.set_exception(DeadlineExceeded(f"the search took longer than {self._timeout_s:g} s"))
-        expires = min((search.expires for search in searches if not search.done()), default=None)
-        if expires is not None:
-            if queue.expiry is not None:
-                queue.expiry.cancel()  # of a search that was begun just now, and expires later
-            queue.expiry = loop.call_at(expires, self._expire, queue)
 
     def _advance(self, queue: _Queue, *, held: bool = False) -> None:
         while queue.waiting and len(queue.in_flight) < BATCHES_IN_FLIGHT:

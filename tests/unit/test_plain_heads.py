@@ -130,3 +130,12 @@ def test_heads_of_posts_that_differ_have_their_own_content() -> None:
                 assert plain is not None
                 assert (plain.path, plain.body_bytes) == (path, size)
     assert plain_head(posted(PATH, 1)) is plain_head(posted(PATH, 1))
+
+
+def test_only_short_heads_of_posts_are_cached_as_a_whole() -> None:
+    """Those with parameters differ with every request, and would take the place of others."""
+    lines = f"{HOST}\r\nContent-Length: 0\r\n\r\n"
+    for line in (f"GET {PATH}", f"POST {PATH}?query={'a' * LINES_BYTES_MAX}"):
+        first, second = (plain_head(f"{line} HTTP/1.1\r\n{lines}".encode()) for _ in range(2))
+        assert first == second is not None
+        assert first is not second

@@ -16,6 +16,7 @@ import pytest
 
 from coordinator.fanout.calls import FanOut, WorkerReply
 from coordinator.fanout.links import Links
+from coordinator.vectors import batching
 from coordinator.vectors.area import Searched, VectorArea
 from coordinator.vectors.batching import Found, SearchBatches, SearchKind
 from coordinator.vectors.search import SearchRequest
@@ -269,3 +270,17 @@ async def test_answered_searches_are_freed_without_the_collector(tmp_path: Path)
         assert [reference() for reference in references] == [None] * 5
     finally:
         gc.enable()
+
+
+async def test_a_kind_that_is_forgotten_leaves_no_timer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(batching, "QUEUES_MAX", 0)
+    area = await area_on(SlowLinks(), tmp_path)
+    collection = area.at_hand("default")
+    assert collection is not None
+    kind = area.kind(request(1), collection)
+    search = area.begin(kind, np.ones((1, 2), dtype=np.float32))
+    timer = area._batches._queues[kind.key].expiry
+    assert timer is not None and not timer.cancelled()
+    await search
+    assert area._batches._queues == {}
+    assert timer.cancelled()
